@@ -6,7 +6,7 @@ This module imports no measurement, so that a command's help is shown quickly.
 from __future__ import annotations
 
 RUNS = 7
-"""The number of runs of each variant, which are made by turns."""
+"""The number of runs of each variant. The variants take turns."""
 TRANSFER_RUNS = 11
 """The number of runs of a transfer. There are many short runs, so that a disturbance of the machine hits only
 some of them, which the interval excludes.

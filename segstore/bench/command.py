@@ -62,7 +62,9 @@ _EVERY = 0.1  # seconds between two updates of the bar
 
 
 def directory_option(command: F) -> F:
-    """Add the option --directory DIR, which sets the argument `directory`, or None without the option."""
+    """Add the option --directory DIR, which sets the argument `directory`. Without it, `directory` is
+    None.
+    """
     return click.option(
         "--directory",
         metavar="DIR",
@@ -115,8 +117,8 @@ def json_option(command: F) -> F:
 
 
 def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any, ...] | None]:
-    """Return a callback for an option that takes a list of names. It returns the named values, in the order
-    of `known`.
+    """Return a callback for an option that takes a list of names. The callback returns the values with these
+    names, in the order of `known`.
     """
     values = known if isinstance(known, Mapping) else {name: name for name in known}
 
@@ -133,8 +135,8 @@ def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any
 
 @contextmanager
 def progress_shown(what: str) -> Iterator[results.Progress]:
-    """Show a progress bar on standard error, if that is a terminal. Yield the function to which measurements
-    report their progress.
+    """Context manager: show a progress bar if standard error is a terminal. Yields the function by which a
+    measurement reports its progress.
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -220,7 +222,9 @@ def _write(chosen_study: Study, outcome: Results, out: str) -> None:
 
 @contextmanager
 def _pictures_left_out() -> Iterator[None]:
-    """Run a block that draws; without matplotlib, report that no pictures are drawn, and go on."""
+    """Context manager for a block that draws. If matplotlib is missing, report this, and go on after the
+    block.
+    """
     try:
         yield
     except MissingPackageError as error:
@@ -290,8 +294,8 @@ def zero_copy(
 
     The ways are read and write, mmap and write, sendfile, splice, copy_file_range, MSG_ZEROCOPY and io_uring.
     They are measured by size, from the page cache and from the disk, with the sender's CPU time, its system
-    calls and context switches. Another process receives the bytes. All of it takes some five minutes; each of
-    the lists may be cut short.
+    calls and context switches. Another process receives the bytes. The whole measurement takes some five
+    minutes; options leave out sizes, caches, sinks or methods.
 
     With --against, the exit status is 1 if a cell has different winners in the two runs.
     """

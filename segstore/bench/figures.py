@@ -2,10 +2,10 @@
 
 A figure has the values of several runs of one measurement. Its interval has the true median with a
 probability of at least CONFIDENCE, whatever the distribution: it is the interval of the sign test, between
-two order statistics. For five to eight runs it reaches from the lowest value to the highest, because the
-median is missed only if all runs lie on one side of it. For 11 runs the interval reaches from the third value
-to the ninth, so that one or two disturbed runs neither make nor hide a winner. A figure is better than
-another only if their intervals don't touch.
+two order statistics. For five to eight runs the interval reaches from the lowest value to the highest,
+because the median is missed only if all runs lie on one side of it. For 11 runs the interval reaches from the
+third value to the ninth, so that one or two disturbed runs neither make nor hide a winner. A figure is better
+than another only if their intervals don't touch.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Figure:
 @cache
 def outside(runs: int) -> int:
     """Return the number of values, of `runs` values, that are outside of the interval on each side. It is the
-    largest number with which the interval still has the median with CONFIDENCE.
+    largest number with which the interval still has the true median with a probability of CONFIDENCE.
     """
     outer, missed = 0, 2.0 / 2**runs
     while 1 - (missed := missed + 2 * math.comb(runs, outer + 1) / 2**runs) >= CONFIDENCE:
@@ -106,10 +106,11 @@ def by_turns(
     runs: int,
     ran: Callable[[K], None] = lambda _: None,
 ) -> dict[K, dict[str, Figure]]:
-    """Run all variants by turns, `runs` times (A B C A B C …), and return the figures of each.
+    """Run all variants in each of `runs` turns (A B C, B C A, C A B …), and return the figures of each
+    variant by their names.
 
-    Each turn begins with another variant, so that a variant does not always run after the same one. `ran` is
-    called after each run. A variant must return the same names every time.
+    Each turn begins with another variant, so that a variant does not always run after the same other variant.
+    `ran` is called after each run. A variant must return the same names every time.
     """
     if runs < 1:
         raise InvalidArgumentError(f"runs must be at least 1, not {runs}")

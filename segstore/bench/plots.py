@@ -48,8 +48,8 @@ Series = Mapping[str, Mapping[float, Figure]]
 
 @contextmanager
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
-    """Yield `count` axes under one title, side by side or in rows of `columns`. To save the picture, pass the
-    `figure` of any of these axes to `save`. Raises MissingPackageError without matplotlib.
+    """Context manager: yield `count` axes under one title, side by side or in rows of `columns`. To save the
+    picture, pass the `figure` of any of these axes to `save`. Raises MissingPackageError without matplotlib.
     """
     with Needing("matplotlib", "a picture"):
         from matplotlib.figure import Figure as Picture
@@ -66,8 +66,8 @@ def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Apply SETTINGS over matplotlib's defaults. They must apply while saving, too, because
-    saving creates parts of a picture.
+    """Context manager: apply SETTINGS over matplotlib's defaults, also while a picture is saved, because
+    saving makes parts of the picture.
     """
     import matplotlib
 
@@ -78,7 +78,9 @@ def _style() -> Iterator[None]:
 
 
 def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: bool = False) -> None:
-    """Name both axes, with units. `xlog` and `ylog` make an axis logarithmic; a linear y axis begins at 0."""
+    """Name both axes, with units. `xlog` makes the x axis logarithmic, `ylog` the y axis. A linear y axis
+    begins at 0.
+    """
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if xlog:
@@ -109,7 +111,7 @@ def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
 
 def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool = False) -> None:
     """Draw groups of bars, each with an error bar. `groups` maps a group to its figures by name; a name has
-    one colour in all groups. With `values` the medians are written above the bars.
+    one colour in all groups. If `values`, the medians are written above the bars.
     """
     from segstore.bench.terminal import number_text
 
@@ -129,7 +131,7 @@ def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool
 
 
 def ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
-    """Set the marks of the x axis; other marks are removed."""
+    """Set the marks of the x axis to `places` with `texts`, and remove all other marks."""
     axes.set_xticks(list(places), list(texts))
     axes.minorticks_off()
 

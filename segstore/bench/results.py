@@ -62,8 +62,8 @@ class Results:
         return [cell for cell in self.cells if all(cell.keys.get(k) == v for k, v in keys.items())]
 
     def cell(self, **keys: Any) -> Cell:
-        """Return the one cell with these keys. Raises InvalidArgumentError if no cell or several have
-        them.
+        """Return the one cell with these keys. Raises InvalidArgumentError unless exactly one cell has these
+        keys.
         """
         found = self.where(**keys)
         if len(found) != 1:
@@ -122,8 +122,8 @@ def write(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Read results from a file of `write`. Raises OSError; InvalidArgumentError if the file has no
-    results.
+    """Return the results in a file that `write` wrote. Raises OSError; InvalidArgumentError if the file has
+    no results.
     """
     data = Files().read_file(path)
     try:
@@ -172,7 +172,7 @@ def filesystem(directory: Path) -> dict[str, Any]:
 
 
 def _block_device(number: str) -> dict[str, Any]:
-    # A partition has no queue of its own: its disk's queue is one directory up.
+    # A disk partition has no queue of its own. The queue of its disk is one directory up.
     base = os.path.realpath(f"/sys/dev/block/{number}")
     for place in (base, os.path.dirname(base)):
         if os.path.isdir(os.path.join(place, "queue")):

@@ -70,8 +70,8 @@ def studies_in(directory: Path) -> dict[str, Results]:
 
 
 def measured_on(found: Mapping[str, Results]) -> str:
-    """Return the machine of the results as Markdown. Several machines are listed with the names of their
-    results.
+    """Return the machine of the results as Markdown. If there are several machines, each is listed with the
+    names of its results.
     """
     names: dict[str, list[str]] = {}
     for name, one in found.items():
@@ -82,7 +82,7 @@ def measured_on(found: Mapping[str, Results]) -> str:
 
 
 def not_measured(name: str) -> str:
-    """Return as Markdown the command that makes missing results."""
+    """Return a sentence in Markdown with the command that makes missing results."""
     what = ZERO_COPY if name == ZERO_COPY else f"study {name}"
     return f"No results of {name} are here: `segstore bench {what} --out benchmarks/results` makes them."
 

@@ -1,4 +1,4 @@
-"""Shows results as text: tables of rich for a terminal, Markdown for a page. Threads: any.
+"""Shows results as text: tables by the library rich for a terminal, Markdown for a page. Threads: any.
 
 A figure is shown as its median, and the farther distance from the median to an end of its interval.
 """
@@ -42,8 +42,8 @@ def key_text(value: Any) -> str:
 def rows(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> tuple[list[str], list[list[str]], int]:
-    """Return (headings, rows, number of key columns) of `cells` and `figures`, by default of all. A text is
-    empty if its cell lacks the key or figure.
+    """Return (headings, rows, number of key columns) for a table of `cells` and `figures` (by default all). A
+    text is empty if its cell lacks the key or figure.
     """
     chosen = list(results.cells if cells is None else cells)
     keys = list(dict.fromkeys(key for cell in chosen for key in cell.keys))

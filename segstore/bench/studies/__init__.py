@@ -5,8 +5,8 @@ run, also after Ctrl-C. Threads: one thread runs a study; its child processes, i
 the study.
 
 Each module has NAME, QUESTION (one sentence), ABOUT (the measurement and its limits), SHOWN (the figures that
-fit into a table on a terminal), `run`, `findings` and `plot`. `findings` reads only its argument's cells, so
-its sentences follow from the cells.
+fit into a table on a terminal), `run`, `findings` and `plot`. `findings` reads only the cells of its
+argument, so that its sentences follow from the cells alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Study(Protocol):
     SHOWN: tuple[str, ...]
 
     def run(self, directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-        """Measure and return the results. With `quick` it takes seconds and little data, enough for a
-        trial.
+        """Measure and return the results. If `quick`, this takes seconds and little data, which is enough for
+        a trial.
         """
 
     def findings(self, results: Results) -> list[ClaimFinding]:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 # --- appending ---------------------------------------------------------------------------------
 
-# These are the compared ways. Each takes batches of records, and calls `sync` after every batch. It begins
-# with an empty file or topic, which is deleted after the run.
+# These are the compared ways. Each way appends batches of records to an empty file or topic, which is deleted
+# after the run. The ways on files call `sync` after every batch.
 
 RECORD, PER_BATCH = 256, 64  # bytes, records
 BATCH = RECORD * PER_BATCH
@@ -170,7 +170,9 @@ CACHE, EACH = "page cache", "fdatasync a batch"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each way with each durability; O_DIRECT only if the file system allows it. Raises OSError."""
+    """Measure each way with each durability, and return the results. O_DIRECT is left out if the file system
+    refuses it. Raises OSError.
+    """
     many, few = (32, 4) if quick else (1024, 48)
     records = records_of(many * PER_BATCH, RECORD)
     batches = [records[at : at + PER_BATCH] for at in range(0, len(records), PER_BATCH)]

@@ -1,6 +1,6 @@
 """The study of batch size against throughput and latency: the linger curve.
 
-On disk: a topic for each run, deleted after it. Threads: the calling one, and a producer's sender.
+On disk: a topic for each run, deleted after the run. Threads: the calling thread, and a producer's sender.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
 def appended(
     store: Store, values: Sequence[bytes], each: int, calls: int, synced: bool = False
 ) -> Mapping[str, float]:
-    """Measure calls of `append_batch` with `each` values a call. Without `synced` the calls append all values
-    once; with `synced` there are `calls` calls, and each is synced.
+    """Return the figures of calls of `append_batch` with `each` values a call. If `synced`, there are `calls`
+    calls, and each call is synced. Otherwise the calls append all values once.
     """
     with _topic(store, **({"flush_messages": 1} if synced else {})) as log:
         starts = range(0, calls * each, each) if synced else range(0, len(values), each)
@@ -71,7 +71,7 @@ def appended(
 
 
 def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) -> Mapping[str, float]:
-    """Measure a Producer to which `count` records are sent as fast as it takes them."""
+    """Return the rate of a Producer that is sent `count` records as fast as possible."""
     with _topic(store):
         began = time.perf_counter()
         with Producer(store, linger_ms=5, batch_size=batch_size) as producer:
@@ -83,8 +83,8 @@ def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) 
 def paced(
     store: Store, values: Sequence[bytes], rate: int, length: float, linger_ms: int
 ) -> Mapping[str, float]:
-    """Measure the time from `send` until a record's future is done, at `rate` records a second for `length`
-    seconds.
+    """Return the figures of a Producer that is sent `rate` records a second for `length` seconds. The latency
+    is the time from `send` until a record's future is done.
     """
     count, took = int(rate * length), list[float]()
     clock = time.perf_counter
@@ -138,8 +138,8 @@ VALUE_TEXT: dict[str, Callable[[int], str]] = {
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure over the sizes of append_batch, without and with syncs, over batch_size and over linger_ms.
-    Raises OSError.
+    """Measure sizes of append_batch, without and with syncs, values of batch_size, and values of linger_ms;
+    return the results. Raises OSError.
     """
     many, synced, sent, rate, time = (
         (1_000, 3, 1_000, 5_000, 0.04) if quick else (20_000, 16, 20_000, 5_000, 0.4)
@@ -166,8 +166,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the largest value of a setting with the smallest, and name the value above which larger values
-    don't help.
+    """Return findings that compare the largest value of a setting with the smallest. The first finding also
+    names the value above which larger values hardly help.
     """
 
     return [
@@ -204,7 +204,7 @@ def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> st
 
 
 def knee(results: Results, by: str) -> str:
-    """Return a sentence that names the smallest value with nine tenths of the best rate."""
+    """Return a sentence that names the smallest value that has at least nine tenths of the best rate."""
     rates = {cell.keys["value"]: cell.figures["records/s"].median for cell in results.where(by=by)}
     best = max(rates.values())
     enough = min(value for value, rate in rates.items() if rate >= 0.9 * best)

@@ -72,7 +72,7 @@ def places(size: int, reads: int, turn: int) -> list[int]:
 
 def passes(path: str, way: str, reads: int) -> dict[str, float]:
     """Read in two passes over a file. Return reads/s, percentiles (µs) and hits (%) of each pass, and the
-    memory (MiB) taken after both.
+    memory (MiB) that the process has taken after both passes.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead: only the requested bytes are read
@@ -132,8 +132,8 @@ WARM, COLD = "process", "machine"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each way of reading after each kind of restart. Raises OSError; StorageError if the child
-    process fails.
+    """Measure each way of reading after each kind of restart, and return the results. Raises OSError;
+    StorageError if the child process fails.
     """
     size, reads = (4 << 20, 2_000) if quick else (64 << 20, 12_000)
     with scratch(directory) as path:
@@ -154,8 +154,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float]:
-    """Return the figures of a child process, and the share (%) of the file that was cached before it
-    began.
+    """Return the figures of a child process, and the share (%) of the file that was cached before that
+    process began.
     """
     evict(name)
     if restarted == WARM:

@@ -32,8 +32,8 @@ Variants = Mapping[Key, Callable[[], Mapping[str, float]]]
 
 @contextmanager
 def scratch(directory: Path) -> Iterator[str]:
-    """Yield a new directory within `directory`, and remove it with its content at the end of the block, also
-    after an error. Raises OSError.
+    """Context manager: yield a new directory within `directory`. At the end of the block, also after an
+    error, it is removed with its content. Raises OSError.
     """
     path = tempfile.mkdtemp(prefix=PREFIX, dir=directory)
     try:
@@ -44,7 +44,7 @@ def scratch(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def scratch_store(path: str, name: str = "store") -> Iterator[Store]:
-    """Yield an empty store below `path`, and close it."""
+    """Context manager: yield an empty store below `path`, and close the store at the end of the block."""
     with open_store(os.path.join(path, name)) as store:
         yield store
 
@@ -58,7 +58,7 @@ def new_log(store: Store, topic: str, **config: Any) -> PartitionLog:
 
 
 def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progress, what: str) -> list[Cell]:
-    """Run the variants by turns, and return a cell for each. `names` are the names of the parts of a
+    """Run the variants by turns, and return a cell for each variant. `names` are the names of the parts of a
     variant's key.
     """
     total, done = runs * len(variants), 0
@@ -76,7 +76,9 @@ def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progr
 def concluded(
     study: ModuleType | Any, directory: Path, cells: Sequence[Cell], settings: Mapping[str, Any]
 ) -> Results:
-    """Return the results of a study's module: the cells, and the module's findings from them."""
+    """Return the results of a study: the given cells, and the findings of the study's module from these
+    cells.
+    """
     where = machine(directory, ["cramjam"])
     results = Results(study.NAME, study.QUESTION, where, settings, cells)
     return Results(study.NAME, study.QUESTION, where, settings, cells, study.findings(results))
@@ -90,7 +92,7 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest of `values` such that at least the fraction `part` of them is not greater."""
+    """Return the smallest value such that more than the fraction `part` of `values` is not greater."""
     ordered = sorted(values)
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
 
@@ -102,7 +104,7 @@ def drop_pages(fd: int) -> None:
 
 
 def noise(size: int) -> bytes:
-    """Return `size` bytes that no codec makes smaller, the same every time."""
+    """Return `size` bytes that no codec makes smaller. All calls return the same bytes."""
     return random.Random(SEED).randbytes(size)
 
 

@@ -1,7 +1,7 @@
 """The study of compression: whole batches against single records.
 
-On disk: a topic for each run, deleted after it. Threads: the caller's; segstore compresses in other threads,
-whose CPU time is counted too.
+On disk: a topic for each run, deleted after the run. Threads: the caller's; segstore compresses in other
+threads, whose CPU time is counted too.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Values = Sequence[bytes]
 
 
 def each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
-    """Measure values that the caller compresses one by one, each as a frame of its own, and that the log
-    stores unchanged.
+    """Return the figures of values that the caller compresses one by one, each as a frame of its own. The log
+    stores the compressed values unchanged.
     """
 
     def write(log: PartitionLog) -> None:
@@ -51,7 +51,7 @@ def each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
 
 
 def batches(store: Store, values: Values, codec: str, size: int) -> Mapping[str, float]:
-    """Measure batches that segstore compresses, of `size` bytes before compression."""
+    """Return the figures of batches that segstore compresses, of `size` bytes before compression."""
 
     def write(log: PartitionLog) -> None:
         log.append_batch(values, compression=codec, batch_bytes=size)
@@ -109,8 +109,8 @@ SHOWN = (RATIO, WRITE, READ)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each codec with each unit of compression. Raises OSError; InvalidArgumentError if the flights
-    are not installed.
+    """Measure each codec with each unit of compression, and return the results. Raises OSError;
+    InvalidArgumentError if the flights are not installed.
     """
     values = [bytes(value) for value in load(400 if quick else 20_000).values.to_pylist()]
     with scratch(directory) as path, scratch_store(path) as store:
@@ -128,7 +128,9 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare batches with records, and larger batches with smaller ones, and name the best codec."""
+    """Return findings that compare batches with single records, and large batches with small batches, and a
+    finding that names the best codec.
+    """
     codecs = [codec for codec in results.values("codec") if codec != CODECS[0]]
 
     def said(first: str, second: str, figure: str) -> str:

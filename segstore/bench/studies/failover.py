@@ -47,11 +47,13 @@ COUNTS = (1, 10, 100, 1_000)
 ALL, FIRST, BEFORE = SHOWN = "all ms", "first ms", "before ms"
 DIRECTORIES = 3
 PATIENCE = 600.0
-"""Seconds after which it is an error if a partition still takes no append."""
+"""If a partition takes no append for this many seconds, the measurement fails."""
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each number of partitions. Raises OSError; StorageError if the child process fails."""
+    """Measure each number of partitions, and return the results. Raises OSError; StorageError if the child
+    process fails.
+    """
     counts = (1, 5, 20) if quick else COUNTS
     with scratch(directory) as path:
         variants = {(count,): partial(_run, path, count) for count in counts}
@@ -67,17 +69,17 @@ def _run(path: str, partitions: int) -> Mapping[str, float]:
 
 
 class FailingDisk(Files):
-    """Files whose writes below the directory `failed` raise EIO; an empty `failed` fails none."""
+    """Files whose writes below the directory `failed` raise EIO. If `failed` is empty, no write fails."""
 
     failed = ""
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
-        """Write as `Files.pwrite`, unless the directory has failed."""
+        """Do the work of `Files.pwrite`, or raise EIO if the directory has failed."""
         self._check(handle)
         return super().pwrite(handle, data, position)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
-        """Write as `Files.pwritev`, unless the directory has failed."""
+        """Do the work of `Files.pwritev`, or raise EIO if the directory has failed."""
         self._check(handle)
         return super().pwritev(handle, buffers, position)
 
@@ -87,7 +89,7 @@ class FailingDisk(Files):
 
 
 def failed_over(base: str, partitions: int) -> Mapping[str, float]:
-    """Fail the directory that leads all partitions of a new store, and return the figures. It runs in the
+    """Fail the directory that leads all partitions of a new store, and return the figures. Called in the
     child process.
     """
     files, clock = FailingDisk(), time.perf_counter
@@ -130,7 +132,9 @@ def _append(log: PartitionLog) -> None:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the fewest partitions with the most, and compute the cost of each further partition."""
+    """Return findings that compare the fewest partitions with the most, and give the cost of each further
+    partition.
+    """
     few, *_, many = results.values("partitions")
 
     def said(figure: str) -> str:

@@ -60,7 +60,7 @@ def filled(store: Store, interval: int, records: int) -> None:
 
 
 def sizes(directory: str) -> Mapping[str, float]:
-    """Return the sizes of a partition's index files, once its store is closed."""
+    """Return the size of a partition's index files, in KiB and in ‰ of the log. The store must be closed."""
     names = os.listdir(directory)
     indexes = sum(os.path.getsize(os.path.join(directory, name)) for name in names if name.endswith(INDEXES))
     logs = sum(os.path.getsize(os.path.join(directory, name)) for name in names if name.endswith(".log"))
@@ -68,7 +68,7 @@ def sizes(directory: str) -> Mapping[str, float]:
 
 
 def look_ups(log: PartitionLog, count: int, sizes: Mapping[str, float]) -> Mapping[str, float]:
-    """Measure `count` look-ups by offset and as many by time."""
+    """Return the figures of `count` look-ups by offset and as many by time, and the figures `sizes`."""
     rng, clock = random.Random(SEED), time.perf_counter
     by_offset: list[float] = []
     by_time: list[float] = []
@@ -107,7 +107,9 @@ KEY = "interval bytes"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure look-ups with each interval by turns, and the sizes of the indexes once. Raises OSError."""
+    """Measure look-ups with each interval by turns, and the sizes of the indexes once; return the results.
+    Raises OSError.
+    """
     records, lookups = (20_000, 50) if quick else (300_000, 600)
     with scratch(directory) as path:
         with open_store(os.path.join(path, "store")) as store:
@@ -128,8 +130,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the smallest interval with the largest, and both with Kafka's default. A last finding is the
-    index's size on disk.
+    """Return findings that compare the smallest interval with the largest and with Kafka's default, and
+    Kafka's default with 64 KiB; and a finding on the index's size on disk.
     """
     dense, *_, sparse = results.values(KEY)
 

@@ -42,7 +42,9 @@ RATE, FLUSH, OPEN, REST, SENT = SHOWN = "records/s", "flush ms", "open ms", "ope
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each number of partitions. Raises OSError; StorageError if the child process fails."""
+    """Measure each number of partitions, and return the results. Raises OSError; StorageError if the child
+    process fails.
+    """
     counts, records = ((1, 10, 30), 2_000) if quick else (COUNTS, 50_000)
     with scratch(directory) as path:
         stores = {count: os.path.join(path, f"store-{count}") for count in counts}
@@ -62,7 +64,7 @@ def _run(name: str, partitions: int, records: int) -> Mapping[str, float]:
 
 
 def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
-    """Open a store, send records, and flush. It runs in the child process."""
+    """Open a store, send records, and flush; return the figures. Called in the child process."""
     values, clock = records_of(min(records, 10_000), 100), time.perf_counter
     rest, began = memory()["own"], clock()
     with open_store(path) as store:
@@ -85,7 +87,9 @@ def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the fewest partitions with the most, and compute the cost of each further partition."""
+    """Return findings that compare the fewest partitions with the most, and give the cost of each further
+    partition.
+    """
     few, *_, many = results.values("partitions")
 
     def said(figure: str, more: bool) -> str:

@@ -39,7 +39,7 @@ BLOCKS = (4096, 65536)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each order, durability and block size. Raises OSError."""
+    """Measure each order, durability and block size, and return the results. Raises OSError."""
     total, synced = (2 << 20, 8) if quick else (32 << 20, 48)
     data = noise(total)
     with scratch(directory) as path:
@@ -83,7 +83,9 @@ def _passed(fd: int, blocks: list[tuple[bytes, int]], how: str) -> None:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare writes in order with shuffled ones, and appends to a growing file with overwrites."""
+    """Return findings that compare writes in order with shuffled writes, and overwrites with appends to a
+    growing file.
+    """
 
     def contests(first: str, second: str) -> str:
         return answer(

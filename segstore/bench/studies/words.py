@@ -1,7 +1,7 @@
 """Makes sentences about figures. Threads: any; there is no state.
 
-A contest compares two figures of the same kind. One wins if their intervals don't overlap (`figures.winner`),
-and every sentence follows from that: no code here has an expected result.
+A contest compares two figures of the same kind. The better figure wins if their intervals don't overlap
+(`figures.winner`). Every sentence follows from the wins, because no code here has an expected result.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Contest(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """Return the number of turns in which `first` was better than `second`. Comparing the same turn of
-        both cancels a drift of the machine.
+        """Return the number of turns in which `first` was better than `second`. Comparing both figures turn
+        by turn cancels a drift of the machine.
         """
         pairs = zip(self.figures[0].runs, self.figures[1].runs, strict=True)
         return sum(first > second if self.more_is_better else first < second for first, second in pairs)
@@ -72,7 +72,7 @@ def contest(
     words: tuple[str, str, str] | None = None,
 ) -> Contest:
     """Return the contest of two cells that differ only in `key`. `words` are the texts for `where` and for
-    both values; by default they are the keys' values. Raises InvalidArgumentError if a cell is missing.
+    both values; by default the texts are the keys' values. Raises InvalidArgumentError if a cell is missing.
     """
     ours, theirs = (results.cell(**{**where, key: value}).figures[figure] for value in values)
     place, first, second = words or (", ".join(map(str, where.values())), *map(str, values))

@@ -42,8 +42,8 @@ def beats(one: Figure, other: Figure, measure: str) -> bool:
 
 
 def win(figures: Mapping[str, Figure], measure: str) -> str | None:
-    """Return the name of the figure that beats all others, or None if no figure does, or if there is only
-    one.
+    """Return the name of the figure that beats all other figures. Return None if no figure does, or if there
+    is only one figure.
     """
     more = MORE_IS_BETTER[measure]
     best = winner(figures, more) if len(figures) > 1 else None
@@ -66,8 +66,8 @@ MEASURES_SAID = {THROUGHPUT: "throughput", CPU: "the sender's CPU"}
 
 
 def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]:
-    """Return each method's figure in the cells with these keys. "auto" and the bare loop of os.sendfile are
-    left out, because each of them runs the method of another contender.
+    """Return each method's figure in the cells with these keys, but not for "auto" and the bare loop of
+    os.sendfile, because both run the method of another contender.
     """
     return {
         cell.keys["method"]: cell.figures[measure]
@@ -94,7 +94,7 @@ def small_and_large(results: Results) -> ClaimFinding:
 
 
 def verdicts(results: Results, measure: str, way: str, sink: str) -> dict[int, str | None]:
-    """Return the winner of mmap and sendfile for each size, or None if neither beats the other."""
+    """Return, by size, the winner of mmap and sendfile, or None if neither wins."""
     found: dict[int, str | None] = {}
     for size in sorted(results.values("size")):
         figures = contenders(results, measure, way=way, sink=sink, size=size, cache="warm")
@@ -145,8 +145,8 @@ def _undecided(found: Mapping[int, str | None]) -> str:
 
 
 def against_bare_loop(results: Results) -> ClaimFinding:
-    """Return the throughput of log.transfer by sendfile as a fraction of a bare loop of os.sendfile, both
-    medians.
+    """Return a finding with the throughput of log.transfer by sendfile as a fraction of a bare loop of
+    os.sendfile, by medians.
     """
     said = []
     for sink in results.values("sink"):
@@ -165,8 +165,8 @@ def against_bare_loop(results: Results) -> ClaimFinding:
 
 
 def cpu_against_read(results: Results) -> ClaimFinding:
-    """Return the sender's CPU time per byte of each method as a fraction of that of read, by medians, at the
-    size nearest to 64 KiB.
+    """Return a finding with the sender's CPU time per byte of each method as a fraction of that of `read`, by
+    medians, at the size nearest to 64 KiB.
     """
     size = min(results.values("size"), key=lambda one: abs(one - 64 * KIB))
     said = []
@@ -208,7 +208,7 @@ def recommended(results: Results) -> Table:
 
 
 def choice(results: Results, sink: str, size: int) -> str:
-    """Return the method for transfers of `size` bytes to `sink`."""
+    """Return the recommended method for transfers of `size` bytes to `sink`."""
     found = {
         measure: contenders(results, measure, way=LOG, sink=sink, size=size, cache="warm")
         for measure in MORE_IS_BETTER
@@ -226,7 +226,7 @@ def choice(results: Results, sink: str, size: int) -> str:
 
 
 def what_auto_takes(results: Results) -> ClaimFinding:
-    """Return the recommended table, and the sizes at which the method of "auto" differs."""
+    """Return a finding with the recommended methods, and the sizes at which "auto" takes another method."""
     said = []
     for sink, steps in recommended(results).items():
         now = choose(Sink(-1, sink, False))
@@ -265,7 +265,7 @@ class ClaimComparison:
 
 
 def wins(results: Results) -> Won:
-    """Return all wins among the methods of a cell."""
+    """Return the winning method of each group of cells that has a winner, by way, group and measure."""
     found: Won = {}
     for way, group in sorted(_groups(results)):
         for measure in MORE_IS_BETTER:
@@ -276,7 +276,9 @@ def wins(results: Results) -> Won:
 
 
 def marked(results: Results) -> Results:
-    """Return the results with a note "wins" in each cell: the measures that the cell's method wins."""
+    """Return the results with a note "wins" in each cell, which lists the measures in which the cell's method
+    wins.
+    """
     won = wins(results)
     return replace(results, cells=[_marked(cell, won) for cell in results.cells])
 
@@ -288,7 +290,7 @@ def _marked(cell: Cell, won: Won) -> Cell:
 
 
 def who_wins(results: Results) -> ClaimFinding:
-    """Return the number of cells with a winner, and each winner's count."""
+    """Return a finding with the number of cells that have a winner, and the number of wins of each method."""
     places, won, said = _groups(results), wins(results), []
     for measure, what in MEASURES_SAID.items():
         counts = Counter(method for (_, _, of), method in won.items() if of == measure)
@@ -308,8 +310,8 @@ def _groups(results: Results) -> set[tuple[str, ContenderGroup]]:
 
 
 def compare(one: Results, other: Results) -> ClaimComparison:
-    """Compare the wins of two runs. Raises InvalidArgumentError if they are results of different
-    measurements.
+    """Return the comparison of the wins of two runs. Raises InvalidArgumentError if they are results of
+    different measurements.
     """
     if one.name != other.name:
         raise InvalidArgumentError(f"results of {one.name} and of {other.name} can't be compared")

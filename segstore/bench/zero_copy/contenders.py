@@ -1,10 +1,10 @@
 """Two senders that `log.transfer` does not have: MSG_ZEROCOPY and io_uring's send_zc, both to TCP only.
 
-They are exhibits, because over loopback the kernel copies the bytes after all: only a network card shows
-their gain. `send_log` drives a transfer by either, through the same look-up of batches as
-`PartitionLog.transfer`. Their calls are in C (uring.c, zerocopy.c), which is built in a clone of the
-repository and is in no wheel. Without it the measurement leaves both senders out, and shows the reason
-(`ExhibitFiles.why_not`).
+Both are exhibits (senders that are only measured), because over loopback the kernel copies the bytes after
+all, and only a network card shows their gain. `send_log` makes a transfer by one of these senders, with the
+same look-up of batches as `PartitionLog.transfer`. The senders' calls are in C (uring.c, zerocopy.c), which
+is built in a clone of the repository and is in no wheel. Without that C code the measurement leaves both
+senders out, and shows the reason (`ExhibitFiles.why_not`).
 
 On disk files are only read. Threads: one transfer at a time uses a window, ring or sender. Errors of system
 calls are raised as in `segstore.sending`.
@@ -56,9 +56,9 @@ _PROBES = {
 
 
 class ExhibitFiles(Files):
-    """`Files` with the calls that the two senders make. Windows are `seg_window *` of contract/transfer.h,
-    rings `seg_ring *` of exhibits.h; EFAULT means that the source's bytes can't be read, because the file was
-    truncated or the disk failed.
+    """`Files` with the calls that the two senders make. A window is a `seg_window *` of contract/transfer.h,
+    a ring is a `seg_ring *` of exhibits.h. EFAULT means that the source's bytes can't be read, because the
+    file was truncated or the disk failed.
     """
 
     def why_not(self, method: str) -> str | None:
@@ -129,8 +129,8 @@ class _Locked(Mapped):
         self._most = WINDOW  # bytes that are sent at a time
 
     def _take_less(self, error: OSError) -> bool:
-        """Halve the bytes of a send and return True. Return False if the error has another cause than too
-        much locked memory, or a send is a single page already.
+        """If too much memory is locked, halve the bytes of a send and return True. Return False for any other
+        error, or if a send is a single page already.
         """
         if error.errno not in _NO_ROOM or self._most <= mmap.PAGESIZE:
             return False
@@ -139,8 +139,8 @@ class _Locked(Mapped):
 
 
 class ZeroCopy(_Locked):
-    """MSG_ZEROCOPY: the network card reads from the page cache, the kernel copies nothing. SO_ZEROCOPY of the
-    caller's socket is set, and restored at the end.
+    """Sends by MSG_ZEROCOPY: the network card reads from the page cache, and the kernel copies nothing.
+    SO_ZEROCOPY of the caller's socket is set, and restored at the end.
 
     Nobody else may read the socket's error queue during a transfer. A window is unmapped once a notice in the
     error queue shows that the peer has acknowledged its bytes. After an error or an interrupt the window is
@@ -172,7 +172,7 @@ class ZeroCopy(_Locked):
         error is to be raised.
         """
         if isinstance(error, BlockingIOError):
-            self._read_notices()  # a socket that has notices is never waited for
+            self._read_notices()  # because poll(2) returns at once for a socket with unread notices
             return False
         if error.errno == errno.ENOBUFS and self._pending:
             self._await_notices()
@@ -210,9 +210,9 @@ class ZeroCopy(_Locked):
 
 
 class ByRing(_Locked):
-    """io_uring's send_zc: the network card reads from the page cache. One request is sent at a time, for a
-    whole window. The window is unmapped when the ring reports that the kernel no longer needs it, or, after
-    an error or an interrupt, when the running request is cancelled.
+    """Sends by io_uring's send_zc: the network card reads from the page cache. One request is sent at a time,
+    for a whole window. The window is unmapped when the ring reports that the kernel no longer needs it, or,
+    after an error or an interrupt, when the running request is cancelled.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -246,11 +246,11 @@ ALL_METHODS = {name: (METHODS | EXHIBITS)[name] for name in WAYS_TO_SEND}
 def send_log(
     log: PartitionLog, files: ExhibitFiles, sink: Any, offset: int, max_bytes: int, method: str
 ) -> tuple[int, int]:
-    """Transfer batches from `offset` on, up to `max_bytes`, to a sink by one of EXHIBITS; returns (bytes
-    sent, next offset), as `PartitionLog.transfer`.
+    """Transfer batches from `offset` on, up to `max_bytes`, to a sink by `method`, one of EXHIBITS. Return
+    (bytes sent, next offset), as `PartitionLog.transfer` does.
 
-    `files` makes the calls that send. Missing offsets are always damage: the log must never have been
-    compacted.
+    `files` makes the calls that send. The log must never have been compacted, because missing offsets count
+    as damage.
     """
     target, by = descriptor(sink), EXHIBITS[method]
 

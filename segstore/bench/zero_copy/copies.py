@@ -76,7 +76,9 @@ def table_size(results: Results) -> int:
 
 
 def counted(results: Results, sink: str, method: str, size: int) -> Mapping[str, float] | None:
-    """Return the system calls of one bare transfer, by name, or None if it was not measured."""
+    """Return the number of system calls of one bare transfer, by name; None if the transfer was not
+    measured.
+    """
     for cell in results.where(way=BARE, sink=sink, method=method, size=size):
         return dict(cell.notes["calls"])
     return None

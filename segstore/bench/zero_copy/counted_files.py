@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class CountedFiles(ExhibitFiles):
     """Files that count their system calls. `calls` has the number of calls by strace's names (fstat is
     newfstatat in some C libraries); failed calls are counted, too. `notices` counts the notices of zerocopy
-    and io_uring, and `copied` those notices which report a copy by the kernel.
+    and io_uring. `copied` counts the notices that report a copy by the kernel.
 
     The counts are right for transfers of undamaged logs. The counts include the calls that send, and the
     calls that look up sinks and logs. They include no calls for memory or locks, and none that open files.

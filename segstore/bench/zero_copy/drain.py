@@ -17,7 +17,7 @@ BUFFER = 256 << 10
 
 
 def drain(data: int, control: socket.socket) -> None:
-    """Answer every request until the other side is closed."""
+    """Read and drop the bytes of each request, and answer it, until DATA or CONTROL is closed."""
     whole = memoryview(bytearray(BUFFER))
     while asked := control.recv(8, socket.MSG_WAITALL):
         left = int.from_bytes(asked, "big")

@@ -1,9 +1,9 @@
 """The state of the machine for a run: the cores of sender and receiver, and a file's presence in the page
 cache.
 
-On a machine with two cores, sender and receiver have one each, always the same. The scheduler alone would at
-times run both on one core, and such a run takes twice as long. Threads: the caller's thread is bound, and
-threads that it starts; other threads of the process are not.
+On a machine with two cores, sender and receiver have one core each, always the same. Otherwise the scheduler
+would at times run both on one core, and such a run takes twice as long. Threads: only the caller's thread,
+and the threads that it starts, are bound to a core.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 @contextmanager
 def apart() -> Iterator[int | None]:
-    """Run a block in which this thread stays on one core, and yield the number of another core. With one core
-    only, yield None and bind nothing.
+    """Context manager: during the block this thread stays on one core. Yields the number of another core. If
+    there is only one core, it yields None, and binds nothing.
     """
     allowed = os.sched_getaffinity(0)
     ours, theirs = _pair(sorted(allowed))
@@ -59,8 +59,8 @@ def _siblings(core: int) -> set[int]:
 
 # This part removes a file from the page cache, and checks the removal, by posix_fadvise(2) and mincore(2).
 #
-# On disk: syncs the file first, because dirty pages stay. Threads: any; the caller's thread runs on each core
-# for a moment.
+# On disk the file is synced first, because dirty pages would stay in the page cache. Threads: any; the
+# caller's thread runs on each core for a moment.
 
 _TRIES, _PAUSE = 50, 0.005  # seconds
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -115,8 +115,8 @@ def resident(path: str) -> int:
         return 0
     there = np.zeros(pages(path), np.uint8)
     with open(path, "rb") as file:
-        # The mapping is not closed, but removed with its last reference: after an interrupt a pointer into it
-        # may be left, and then close() would raise.
+        # The mapping is not closed, but removed with its last reference, because close() would raise if an
+        # interrupt has left a pointer into the mapping.
         data = np.frombuffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ), np.uint8)
     if _libc.mincore(data.ctypes.data, size, there.ctypes.data):
         number = ctypes.get_errno()

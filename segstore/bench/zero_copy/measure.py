@@ -43,12 +43,12 @@ from segstore.storage.transfer.sinks import look_at
 
 GB = 1e9
 Send = Callable[[int], int]
-"""Sends transfer i of a log, and returns its bytes."""
+"""A function that sends transfer i of a log, and returns the number of its bytes."""
 
 
 class TransferSample(NamedTuple):
-    """A run of `transfers` transfers, each of `size` bytes. Times are in seconds; `p50` and `p99` are those
-    of one transfer.
+    """A run of `transfers` transfers, each of `size` bytes. Times are in seconds; `p50` and `p99` are
+    percentiles of the time of one transfer.
     """
 
     size: int
@@ -115,7 +115,9 @@ def figures(samples: Sequence[TransferSample]) -> dict[str, Figure]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run a block without garbage collection, because a collection would slow down a random contender."""
+    """Context manager: no garbage is collected during the block, because a collection would slow down one of
+    the contenders.
+    """
     was = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -132,8 +134,8 @@ def undisturbed() -> Iterator[None]:
 # is made for one sink and one log; the number of a transfer chooses its bytes.
 
 Ready = Callable[[], AbstractContextManager[Send]]
-"""Begins a run, whose transfers come in the log's order. State that is kept between transfers is dropped at
-the end of the run.
+"""A function that returns a context manager for one run. Transfers come in the log's order, and state that a
+sender keeps between transfers is dropped at the end of the run.
 """
 
 
@@ -165,7 +167,7 @@ class Contenders:
     def ready(
         self, contenders: Iterable[Contender], sink: int, stretch: MeasuredLog
     ) -> dict[Contender, Ready]:
-        """Return these contenders, made to send to the descriptor `sink`."""
+        """Return a Ready for each contender, which sends from the log `stretch` to the descriptor `sink`."""
         handle = self._stack.enter_context(self._files.open(stretch.path))
         return {one: self._made(one, sink, stretch, handle) for one in contenders}
 

@@ -1,10 +1,10 @@
 """The plan of the measurement: sizes, caches, sinks, methods, number and length of runs; and the logs for it.
 
-On disk: `layout` writes a store. Threads: any; one writes.
+On disk: `write` makes a store. Threads: any; one thread calls `write`.
 
-A cell is one way to send `size` bytes at a time to one sink. "log" is `PartitionLog.transfer` as users call
-it, or the same with one of the `contenders`; "bare" is only the method's system calls, repeated, with known
-positions of the bytes. Only "log" is measured with a cold page cache, too.
+A cell is one way to send `size` bytes at a time to one sink. "log" is a transfer as by
+`PartitionLog.transfer`, with the look-up of the batches. "bare" makes only the method's system calls, for
+bytes at positions that need no look-up. Only "log" is measured with a cold page cache, too.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def batch_bytes(size: int) -> int:
 
 
 def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> None:
-    """Write a store at `root` with all logs that `stretch` returns, each of about `most` bytes, but of two
-    transfers at least.
+    """Write a store at `root` with all logs that `stretch` returns. Each log has about `most` bytes, but at
+    least two transfers.
     """
     largest, caches = max(sizes), tuple(caches)
     with open_store(root) as store:

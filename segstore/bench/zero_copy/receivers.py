@@ -1,4 +1,4 @@
-"""The sinks, and the process at the other end of each, whose CPU time is not counted as the sender's.
+"""The sinks, and the process at the other end of a sink, whose CPU time does not count as the sender's.
 
 On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager. The
 receiver's process exits at the end of the block, and also if this process is killed. Pipes and sockets have
@@ -25,14 +25,14 @@ _PATIENCE = 60.0  # seconds without an answer, after which a receiver counts as 
 
 class Receiver:
     """The receiving end of a measurement; a log is sent to `fd`. Call `expect` with a number of bytes, send
-    them, and `wait` until they have come.
+    these bytes, and call `wait`.
     """
 
     def __init__(self, fd: int, pid: int | None = None) -> None:
         self.fd, self.pid = fd, pid
 
     def expect(self, size: int) -> None:
-        """Let the other side take `size` bytes."""
+        """Prepare the receiver to take `size` bytes."""
         raise NotImplementedError
 
     def wait(self) -> None:
@@ -95,7 +95,9 @@ _ENDS: dict[str, Callable[[], tuple[int, int]]] = {"tcp": _tcp, "unix": _unix, "
 
 @contextmanager
 def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receiver]:
-    """Make a sink of one of the SINKS; a file is made in `directory`. `core` is the receiver's core."""
+    """Context manager: yield a sink of the kind `kind`, one of SINKS. A file is made in `directory`. `core`
+    is the core of the receiver's process, None for any.
+    """
     if kind == "file":
         with tempfile.TemporaryFile(dir=directory) as file:
             yield _File(file.fileno())
@@ -119,7 +121,8 @@ def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receive
 
 def _start(data: int, control: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", "-S", _DRAIN, str(data), str(control)]
-    # A session of its own, because Ctrl-C is for the measuring process, which then stops the receiver.
+    # The receiver gets a session of its own, because Ctrl-C must reach only the measuring process, which then
+    # stops the receiver.
     return subprocess.Popen(
         command, pass_fds=(data, control), stdin=subprocess.DEVNULL, start_new_session=True
     )

@@ -30,10 +30,10 @@ _PREFIX = "segstore-zero-copy-"
 def run(
     directory: str | os.PathLike[str], plan: MeasurementPlan, progress: Progress, strace: bool = True
 ) -> Results:
-    """Measure the plan on the file system of `directory`. Raises OSError, StorageError; InvalidArgumentError
-    if no method of the plan can send to any of its sinks here.
+    """Measure the plan on the file system of `directory`, and return the results. Raises OSError,
+    StorageError; InvalidArgumentError if no method of the plan can send to any of its sinks here.
 
-    `strace`: count the system calls again with strace, if it is installed.
+    `strace`: whether the system calls are counted again with strace, if strace is installed.
     """
     if not any(True for group in plan.groups() for _ in names(plan, group.sink, group.cache)):
         methods, to = ", ".join(plan.methods), ", ".join(plan.sinks)
@@ -71,7 +71,9 @@ def _ready(
 def _counted(
     root: str, plan: MeasurementPlan, sinks: Mapping[str, Receiver]
 ) -> dict[tuple[ContenderGroup, Contender], SyscallCounts]:
-    """Count the system calls with a warm page cache; a cold one would not change the counts."""
+    """Return the system calls by group and contender. They are counted with a warm page cache, because a cold
+    page cache would not change the counts.
+    """
     files = CountedFiles()
     with _ready(root, plan, sinks, files) as groups:
         return {

@@ -1,8 +1,7 @@
-"""The system calls of each contender, counted by `CountedFiles` in a store that is opened only for this
-contender, and by strace.
+"""The system calls of each contender, counted by `CountedFiles`. If strace is installed, transfers by
+log.transfer run again in a process that strace watches.
 
-On disk: opens a store to read. Threads: one. If strace is installed, the same transfers run again in a
-process that strace watches.
+On disk: opens a store to read. Threads: one.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ TRANSFERS = 8
 
 
 class SyscallCounts(NamedTuple):
-    """System calls of one transfer, by strace's names. `notices` are all notices of MSG_ZEROCOPY, and
-    `copied` the number of them that report a copy by the kernel.
+    """System calls of one transfer, by strace's names. `notices` is the number of notices of MSG_ZEROCOPY in
+    all transfers, and `copied` the number of notices that report a copy by the kernel.
     """
 
     calls: Mapping[str, float]
@@ -46,8 +45,8 @@ class SyscallCounts(NamedTuple):
 
 
 def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLog) -> SyscallCounts:
-    """Return the counts of up to TRANSFERS transfers. A first transfer, which is not counted, sets up the
-    state that is kept between transfers.
+    """Send up to TRANSFERS transfers, and return the mean number of each system call. A first transfer, which
+    is not counted, sets up the state that is kept between transfers.
     """
     transfers = min(TRANSFERS, stretch.transfers - 1)
     sink.expect(stretch.size * (transfers + 1))
@@ -68,9 +67,9 @@ def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLo
 #
 # `judge` runs this part, as `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE SIZE
 # METHOD`. The process reports that it is ready, waits for an answer, makes the transfers, and prints its
-# counts. strace is attached while it waits, so that only transfers are counted. The process probes nothing:
-# closing a ring of io_uring would interrupt a waiting transfer, and the kernel would restart the call, which
-# strace lists twice.
+# counts. strace is attached while the process waits, so that only transfers are counted. The process does not
+# probe for io_uring, because closing a ring would interrupt a waiting transfer; the kernel then restarts the
+# call, and strace lists it twice.
 
 WARM = 2
 WATCHED = frozenset(
@@ -121,7 +120,8 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
     pipe = subprocess.PIPE
     with tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report, ExitStack() as ending:
         with ended_later():
-            # A session of its own, because Ctrl-C is for this process, which then stops the child.
+            # The child gets a session of its own, because Ctrl-C must reach only this process, which then
+            # stops the child.
             watched = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
             ending.enter_context(watched)
             ending.push(lambda kind, *_: watched.kill() if kind else None)
@@ -130,7 +130,9 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
 
 
 def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
-    """Attach strace to the process, let it make its transfers, and return strace's counts."""
+    """Attach strace to the process, let the process make its transfers, and return the counts of its
+    `CountedFiles`. strace writes its list to the file `report`.
+    """
     assert watched.stdin is not None
     assert watched.stdout is not None
     if watched.stdout.readline() != READY:
@@ -154,7 +156,7 @@ def _of_transfers(calls: Counter[str]) -> dict[str, int]:
 
 
 def _listed(text: str) -> Counter[str]:
-    """Return the calls by name in strace's list."""
+    """Return the number of calls by name, from strace's list."""
     calls: Counter[str] = Counter()
     for line in text.splitlines():
         name, bracket, rest = line.partition("(")
@@ -190,7 +192,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _any_may_watch() -> None:
-    """Allow any process to trace this one, because Linux's Yama allows only its parents."""
+    """Allow any process to trace this process, because Linux's Yama allows only its ancestors."""
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 

@@ -1,1 +1,1 @@
-"""Checks: they find what is damaged in a store and report it; nothing is changed."""
+"""Checks that find and report damage in a store, and change nothing."""

@@ -1,4 +1,4 @@
-"""`check`: every invariant of a store's bytes, indexes, checkpoints and names, on a store at rest or in use.
+"""`check` checks every invariant of a store's bytes, indexes, checkpoints and names, at rest or in use.
 
 On disk files are only read. Threads and processes: any; a store that is open elsewhere is checked up to its
 published ends. `segment` checks one segment's files, `transactions` the producer files against the log,
@@ -33,18 +33,18 @@ from segstore.storage.store import store as store_module
 
 # --- published ---------------------------------------------------------------------------------
 
-# The root's checkpoints and the published ends describe partitions outside of their directories. Checkpoints
-# are older than the log while a store is in use and after a crash; they must not be ahead of the log, nor
-# ahead of their copy with a checksum. After a clean close by segstore checkpoints, copy and published ends
-# have the same numbers.
+# The root's checkpoints and the published ends describe partitions outside of their directories. While a
+# store is in use, and after a crash, a checkpoint may be older than the log. A checkpoint must never be ahead
+# of the log, nor ahead of its copy with a checksum. After a clean close by segstore, the checkpoints, their
+# copy and the published ends have the same numbers.
 
 Checkpoints = dict[str, dict[tuple[str, int], int]]
 CHECKPOINTS = names.OFFSET_CHECKPOINTS
 
 
 def read_checkpoints(files: Files, root: str) -> tuple[Checkpoints, list[Finding]]:
-    """Return the root's checkpoints by file and partition; an empty dict for a file that can't be read, with
-    a finding.
+    """Return the root's checkpoints by file and partition, and the findings. A file that can't be read has an
+    empty dict and a finding.
     """
     said: Checkpoints = {}
     findings = []
@@ -176,14 +176,14 @@ Progress = Callable[[int], None]
 def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Finding]:
     """Return the findings on a store, one partition after the other; an empty list if the store is sound.
 
-    `progress` is called with the bytes of each segment that was checked. Raises StorageError if the directory
-    is missing, or holds other files and no store.
+    `progress` is called with the number of bytes of each segment that was checked. Raises StorageError if the
+    directory is missing, or holds other files and no store.
     """
     return check_with(path, SegmentCheck.run, progress)
 
 
 def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
-    """Check a store as `check` does; `look` checks each segment."""
+    """Return the findings that `check` returns, but let `look` check each segment."""
     with store_module.open(path, mode="r") as store, os_errors():
         files, root = store.context.files, store.path
         check_holds_store(files, root)
@@ -209,7 +209,7 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress, look: L
             if done is not None:
                 checked.append(done)
     if at_rest:
-        # In a store in use the published numbers may have changed since its logs were read.
+        # In a store in use the published numbers may have changed after the logs were read.
         yield from check_published(files, root, checked, said)
         yield from _check_names(files, root)
         yield from check_inbox(files, root)
@@ -238,9 +238,9 @@ def _check_one(
     progress: Progress,
     look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:
-    """Check one partition, again if a writer removes segments during the check. Return its PartitionCheck and
-    the findings. In place of the PartitionCheck is None if the partition is being made, can't be read, or
-    does not exist any more.
+    """Check one partition, and repeat the check if a writer removes segments during it. Return its
+    PartitionCheck and the findings. Return None in place of the PartitionCheck if the partition is being
+    made, can't be read, or does not exist any more.
     """
     key = info.name, partition
     cleaned, log_start = said[names.CLEANER_OFFSETS].get(key), said[names.LOG_STARTS].get(key, 0)

@@ -1,4 +1,5 @@
-"""Checks the inbox: unfinished adoptions, files that can't be adopted, left-overs.
+"""Checks the inbox, from which staged files are adopted (made part of the logs). Reports unfinished
+adoptions, files that can't be adopted, and files that nobody will use.
 
 On disk files are only read. Threads: any.
 """
@@ -27,8 +28,8 @@ _NEXT = "an open for writing"
 
 
 def check_inbox(files: Files, root: str) -> Iterator[Finding]:
-    """Yield the findings on the inbox of a store at rest; in a store in use they could be work
-    in progress.
+    """Yield the findings on the inbox of a store at rest. In a store in use, work in progress would give
+    findings.
     """
     folder = Folder(files, root)
     try:
@@ -97,7 +98,9 @@ def _check_sealed(folder: Folder) -> Iterator[Finding]:
 
 
 def _damaged(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
-    """Yield the findings on staged files of existing topics that can't be adopted. Raises OSError."""
+    """Yield the findings on staged files that can't be adopted, although their topics exist. Raises
+    OSError.
+    """
     topics = TopicFiles(folder.files, folder.root).load()[0]
     for file in manifest.files:
         info, path = topics.get(file.topic), folder.staged(file)

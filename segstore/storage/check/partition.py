@@ -26,9 +26,11 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import scan_directory
 
 HALF_DONE = (names.CLEANED, names.SWAP)
-"""Suffixes that a crash leaves; `.deleted` files only wait for their delay, which is no damage."""
+"""Suffixes of files that a crash has left. `.deleted` files are no damage, because they only wait for their
+delay.
+"""
 Look = Callable[[SegmentCheck], Iterator[Finding]]
-"""Checks one segment, as `SegmentCheck.run`."""
+"""A function that checks one segment and yields the findings, as `SegmentCheck.run` does."""
 
 
 class PartitionCheck:
@@ -36,7 +38,8 @@ class PartitionCheck:
     is the end of the log, `stable_offset` Kafka's last stable offset (None if it is not known) and `epochs`
     the content of the leader epoch file.
 
-    `cleaned` is the cleaner's offset, `log_start` that of the root's checkpoint. `look` checks each segment.
+    `cleaned` is the partition's offset in the cleaner's checkpoint, None for none. `log_start` is the log
+    start offset in the root's checkpoint. `look` checks each segment.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class PartitionCheck:
             self.stable_offset = self.end_offset if unstable is None else max(unstable, view.start_offset)
 
     def segments(self) -> Iterator[SegmentCheck]:
-        """Yield the check of each segment, in order, without running it."""
+        """Yield a SegmentCheck for each segment, in order. The caller runs the checks."""
         view, last = self._view, len(self._view.segments) - 1
         for slot, segment in enumerate(view.segments):
             below = view.end_offset if slot == last else view.bases[slot + 1]
@@ -183,7 +186,7 @@ def _check_metadata_snapshots(
     files: Files, directory: str, view: LogView, at_rest: bool
 ) -> Iterator[Finding]:
     """Yield the findings on the snapshots of the metadata (KIP-630). A live writer may have made or removed
-    some since the log was read.
+    snapshots after the log was read.
     """
     bridged = view.start_offset == 0
     for snapshot in list_snapshots(files, directory)[0]:

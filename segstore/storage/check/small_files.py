@@ -29,8 +29,8 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_rest: bool) -> Iterator[Finding]:
-    """Yield the findings on the small files. In a store in use, a copy that its writer may be about to write
-    gets no finding. Raises OSError.
+    """Yield the findings on the small files. In a store in use, only an unreadable copy gets a finding,
+    because the writer may be about to write a missing or outdated copy. Raises OSError.
     """
     for info in topics.values():
         if info.ours or info.lost is not None:
@@ -73,5 +73,5 @@ def _check_copies(copies: Copies[Any], at_rest: bool, lost: Exception | None) ->
 
 
 def _is_older(right: Copy[Any], one: Copy[Any]) -> bool:
-    """Return whether an older segstore wrote the file, which made no second copy."""
+    """Return whether the file is from an older version of segstore, which made no second copies."""
     return one.data is None and not right.checked

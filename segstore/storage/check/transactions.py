@@ -2,10 +2,10 @@
 
 On disk files are only read. Threads: one.
 
-The log is replayed from its first segment, from the producer state in the snapshot there. If that snapshot is
-missing, or compaction removed batches, the log alone does not show where every transaction began. Then an
-index may have more entries than the log shows, but never fewer. A transaction of which the log has only the
-marker needs no entry, because compaction drops such entries.
+The log is replayed from its first segment on, beginning with the producer state in the snapshot at that
+segment's base offset. If that snapshot is missing, or compaction removed batches, the log alone does not show
+where every transaction began. Then an index may have more entries than the log shows, but never fewer. A
+transaction needs no entry if the log has only its marker, because compaction drops such entries.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class TransactionCheck:
 
         self._begun_before = set(self.state.ongoing)
         self._unseen: set[int] = set()
-        """Last offsets of transactions of which the log has only the marker: compaction drops the index
-        entries of such transactions.
+        """Last offsets of transactions of which the log has only the marker. They may lack an index entry,
+        because compaction drops such entries.
         """
 
     @property
@@ -89,7 +89,8 @@ class TransactionCheck:
         """Yield the findings on the snapshot at `offset`, the end of the last checked segment, if there is
         one.
 
-        Producers may have expired, and come back without their earlier state.
+        The snapshot may lack a producer or its earlier state, because a producer may expire and write again
+        later.
         """
         path = os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
         if not self.known or not self._files.exists(path):
@@ -119,7 +120,7 @@ class TransactionCheck:
         return [txn for txn in found if txn.last_offset < one.next_offset]
 
     def _look_for_unseen(self, one: SegmentCheck) -> None:
-        """Note transactions that began before the log, and of which the log has only the marker."""
+        """Add to `_unseen` the transactions that began before the log, and have only their marker in it."""
         files, handle = one.segment.pool.files, one.segment.handle
         if not self._begun_before:
             return

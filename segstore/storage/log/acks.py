@@ -1,7 +1,8 @@
-"""Acknowledgements: which replicas an append waits for (R23; Kafka: ReplicaManager, DelayedProduce).
+"""Acknowledgements: an append waits for replicas of its partition (R23; Kafka: ReplicaManager,
+DelayedProduce).
 
-Nothing is on disk. Threads: any. A partition without replicas has no acknowledger, and its appends wait for
-no other log.
+Nothing is on disk. Threads: any. If a partition has only one replica, it has no acknowledger, and its appends
+wait for no other log.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from segstore.errors import StorageError
 
 
 class Acks(NamedTuple):
-    """The acknowledgement that an append waits for. With `acks` -1 an append waits until all in-sync replicas
-    have the records, with 1 until the leader has them, with 0 for nothing. `timeout_ms` is the longest wait.
+    """The acknowledgement that an append waits for. `acks` is Kafka's setting: -1 waits for all in-sync
+    replicas, 1 for the leader, 0 for no replica. `timeout_ms` is the longest wait.
     """
 
     acks: int = -1
@@ -34,17 +35,17 @@ class Acknowledger(Protocol):
         """
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
-        """Wait until the replicas that `acks` names have all records below `end_offset`. The caller has
-        written these records to the leader's log, and has applied flush.messages.
+        """Wait until the replicas that `acks` asks for (`Acks`) have all records below `end_offset`. The
+        caller has written these records to the leader's log, and has applied flush.messages.
 
-        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError; in each case
-        this log has the records, and may keep them.
+        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError. After such
+        an error the records are still in the leader's log, and may stay there.
         """
 
     def shown(self) -> None:
         """Report an append that all replicas have written and that readers see."""
 
     def failed(self, error: StorageError) -> None:
-        """Report that an append failed with `error`: the log is fenced, or the disk refused the append for a
-        reason other than a lack of room (R32).
+        """Report that an append or its flush failed with `error`. The caller does not report a full disk
+        (R32).
         """

@@ -1,7 +1,7 @@
 """Appends a batch as a producer sent it (Kafka: UnifiedLog.appendAsLeader with AppendOrigin.CLIENT).
 
-On disk are the log's files, to which `append` writes the same bytes. On the fast path one call of C checks
-the batch, gives it its offset in place, and writes it. Threads: any.
+On disk are the log's files, written in the same form as by `append`. On the fast path one call of C checks
+the batch, sets its base offset in the received bytes, and writes these bytes. Threads: any.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NEW_HEADER = ffi.typeof("seg_batch *")
 
 
 class AppendedBatch(NamedTuple):
-    """The place of an appended batch: its `records` have the offsets from `base_offset` on. `log_append_time`
-    (ms) is the timestamp that the log gave the records, -1 if they keep their own; `log_start_offset` is the
-    log's first offset.
+    """The place of an appended batch. `records` is the number of its records, `log_start_offset` the log's
+    first offset. `log_append_time` is the timestamp in ms that the log gave the records, -1 if the records
+    keep their own.
 
-    `duplicate`: the producer had sent the batch before, and nothing was written now.
+    `duplicate` is True if the producer had sent the batch before, so that nothing was written now.
     """
 
     base_offset: int
@@ -42,9 +42,9 @@ class AppendedBatch(NamedTuple):
 def append_as_leader(
     partition: Partition, batch: Received, acks: Acks, verified: bool, allow_zstd: bool, where: str
 ) -> AppendedBatch:
-    """Append a received batch, and wait as `acks` asks. With `verified` the batch may begin a transaction;
-    with `allow_zstd` it may be compressed with zstd; `where` names the partition in errors. Raises the errors
-    of `PartitionLog.append_as_leader`.
+    """Append a received batch, and wait as `acks` asks. If `verified`, the batch may begin a transaction. If
+    `allow_zstd`, the batch may be compressed with zstd. `where` names the partition in errors. Raises the
+    errors of `PartitionLog.append_as_leader`.
     """
     check_received(batch, allow_zstd)
     header = ffi.new(_NEW_HEADER)
@@ -63,8 +63,8 @@ def append_as_leader(
 
 
 def _take(tail: Tail, rules: Any, batch: Received, header: Any) -> int:
-    """Check and append a batch by one call of C; return its offset, or SLOW. With SLOW nothing is appended,
-    and `header.size` is not 0 if the batch has passed the check. Raises StorageError.
+    """Check and append a batch by one call of C. Return its base offset, or SLOW if nothing was appended;
+    then `header.size` is not 0 if the batch has passed the check. Raises StorageError.
     """
     native = tail.native
     if native.on_append is not None:

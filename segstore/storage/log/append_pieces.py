@@ -1,8 +1,8 @@
 """Appends a producer's batches in pieces, by one call of C for all.
 
-On disk are record batches; each piece is an append of its own. Threads: any. When a call of C returns while
-another thread runs Python, it waits up to 5 ms for the interpreter's lock, in which time the producer could
-send some MB. So one call appends many pieces. Each piece is small enough to stay in a core's cache.
+On disk are record batches; each piece is an append of its own. Threads: any. A call of C that returns while
+another thread runs Python waits up to 5 ms for the interpreter's lock, and the producer could send some MB
+during that wait. So one call appends many pieces. Each piece is small enough to stay in a core's cache.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PIECE_BYTES = 1 << 20
 
 
 class Pieces(NamedTuple):
-    """The batches that were appended: their first `offsets`, the timestamps in ms that the log gave them (-1
-    if they keep their own), and their `size` in bytes on disk. `error` is the disk's refusal of the next
-    piece, or None.
+    """The appended batches. `offsets` are their base offsets, and `size` is the sum of their bytes on disk.
+    `append_times` are the timestamps in ms that the log gave the batches, each -1 if the records keep their
+    own. `error` is the disk's error that has stopped the next piece, or None.
     """
 
     offsets: list[int]
@@ -42,12 +42,12 @@ NOTHING = Pieces([], [], 0, None)
 def append_pieces(
     log: Writable, columns: Columns, cuts: Sequence[int], compression: str | None, template: Template
 ) -> Pieces:
-    """Append batches by one call of C as long as the tail is open, and return these batches. The caller
-    appends the other records by `append_batches`. A batch ends before each record numbered in `cuts`; no
-    batch is above `PIECE_BYTES`, nor above the topic's limits.
+    """Append batches by one call of C as long as the tail is open, and return the appended batches. The
+    caller appends the remaining records by `append_batches`. A batch ends before each record whose number is
+    in `cuts`; no batch is above `PIECE_BYTES`, nor above the topic's limits.
 
-    Appends nothing if the topic has a codec or replicas, the columns have no timestamps, or each append is
-    flushed. Raises the errors of `append_batches` for wrong records, and for a log that can't be written.
+    Appends nothing if the topic has a codec, replicas, flush.messages or flush.ms, or if the columns have no
+    timestamps. Raises the errors of `append_batches` for wrong records, and for a log that can't be written.
     """
     partition = log.partition_for_write()
     tail, validator = partition.tail.native, partition.validator

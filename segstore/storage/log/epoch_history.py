@@ -2,9 +2,10 @@
 
 On disk files are only read. Threads: one, when the partition is opened.
 
-Each batch header has the leader epoch that the batch was written under, so a lost checkpoint can be made
-anew, except for epochs without a batch. The CRC of a batch does not cover its epoch. So if the epochs fall
-within a log, its headers may be damaged, and a readable checkpoint is believed rather than the log.
+Each batch header has the leader epoch that the batch was written under, so a lost checkpoint can be derived
+from the headers, except for epochs without a batch. The CRC of a batch does not cover its epoch. So if a
+batch has a lower epoch than an earlier batch, headers may be damaged. Then a readable checkpoint is used, and
+not the log.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from segstore.storage.segment.segment import Segment
 def load_epochs(
     files: Files, path: str, opened: Opened, *, replicated: bool = False
 ) -> tuple[LeaderEpochs, str]:
-    """Return the leader epochs of a log, and the fault of the checkpoint file, "" for none. Raises OSError.
+    """Return the leader epochs of a log, and a message about a fault of the checkpoint file, "" for none.
+    Raises OSError.
 
-    If the log is `replicated`, it is no fault if the checkpoint has no entries, provided that no batch has an
-    epoch, or that all batches lie below the log start offset.
+    A checkpoint without entries is no fault of an empty log. In a `replicated` log it is also no fault if all
+    batches lie below the log start offset, or if no batch of the last segment has an epoch.
     """
     empty = opened.end_offset == (opened.start_offset if replicated else opened.segments[0].base_offset)
     if replicated and not empty:
@@ -49,8 +51,8 @@ def load_epochs(
 
 
 def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]], bool]:
-    """Return pairs of leader epoch and start offset, read from the batches of a log; and whether the epochs
-    never fall from one batch to the next. Raises OSError.
+    """Return the pairs of leader epoch and start offset that the batches of a log give, and whether no batch
+    has a lower epoch than an earlier batch. Raises OSError.
     """
     found: list[tuple[int, int]] = []
     rises = True
@@ -63,7 +65,7 @@ def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]]
 
 
 def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
-    """Yield (leader epoch, base offset) for each batch of the segment whose leader epoch is not -1."""
+    """Yield (leader epoch, base offset) for each batch that has a leader epoch."""
     for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=False, sparse=True):
         batches = step.batches
         epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()
@@ -89,8 +91,8 @@ def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
 
 
 def _batch_at(segments: list[Segment], offset: int) -> Any:
-    """Return the header of the batch that holds an offset, or of the next batch in its segment; None if
-    damage hides it.
+    """Return the header of the batch that holds `offset`, or of the next batch in that offset's segment.
+    Return None if there is no such batch, or if damage prevents the search.
     """
     slot = max(bisect.bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
     segment, header = segments[slot], ffi.new("seg_batch *")

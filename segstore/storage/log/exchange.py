@@ -1,9 +1,9 @@
-"""`NativeExchange`: requests of one connection that match a template. One call of C (`_native/exchange.c`)
-receives a request, executes it, and sends the answer. The request is a produce, which the native tail
-appends, or a fetch, which gets a few batches of one segment.
+"""`NativeExchange` handles those requests of one connection that match a template. One call of C
+(`_native/exchange.c`) receives a request, executes it, and sends the answer. The request is a produce, which
+the native tail appends, or a fetch, which gets a few batches of one segment.
 
-On disk: writes and reads the log's files in the same form as `append_as_leader` and `stretch`, which handle
-requests that C refuses. Threads: an exchange belongs to one thread at a time.
+On disk the log's files are written and read in the same form as by `append_as_leader` and `stretch`, which
+handle the requests that C refuses. Threads: an exchange belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class CopyLimits(NamedTuple):
 
 
 class NativeExchange:
-    """The templates and memory of C's calls; `c` is the struct for C.
+    """The templates and the memory for C's calls; `c` is the struct for C.
 
-    Requests match the template `asked`, and answers are made from `answer`, whose first hole is the
-    correlation id. `counts`, a `seg_counts *`, counts completely sent answers. `begin` sets the memory before
-    each call; the memory is needed during the call only.
+    C compares requests with the template `asked`, and makes answers from the template `answer`, whose first
+    hole (variable field) is the correlation id. C counts completely sent answers in `counts`, a `seg_counts
+    *`. `begin` sets the memory, which is needed only during the next call.
     """
 
     __slots__ = ("_header", "_owners", "c", "committed")
@@ -74,12 +74,12 @@ class NativeExchange:
             c.holes[slot] = hole.at, hole.width
 
     def begin(self, room: Any) -> None:
-        """Set the memory for the next request and answer, a `uint8_t[]`."""
+        """Set `room`, a `uint8_t[]`, as the memory for the next request and its answer."""
         self.c.room, self.c.room_len = room, len(room)
 
     @property
     def request(self) -> memoryview:
-        """The received request, without its size."""
+        """The received request, without its size field."""
         return memoryview(ffi.buffer(self.c.room, self.c.received)[SIZE:])
 
     @property

@@ -1,15 +1,15 @@
 """The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
 On disk it syncs logs, the index and snapshot files of segments that a roll has sealed, the leader epochs, and
-the directory; it writes nothing.
+the directory. It writes nothing, except that `_write_again` repeats a write.
 
 Threads: any. One thread syncs for all threads that flush. The other threads wait until that sync is done.
 Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. While
 the native tail is open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). The
 append token is never taken here.
 
-If several processes share a log, one process syncs for all (`_native/share_sync.c`). While the host syncs by
-this module, no other process syncs the log.
+If several processes share a log, one process syncs for all (`_native/share_sync.c`). While this process syncs
+by this module, no other process syncs the log.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Flusher:
         # nothing was synced), and the errno of a failed sync.
         self._synced, self._errno = -1, 0
         self._writes_again = False
-        """Whether the next sync first writes the unsynced bytes again. Another process has died during a
-        sync, and the kernel may have reported an error of that sync to that process alone.
+        """Whether the next sync first writes the unsynced bytes again. True if another process has died
+        during a sync, because the kernel may have reported an error of that sync to that process alone.
         """
         self._changes = count(1)  # numbers each change of a file other than the active segment's log
         self.lock = Mutex()
@@ -83,8 +83,8 @@ class Flusher:
             self._sync_log_only(self._changes_now(), view)
 
     def _changes_now(self) -> tuple[int, int]:
-        """Return the number of the last change of a file, and the generation of the shared log, -1 if the log
-        is not shared. A roll by another process changes the generation.
+        """Return the number of the last change of a file, and the generation of the shared log (-1 if the log
+        is not shared). A roll by another process changes the generation.
         """
         c = self._tail.c
         return c.names, c.share.generation if c.share else -1
@@ -171,7 +171,8 @@ class Flusher:
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
-            # A sync of another process failed, or an interrupt came after a failed sync and before the fence.
+            # True if a sync of another process failed, or if an interrupt came after a failed sync and before
+            # the fence.
             if number := self._tail.sync_failure:
                 raise OSError(number, os.strerror(number), self._segments.active.segment.path)
             if self._tail.c.share:
@@ -215,7 +216,7 @@ class Flusher:
                 self._sync_aborts(segment)
         for segment, offset in sealed:
             index_files.sync(segment)
-            with suppress(FileNotFoundError):  # its segment was deleted since the roll
+            with suppress(FileNotFoundError):  # the snapshot's segment was deleted after the roll
                 path = os.path.join(segment.directory, names.segment_file(offset, names.SNAPSHOT))
                 with pool.files.open(path, write=True) as handle:
                     pool.files.sync(handle)
@@ -225,9 +226,9 @@ class Flusher:
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
-        """Write the bytes from the recovery point up to `end` again, so that they are written to disk anew by
-        the next sync, and the kernel reports its error to this process. Raises OSError, also for a batch with
-        a wrong CRC.
+        """Write the bytes from the recovery point up to `end` again, so that the next sync writes these bytes
+        to disk anew, and this process gets an error of that sync. Raises OSError, also for a batch with a
+        wrong CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:
@@ -236,7 +237,7 @@ class Flusher:
             raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        segment.unsynced_aborts = False  # reset first, as aborts in this sync need another
+        segment.unsynced_aborts = False  # reset first, because an abort during this sync needs another sync
         try:
             with (
                 suppress(FileNotFoundError),  # the abort was undone, or the segment was deleted
@@ -260,7 +261,7 @@ class Flusher:
             try:
                 run()
             finally:
-                # A single call of C, so that no interrupt can prevent it.
+                # This is a single call of C, because between two calls an interrupt could end the block.
                 lib.seg_tail_open_syncs(self._tail.c, self._synced, self._errno or self._failure[0])
 
     def _close(self) -> None:

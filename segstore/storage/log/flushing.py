@@ -1,6 +1,7 @@
 """The policy of a partition's flushes: by flush.messages and flush.ms, after a roll, and on request.
 
-On disk the flusher syncs. Threads: any; the append token is held only in `adopted` and `bind`.
+On disk the flusher syncs. Threads: any. Callers of `adopted` and `bind` hold the append token, callers of the
+other methods don't.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ NEVER = INT64_MAX  # Kafka's default for flush.ms
 class FlushPolicy:
     """Decides when a partition is flushed: by flush.messages and flush.ms, after a roll, and on request.
 
-    The append token is held only in `adopted` and `bind`. `changed` is True after a write that the next open
-    should find in a producer snapshot.
+    `changed`: whether the log was written or recovered since its last clean close, so that `Partition.close`
+    has to write a producer snapshot.
     """
 
     def __init__(
@@ -91,6 +92,6 @@ class FlushPolicy:
             except StoreClosedError:
                 pass  # the topic was deleted
             except StorageError as error:
-                if error.errno is not None:  # an earlier fence raises an error without errno
+                if error.errno is not None:  # an error without errno only reports an earlier fence
                     self.failure = copy_of(error)
                 raise

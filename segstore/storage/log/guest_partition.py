@@ -1,10 +1,10 @@
-"""A partition to which a guest appends. A guest is a process beside the host of a shared store. It appends
-and syncs by itself; other work on the log, for example a roll, is the host's.
+"""A partition to which a guest appends. A guest is a process beside the host of a shared store. A guest
+appends and syncs by itself; the host does the other work on the log, for example a roll.
 
 C appends as in a host (`_native/append.c`), with the log's lock held. If C can't append, `GuestPartition`
-removes the obstacle: it opens the files of another generation, cuts bytes that this process wrote beyond the
-end of a sealed segment, or sends a request to the host. Then it tries the append again. On disk the active
-segment's log and indexes are written.
+removes the obstacle: it opens the files of another generation of the log (after a roll), cuts bytes that this
+process wrote beyond the end of a sealed segment, or sends a request to the host. Then `GuestPartition` tries
+the append again. On disk the active segment's log and indexes are written.
 
 Threads: any. `token` is held while the tail is bound; C appends without the token.
 """
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from segstore.storage.log.read_only_partition import ReadOnlyPartition
 
 MOST_AT_ONCE = 4 << 20
-"""Bytes of the largest append that a guest writes itself, because a longer append would hold the log's lock
-too long.
+"""A guest itself writes appends of up to this many bytes. A longer append would hold the log's lock too
+long.
 """
 NEVER = INT64_MAX
 
@@ -49,8 +49,8 @@ class GuestSide(Protocol):
     """The parts of a guest's store that its partitions use."""
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return the slot of a partition, and a new share of its log; None if the host has not opened the log
-        yet.
+        """Return the slot of a partition in the shared file, and a new `seg_share` for its log. Return None
+        if the host has not opened the log yet.
         """
 
     def ask(self, what: int, request: MemberRequest) -> None:
@@ -73,8 +73,8 @@ class GuestSide(Protocol):
         """Return the slot of a partition. Raises StoreClosedError if the partition was deleted."""
 
     def led(self, topic: str, partition: int, key: int) -> Any:
-        """Return the host's partition if this process is the host, else None. Raises StoreClosedError if the
-        topic was deleted.
+        """Return the `Partition` that this process writes if it is the host now, else None. Raises
+        StoreClosedError if the topic was deleted.
         """
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
@@ -82,7 +82,7 @@ class GuestSide(Protocol):
 
 
 class GuestTail:
-    """The tail of a guest's partition, as appends use it."""
+    """The tail of a guest's partition, with the methods of `Tail` that appends use."""
 
     has_standby = False
 
@@ -100,8 +100,8 @@ class GuestTail:
         return code >= 0
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Return the error to raise for an append by C that failed with this errno; none of the records are
-        in the log.
+        """Return the error to raise for an append by C that failed with errno `number`; none of its records
+        are in the log.
         """
         raised = self.native.write.raised()
         if raised is not None and not is_refusal(raised):
@@ -193,12 +193,13 @@ class GuestPartition:
         self._slot = -1
 
     def for_write(self) -> Any:
-        """Return the partition to append to: the host's partition if this process has become the host, else
-        this object, which then has the topic's current settings.
+        """Return the partition to append to. If this process has become the host, this is the host's
+        `Partition`. Else it is this object, with the topic's current settings.
         """
         led = self._side.led(self.topic, self.partition, self._key)
         share = self._share
-        # If the settings have changed, the log stays closed until the next append opens it with the new ones.
+        # If the settings have changed, the log stays closed until the next append opens the log with the new
+        # settings.
         if led is None and (share is None or not share.log.open or share.log.settings != self._settings):
             self._use(self._topic_config())
         return led or self
@@ -207,7 +208,7 @@ class GuestPartition:
 
     @property
     def visible(self) -> GuestPartition:
-        """Return this object, for `log_end_offset` and `start_offset`."""
+        """Return this object, which has `log_end_offset` and `start_offset`, as a `Visible` does."""
         return self
 
     @property
@@ -339,7 +340,7 @@ class GuestPartition:
         return MemberRequest(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
 
     def _when(self, timestamp: int) -> int:
-        """Return the time in ms with which C compares the segment's age when it appends a batch."""
+        """Return the time in ms by which C decides at an append whether the segment is too old."""
         clock = self.tail.native.clock
         if self.tail.native.c.stamps and clock is not None:
             return int(clock())
@@ -412,7 +413,7 @@ class GuestPartition:
         stem = os.path.join(self.directory, names.segment_file(now.end.base_offset, ""))
         context, native = self.context, self.tail.native
         path = stem + names.LOG
-        context.pool.forget(path)  # the open file may have lost its name
+        context.pool.forget(path)  # another file may have this name now
         handle = context.pool.get(path, write=True)
         offsets = self._map(stem + names.INDEX, now.end.offset_room, 8)
         times = self._map(stem + names.TIME_INDEX, now.end.time_room, 12)
@@ -422,13 +423,13 @@ class GuestPartition:
         self._path = path
 
     def _map(self, path: str, entries: int, size: int) -> Any:
-        """Map an index file with room for so many entries. Raises OSError."""
+        """Map an index file with room for `entries` entries of `size` bytes. Raises OSError."""
         with self.context.files.open(path, write=True) as handle:
             length = max(entries * size, 1)
             try:
                 return held("uint8_t[]", self.context.files.map(handle, length, write=True))
-            # EINVAL: the file is shorter than `length`. A check of its size before the call would not help: a
-            # roll could trim the file in between.
+            # EINVAL: the file is shorter than `length`. A check of the file's size before the call would not
+            # help, because a roll could trim the file after the check.
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise

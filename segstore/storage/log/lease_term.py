@@ -1,6 +1,6 @@
 """`LeaseTerm`: the time until which a primary with a lease takes appends. Nothing is on disk.
 
-Threads: one renews, any checks.
+Threads: one thread renews the term, any thread checks it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ def now() -> float:
 
 
 class LeaseTerm:
-    """The term of a store's lease, which all logs of the store check before each append. `why` is the message
-    for a term that is over.
+    """The term of a store's lease, which all logs of the store check before each append. After its end the
+    check raises an error with the message `why`.
     """
 
     def __init__(self, why: str) -> None:

@@ -1,5 +1,5 @@
-"""The segments of one partition as its writer holds them: their list, the active one, and whether they are
-closed or fenced, which stops appends (Kafka: LogSegments, and the state of UnifiedLog).
+"""The segments of one partition in its writer's process: the list, the active segment, and whether the log is
+closed or fenced, so that appends fail (Kafka: LogSegments, and the state of UnifiedLog).
 
 Only this object changes the list. It changes no files; for example, `LogWriter.roll` makes the files of the
 next segment. Threads: the holder of the partition's append token. Any thread may call `lies_in`, read
@@ -42,7 +42,9 @@ class LogSegments:
         self.directory, self.layout, self.removals = directory, layout, 0
         self.active = ActiveSegment(segments[-1], config, end_offset)
         self.fenced: BaseException | None = None
-        """The error because of which appends fail until the partition is reopened; None without one."""
+        """The error because of which appends fail until the partition is reopened; None if the log is not
+        fenced.
+        """
         self.stop_appends: Callable[[], None] = _nothing
         """Stops C's appends, which don't check `fenced`."""
         self.on_fence: Callable[[BaseException], object] = _ignored
@@ -101,11 +103,11 @@ class LogSegments:
 
     # --- changes ----------------------------------------------------------------------------
 
-    # Each method first drops `lists`. If an interrupt comes before the method ends, the next reader of
-    # `lists` then makes it anew.
+    # Each method first drops `lists`. Even if an interrupt ends the method, the next reader of `lists` then
+    # makes new lists.
 
     def append(self, segment: Segment) -> None:
-        """Add a segment to the end of the list. Appends go to the segment before it until `activate`."""
+        """Add a segment to the end of the list. Records go into the segment before it until `activate`."""
         self.lists = None
         self._list.append(segment)
 

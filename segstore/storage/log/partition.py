@@ -1,10 +1,10 @@
-"""One partition in its writer's process: the parts of a partition put together, its log start offset, and
-retention.
+"""One partition in its writer's process: `Partition` joins its parts, and `LogStart` moves its log start
+offset, also for retention.
 
 On disk are files in the partition's directory, which the parts write. Threads: any. Three locks order the
 changes: `admin_lock` for the log start offset, `rename_lock` for renames of files or of the directory, and
-the append token (`token`) for the log's end and its segments. They are taken in this order. No sync is done
-with the token held, except in `sync_ahead`.
+the append token (`token`) for the log's end and its segments. A thread takes the locks in this order. No sync
+is done with the token held, except in `sync_ahead`.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 
 
 class Retained(NamedTuple):
-    """The segments that retention removed, and the bytes of their logs."""
+    """The number of segments that retention removed, and the bytes of their logs."""
 
     segments: int
     bytes: int
 
 
 class LogStart:
-    """Moves the log start offset up, and removes the segments below it: by request, and by retention.
+    """Moves the log start offset up, and removes the segments below it, on request or by retention.
 
     On disk the new start is durable before a byte is removed. Then the segments below the start are renamed
     to `.deleted` for file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are
-    dropped. Threads: any, one at a time (`admin_lock` of the partition); the append token is held only to
-    replace the view. `start_moved` makes a new log start offset durable.
+    dropped. `start_moved` makes a new log start offset durable. Threads: any, one at a time (`admin_lock` of
+    the partition); the append token is held only to replace the view.
     """
 
     def __init__(
@@ -69,9 +69,7 @@ class LogStart:
 
     def delete_records(self, before: int) -> int:
         """Move the log start offset up to `before` (-1: the high watermark), and remove the segments wholly
-        below it. Return the new log start offset.
-
-        The start is durable before a byte is removed. Raises OffsetOutOfRangeError.
+        below it. Return the new log start offset. Raises OffsetOutOfRangeError.
         """
         partition = self._partition
         with partition.context.reserve, partition.admin_lock:
@@ -85,10 +83,11 @@ class LogStart:
             return max(before, view.start_offset)
 
     def retain(self, now_ms: int) -> Retained:
-        """Remove the segments that retention.bytes and retention.ms no longer keep, oldest first.
+        """Remove the segments that retention.bytes and retention.ms no longer keep, oldest first. Return
+        their number and bytes. Raises StorageError, OSError.
 
-        Their files stay for file.delete.delay.ms as `.deleted`; on a full disk they are removed at once.
-        Raises StorageError, OSError.
+        On a full disk the files are removed at once. Otherwise the files stay for file.delete.delay.ms, with
+        names that end in `.deleted`.
         """
         partition = self._partition
         with partition.admin_lock:
@@ -100,8 +99,8 @@ class LogStart:
                 return Retained(0, 0)
             before = partition.segments[count].base_offset
             if config.retention_bytes >= 0:
-                # The older segments are removed because newer bytes fill retention.bytes. So these newer
-                # bytes must be durable first.
+                # If older segments are removed because newer bytes fill retention.bytes, the newer bytes must
+                # be durable first.
                 partition.flusher.flush(view.end_offset)
             full = partition.context.full.note is not None  # appends fail for lack of room
             delay_ms = 0 if full else config.file_delete_delay_ms
@@ -109,9 +108,9 @@ class LogStart:
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
-        """Roll by `Partition.roll_from`, and return its result. If the roll fails, return False if there are
-        `others`, older segments whose removal may make room for a later roll; else raise the roll's
-        StorageError.
+        """Roll by `Partition.roll_from`, and return its result. If the roll fails, raise its StorageError;
+        but if there are older segments (`others`), return False, because their removal may make room for a
+        later roll.
         """
         try:
             return self._partition.roll_from(view)
@@ -121,15 +120,15 @@ class LogStart:
             return False
 
     def _advance(self, start: int, delay_ms: int) -> None:
-        """Set the log start offset, durably before a byte is removed, and remove the segments below it."""
+        """Set the log start offset, make it durable, and then remove the segments below it."""
         partition = self._partition
         partition.flusher.flush(start)
         self._start_moved(start)
         with partition.token:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
-        # The epochs are dropped last, because to drop them frees no room, and after a crash the next open
-        # drops them. Without `rename_lock` the directory could by now belong to a new topic with the same
+        # The epochs are dropped last, because that frees no room, and is done by the next open after a crash.
+        # `rename_lock` is held, because otherwise the directory could now belong to a new topic with the same
         # name.
         with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
@@ -156,8 +155,8 @@ class Writable(Protocol):
 
 
 class LogState(NamedTuple):
-    """The state of a log after it was opened. `layout` numbers the list of segments for readers of other
-    processes. With a `high_watermark` the log is a replica's.
+    """The state of a log after it was opened. `layout` is the number of the segment list, by which other
+    processes notice that it has changed. If `high_watermark` is not None, the log is a replica's.
     """
 
     opened: Opened
@@ -235,8 +234,8 @@ class Partition:
     @property
     def recovery_begin(self) -> int:
         """Return the offset from which a recovery must check the log after a crash of the machine. It is the
-        recovery point, or the base offset of an earlier sealed segment to which a process may still write:
-        the recovery must cut the bytes beyond that segment's end [A5].
+        recovery point, or the base offset of an earlier sealed segment to which a process may still write,
+        because the recovery must cut the bytes beyond that segment's end [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -247,7 +246,8 @@ class Partition:
 
     def show(self) -> None:
         """Make the written records visible. If this call runs in a signal handler that has interrupted the
-        holder of the lock `publishing`, the scheduler makes them visible later. The caller holds the token.
+        holder of the lock `publishing`, the scheduler makes the records visible later. The caller holds the
+        token.
         """
         try:
             self.visible.show()
@@ -313,9 +313,12 @@ class Partition:
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
-        `generation` is the log's generation that the other process knows. If the log has another generation
-        by now, nothing is done. `waited_for` is the word of a lock that is taken away from its living owner,
-        0 for none; with a lock the generation is not compared. Raises the errors of `LogWriter.make_ready`.
+        If the log is open under another generation than `generation`, which the other process knows, nothing
+        is done.
+
+        The log's lock is taken away from its living owner if its value is `waited_for`; 0 stands for no such
+        lock. If `waited_for` is not 0, the generation is not compared. Raises the errors of
+        `LogWriter.make_ready`.
         """
         share = self.tail.native.c.share
         if share.log.open and share.generation != generation and not waited_for:
@@ -340,7 +343,8 @@ class Partition:
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
-        if len(self.segments) <= count:  # the only segment was empty, and other files have its name now
+        # the only segment was empty, and the new segment's files have its name now
+        if len(self.segments) <= count:
             self.flusher.names_changed()
             return
         for slot in range(-count, 0):
@@ -388,7 +392,7 @@ class Partition:
 
     @contextmanager
     def names_held(self) -> Iterator[None]:
-        """Run a block during which no segment is removed and the topic is not deleted. Raises
+        """Context manager: during the block no segment is removed and the topic is not deleted. Raises
         StoreClosedError if the topic is deleted already.
         """
         with self.admin_lock, self.rename_lock:
@@ -396,7 +400,7 @@ class Partition:
             yield
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """Return the last offset and epoch of each producer, by producer id (`Producers.last_records`)."""
+        """Return (last offset, epoch) of each producer, by producer id (`Producers.last_records`)."""
         with self.token:
             self.writer.recall()
             return self.producers.last_records()
@@ -421,7 +425,7 @@ class Partition:
     # --- settings, closing ----------------------------------------------------------------
 
     def expire_producers(self, after_ms: int) -> int:
-        """Forget the producers without a write for `after_ms`; return their number."""
+        """Forget the producers that have not written for `after_ms` ms; return their number."""
         with self.token:
             self.writer.recall()
             return self.producers.expire(after_ms)
@@ -450,7 +454,8 @@ class Partition:
             self.epochs.sync()  # a flush that has no records to sync does not sync epochs
             self.visible.publish()  # C may not have published its last sync
             self.segments.active.trim()
-            if self.flushing.changed:  # after a clean close an open trusts the indexes
+            # synced, because after a clean close an open uses the indexes without a check
+            if self.flushing.changed:
                 index_files.sync(self.segments.active.segment)
                 self._snapshot()
         elif self.flushing.failure is not None:

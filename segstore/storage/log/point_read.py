@@ -27,7 +27,8 @@ from segstore.storage.segment.segment import Segment
 ROOM = 1 << 17
 """The largest batch that the fast path reads, in bytes."""
 
-_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)  # a call of C
+# makes a Record by one call of C, which is quicker than a Python function
+_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 _unpack = struct.Struct("8q").unpack
 
 
@@ -39,7 +40,7 @@ class _Point:
     __slots__ = ("buffer", "c", "found", "memory", "of", "segment")
 
     def __init__(self) -> None:
-        # Pages that were never written take no memory.
+        # The memory is not zeroed, because pages that were never written take no physical memory.
         self.memory = unset("uint8_t[]", ROOM)
         self.buffer = ffi.buffer(self.memory)
         self.c = ffi.new("seg_point *", {"buffer": self.memory, "room": ROOM})
@@ -50,14 +51,14 @@ class _Point:
 
 
 _unused: list[_Point] = []
-"""Working memory for the next calls. A call takes one object, and puts it back at its end. There may be
-several, because a signal handler may interrupt a read, and itself make a read.
+"""Working memory for the next calls. A call takes one object, and puts it back when it ends. There may be
+several objects, because a signal handler may interrupt a read, and make a read itself.
 """
 
 
 @contextmanager
 def borrowed() -> Iterator[_Point]:
-    """Run a block with working memory of its own."""
+    """Context manager: yield working memory that no other call uses during the block."""
     try:
         point = _unused.pop()
     except IndexError:
@@ -67,14 +68,14 @@ def borrowed() -> Iterator[_Point]:
 
 
 def leave(error: OSError | CorruptRecordError) -> None:
-    """Return if `error` is a fault of the disk or damage, because the slow path meets it again and raises it.
-    If a signal handler has raised `error`, raise it.
+    """Raise `error` if a signal handler has raised it. Return if `error` comes from the disk or from damage,
+    because the slow path then raises the same error.
     """
     if isinstance(error, OSError) and not is_refusal(error):
         try:
             raise error
         finally:
-            del error  # the error's traceback refers to this frame
+            del error  # the error's traceback refers to this frame, which would be a reference cycle
 
 
 def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
@@ -121,7 +122,7 @@ def read_one(view: LogView, offset: int) -> Record | None:
 
 
 def read_batch(view: LogView, offset: int) -> Records | None:
-    """Return the records from `offset` on of the batch that has that offset; None if the slow path must be
+    """Return the records of the batch that has `offset`, from `offset` on; None if the slow path must be
     taken.
     """
     found = _find(view, offset)

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _HEADERS = 1 << 14
 """The most batches of a read."""
 _RECORD_BYTES = 32
-"""A segment with fewer bytes for each of its offsets mostly has gaps."""
+"""The fewest bytes for each record that `_room` expects. A segment with fewer bytes for each of its offsets
+mostly has gaps.
+"""
 
 _BYTES, _INT64S = map(ffi.typeof, ("uint8_t[]", "int64_t *"))
 
@@ -41,7 +43,7 @@ class _Range:
     __slots__ = ("batches", "c", "density", "of", "segment")
 
     def __init__(self) -> None:
-        # Pages that were never written take no memory.
+        # The memory is not zeroed, because pages that were never written take no physical memory.
         self.batches = unset("seg_batch[]", _HEADERS)
         self.c = ffi.new("seg_range *", {"batches": self.batches, "room": _HEADERS})
         self.segment = ffi.new("seg_segment *")
@@ -50,8 +52,8 @@ class _Range:
 
 
 _unused: list[_Range] = []
-"""Working memory for the next calls. A call takes one object, and puts it back at its end. There may be
-several, because a signal handler may interrupt a read, and itself make a read.
+"""Working memory for the next calls. A call takes one object, and puts it back when it ends. There may be
+several objects, because a signal handler may interrupt a read, and make a read itself.
 """
 
 

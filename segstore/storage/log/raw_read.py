@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _TRIES = 10  # the same number as in `PartitionLog.with_view`
 _LENGTH_AT, _LENGTH_END = 8, 12
-"""The bytes of a batch that hold its length, which counts the bytes after them."""
+"""The positions in a batch at which its length field begins and ends. The length counts the bytes after the
+field.
+"""
 
 
 def raw_read(
@@ -58,7 +60,7 @@ def is_gap(partition: Partition, offset: int, end_offset: int) -> bool:
 def _read(
     view: LogView, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None
 ) -> bytes | memoryview:
-    """Read batches of one segment after another, up to `max_bytes`."""
+    """Return the batches of one segment after another, up to `max_bytes`."""
     pieces: list[bytes | memoryview] = []
     left, slot = max_bytes, view.slot(offset)
     while slot < len(view.segments) and offset < end_offset:

@@ -4,7 +4,7 @@ Most reads of one record (`point_read`), and most reads of many bytes (`range_re
 don't come here.
 
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
-without locks; cached facts are replaced in one assignment.
+without locks, because a cached value is replaced by one assignment.
 """
 
 from __future__ import annotations
@@ -70,20 +70,21 @@ class Gaps:
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Return whether the settings `before` allowed gaps, and `after` do not. The settings that a broker's
-    topic had still earlier are unknown, so gaps count as allowed before.
+    """Return whether the settings `before` allowed gaps, and the settings `after` do not. If `before` are a
+    broker's settings, return True, because still earlier settings are unknown, and may have allowed gaps.
     """
     return before.gapped and not (after.gapped and before.ours)
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """Return the settings `after` of a topic, with an offset for each partition: below that offset compaction
-    under the settings `before` may have left gaps. The cleaner's checkpoint does not have these offsets,
-    because it lacks compactions that were stopped. `held` has views and recovery points of partitions in
-    which no compaction begins any more; a partition that is not in `held` may have gaps anywhere.
+    """Return the settings `after` of a topic, and add an offset for each partition: compaction under the
+    settings `before` may have left gaps below that offset. The cleaner's checkpoint can't give these offsets,
+    because it does not record compactions that were stopped.
 
-    The cleaner skips the active segment and records that are not synced, so gaps lie below both. In a
-    broker's log there may be gaps up to the end, because the log may be a replica of a compacted log.
+    `held` has the view and the recovery point of each partition in which no compaction can begin now; any
+    other partition may have gaps anywhere. The cleaner skips the active segment and records that are not
+    synced, so there are no gaps in them. A broker's log may have gaps up to its end, because the log may be a
+    replica of a compacted log.
     """
     if not forgets(before, after):
         return after
@@ -126,10 +127,10 @@ _scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd
 def fetch(
     view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool, gaps: MayBeMissing
 ) -> list[FetchDataInfo]:
-    """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
-    least one batch if there is any. Raises CorruptRecordError if the first batch is damaged, or if offsets
-    before it are missing by damage. If a later batch is damaged or missing, only the batches before it are
-    returned.
+    """Return batches below offset `limit`, beginning with the batch that holds `offset`. They have up to
+    `max_bytes`, but at least one batch is returned if there is any. Raises CorruptRecordError if the first
+    batch is damaged, or if offsets before it are missing by damage. If a later batch is damaged or missing,
+    only the batches before it are returned.
     """
     found: list[FetchDataInfo] = []
     slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
@@ -194,8 +195,8 @@ def _after_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, ga
 
 
 def _is_twice(view: LogView, slot: int, first: Any) -> bool:
-    """Return whether a batch of segment `slot` is also in a later segment. This happens during a compaction's
-    swap: the merged segment has its final name already, and some of its source segments are not removed yet.
+    """Return whether a batch of segment `slot` is also in a later segment. This is so while a compaction's
+    swap has given the merged segment its final name, but has not removed all source segments.
     """
     other = view.slot(first.base_offset)
     if other <= slot:
@@ -208,7 +209,7 @@ def _is_twice(view: LogView, slot: int, first: Any) -> bool:
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
-    """Let a reader continue after the damage no later than at the next segment's base offset."""
+    """Set the offset at which a reader continues after damage to at most the next segment's base offset."""
     if error.next_offset is None or error.next_offset > next_base:
         error.next_offset = next_base
 
@@ -225,8 +226,8 @@ def _fetch_segment(
     gaps: MayBeMissing,
     more: bool,
 ) -> FetchDataInfo | None:
-    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more`, batches of
-    an earlier segment were fetched already, so the first batch is fetched only if it fits into `max_bytes`.
+    """Fetch from one segment, which is visible up to byte `end` and offset `below`. If `more`, batches of an
+    earlier segment were fetched already; then the first batch is fetched only if it fits into `max_bytes`.
     """
     segment = view.segments[slot]
     handle = segment.handle
@@ -262,7 +263,9 @@ def _fetch_segment(
 
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Return the bytes that `Files.pread` would, in memory of an earlier read if some is free."""
+    """Read `size` bytes at `position` as `Files.pread` does, into memory of an earlier read if any is
+    free.
+    """
     return read_buffers.filled(
         size,
         lambda: files.pread(handle, size, position),
@@ -279,8 +282,8 @@ def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchData
 
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
-    """Return the batches before the first batch that ends at or above offset `below`, and the end of a scan
-    there. `below` is the start of the next segment, or the visible end.
+    """Return the batches before the first batch that ends at or above offset `below`, and the ScanEnd of a
+    scan that stops at that batch. `below` is the start of the next segment, or the visible end.
     """
     n = int((batches["last_offset"] < below).argmin())
     last = int(batches["last_offset"][n - 1]) if n else -1
@@ -288,8 +291,8 @@ def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], Sc
 
 
 def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Return the header of the batch that holds `offset`, found after the damaged batch `bad`, whose header
-    claims that offset wrongly. Raises CorruptRecordError if `bad` may hold `offset`.
+    """Return the header of the batch that holds `offset`, which lies after the damaged batch `bad`. Raises
+    CorruptRecordError if `bad` may hold `offset`.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
@@ -302,7 +305,7 @@ def to_records(
     """Return the records of the fetched batches, without control records, records before `offset`, and
     records with timestamps outside `times` (first and last ms).
 
-    If the batches become many times as large by decompression, only the first of them are decoded, so that
+    If the batches become many times as large by decompression, only the first batches are decoded, so that
     the memory stays bounded.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
@@ -335,8 +338,9 @@ def without_control(records: Records) -> Records:
 
 
 def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> int | None:
-    """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, or None; with
-    `control` transaction markers count as records. Raises CorruptRecordError if damage may hold that record.
+    """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, None if there is no
+    such record. If `control`, transaction markers count as records. Raises CorruptRecordError if damage may
+    hold that record.
     """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -349,9 +353,9 @@ def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> 
 
 
 def max_timestamp(view: LogView) -> tuple[int, int] | None:
-    """Return the largest timestamp (ms) of a log, of transaction markers too, and the first offset that has
-    it; None if no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises the errors of
-    `offset_for_time`.
+    """Return the largest timestamp (ms) of a log, including transaction markers, and the first offset with
+    that timestamp; None if no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises the
+    errors of `offset_for_time`.
     """
     first = view.slot(view.start_offset)
     largest = _largest_from_start(view, first)
@@ -363,7 +367,7 @@ def max_timestamp(view: LogView) -> tuple[int, int] | None:
 
 
 def _largest_from_start(view: LogView, slot: int) -> int:
-    """Return the largest timestamp in the first segment of records from the log start offset on, -1 for
+    """Return the largest timestamp in segment `slot`, without records below the log start offset; -1 for
     none.
     """
     segment, end, start = view.segments[slot], view.end_of(slot), view.start_offset
@@ -385,7 +389,9 @@ def _largest_from_start(view: LogView, slot: int) -> int:
 
 
 def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | None:
-    """Return the first offset of one segment with a timestamp at or after `timestamp`, or None."""
+    """Return the first offset of segment `slot` with a timestamp at or after `timestamp`; None if there is
+    none.
+    """
     segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     at = start = segment.position_for_time(timestamp, end)
     files, offset = segment.pool.files, None

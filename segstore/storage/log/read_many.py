@@ -1,4 +1,4 @@
-"""Many single records, by their offsets: the columns of `PartitionLog.read_many`.
+"""Reads many single records by their offsets, for `PartitionLog.read_many`.
 
 On disk files are only read. Threads: any, without locks, because each call has memory of its own. The fast
 path is one call of C for many batches of a segment; it copies the requested records, not their batches. If
@@ -54,8 +54,8 @@ def as_offsets(offsets: Any) -> NDArray[np.int64]:
 
 
 def read_many(view: LogView, asked: NDArray[np.int64], short: bool, long_way: LongWay, where: str) -> Records:
-    """Return one record for each offset: the record at the offset, or the next record that exists. Raises
-    OffsetOutOfRangeError, CorruptRecordError, OSError.
+    """Return one record for each offset: the record at the offset, or the next record that exists. `short`:
+    whether the fast path may be used. Raises OffsetOutOfRangeError, CorruptRecordError, OSError.
     """
     if not len(asked):
         return empty_records(view.start_offset)
@@ -79,7 +79,7 @@ def _nothing_at(offset: int, view: LogView, where: str) -> OffsetOutOfRangeError
 
 
 def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
-    """Return the records of the first offsets, as many as the fast path finds; None if it finds no record."""
+    """Return the records of as many leading offsets of `wanted` as the fast path finds; None for none."""
     slot = view.slot(wanted.item(0))
     segment, (end, below) = view.segments[slot], view.bounds(slot)
     offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)
@@ -115,8 +115,8 @@ class _Room:
 
 
 def _by_long_way(view: LogView, wanted: NDArray[np.int64], long_way: LongWay, where: str) -> Records:
-    """Return the record of the first offset by the slow path, and the records of later offsets in the batches
-    that it reads.
+    """Return the record of the first offset of `wanted`, read by the slow path, and the records of further
+    offsets of `wanted` in the batches that were read.
     """
     read = long_way(view, wanted.item(0))
     if not len(read):

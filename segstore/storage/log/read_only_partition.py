@@ -1,7 +1,8 @@
 """A partition that is read by a process that does not write it. Its views go up to the published end.
 
-On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced whole.
-If no end is published, as in a broker's directory, views go up to the end of the last whole, valid batch.
+On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced by one
+assignment. If no end is published, as in a broker's directory, views go up to the end of the last whole,
+valid batch.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ class PublishedLog(Protocol):
         """Return the log start offset if no end is published."""
 
     def ends_count(self) -> bool:
-        """Return whether the log must have published ends, so that it was deleted if it has none."""
+        """Return whether the store's writer publishes ends. If so, a log without published ends was deleted,
+        or a new writer has not opened it yet.
+        """
 
     def exists(self) -> bool:
-        """Return whether the topic with this id has the partition, though a new writer may not have opened it
-        yet.
+        """Return whether the partition still exists in the topic with the same id. A new writer may not have
+        opened the partition yet.
         """
 
     def has_directory(self) -> bool:
@@ -93,8 +96,8 @@ class ReadOnlyPartition:
         return self._was_published
 
     def written(self) -> LogView:
-        """Return the view up to the log end offset, which in a replica may be above the high watermark, where
-        `view` ends.
+        """Return the view up to the log end offset. In a replica `view` may end earlier, at the high
+        watermark.
         """
         view = self.view
         with self.lock:
@@ -142,7 +145,7 @@ class ReadOnlyPartition:
         return after
 
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
-        """Return the segments, and the ends that were published after they were listed."""
+        """Return the segments, and the ends that were published after the segments were listed."""
         segments = self._segments(view)
         # The ends are read after the listing. With ends from before the listing a segment that was compacted
         # since would look truncated.
@@ -191,14 +194,13 @@ class ReadOnlyPartition:
         known = {s.base_offset: s for s in view.segments} if view else {}
         sealed = self._published.sealed()
         found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)
-        # A process can write beyond a sealed segment's end only while the published list has that segment.
-        # The list is read before and after the sizes, so if a size was too large, one of the two lists has
-        # the segment.
+        # While a process can write beyond a sealed segment's end, the published list has that segment. The
+        # list is read before and after the sizes, so if a size is too large, one of the two lists has the
+        # segment's end.
         _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        # This is checked after the listing, so that a directory that was replaced before the listing is
-        # noticed.
+        # Checked after the listing, because the directory may have been replaced before the listing.
         if not self._published.has_directory():
             raise self._deleted()
         if not found:
@@ -221,9 +223,9 @@ class ReadOnlyPartition:
         )
 
     def _grow(self, active: Segment, ends: Ends | None) -> None:
-        """Set the active log's size to its file's size. After much growth, or a new leader epoch, its index
-        is loaded again at the next use. Raises FileNotFoundError if the segment was sealed and compacted into
-        another segment.
+        """Set the active segment's size to its file's size. After much growth, or a new leader epoch, the
+        segment's index is loaded again at the next use. Raises FileNotFoundError if the segment was sealed
+        and compacted into another segment.
         """
         try:
             size = min(self._pool.files.size(active.path), MOST)
@@ -233,7 +235,7 @@ class ReadOnlyPartition:
             size = 0  # the directory has no segment
         anew = ends is not None and self._seen is not None and ends.epoch != self._seen.epoch
         if anew or size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
-            active.attach(None)  # a new leader may have cut the log before its epoch
+            active.attach(None)  # a new leader may have cut the log before its epoch began
         active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
@@ -265,13 +267,14 @@ class ReadOnlyPartition:
             found = last.locate(last.base_offset + relative, last.size)
         except CorruptRecordError:  # a power cut has left the entry, but only a part of its batch
             found = None
-        if found is None or found.position < position:  # magic 0 and 1 have an entry for several messages
+        # for magic 0 and 1 one index entry may stand for several messages
+        if found is None or found.position < position:
             return 0, last.base_offset
         return position, int(found.base_offset)
 
 
 def _end_sealed(segments: list[Segment], sealed: dict[int, int]) -> None:
-    """Set the ends of the segments in `sealed` to at most the given bytes."""
+    """Lower the size of each segment to its end in `sealed` (bytes, by base offset), if it has one."""
     for segment in segments:
         position = sealed.get(segment.base_offset)
         if position is not None:

@@ -2,8 +2,8 @@
 them from the leader's disk.
 
 Nothing is on disk; batches that are not kept here are read from the log. Threads: any, without a lock,
-because each step of a deque is atomic. The holder of the append token adds and clears. A batch is kept only
-once its append can't be undone any more, and `clear` is called before the log is cut.
+because each operation of a deque is atomic. The holder of the append token adds and clears. A batch is kept
+only once its append can't be undone any more, and `clear` is called before the log is cut.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ class RecentAppends:
         self._kept: deque[_Append] = deque()
 
     def keep(self, chunks: Iterable[Encoded]) -> None:
-        """Keep chunks that were appended, so that their batches have their offsets and leader epoch. The
-        memory of a kept chunk does not return to the pool. Chunks that are not kept, or were copied, are
-        released.
+        """Keep chunks that were appended, whose batches have offsets and leader epochs by now. The memory of
+        a kept chunk does not return to the pool. Chunks that are not kept, or were copied, are released.
         """
         for chunk in chunks:
             data = _data_of(chunk)
@@ -76,9 +75,9 @@ class RecentAppends:
                 _of_all.popleft().data = None
 
     def take(self, offset: int, end_offset: int, max_bytes: int) -> Recent | None:
-        """Return kept appends from the one that begins at `offset` on, which end at or below `end_offset`.
-        They have at most `max_bytes`, but the first append may be larger. Return None if no kept append
-        begins at `offset`, or if it ends above `end_offset`.
+        """Return the kept appends from `offset` up to at most `end_offset`. They have at most `max_bytes`,
+        but the first append may be larger. Return None if no kept append begins at `offset`, or if that
+        append ends above `end_offset`.
         """
         found: list[_Append] = []
         pieces: list[bytes | memoryview] = []

@@ -1,4 +1,4 @@
-"""Recovery of a partition after an unclean shutdown; all of it is in this file, on purpose.
+"""Recovery of a partition after an unclean shutdown.
 
 On disk the log is cut, its indexes are rewritten, and the cut bytes are kept in `.segstore/quarantine`.
 Threads: one, before the partition is used.
@@ -10,11 +10,11 @@ half done.
    rot, which readers report.
 2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
 3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or
-   before a segment that does not follow. Later bytes are copied to the quarantine if they hold whole batches;
-   then later segments are removed, the last one first; then the log is cut and synced. After a crash between
-   these steps the next recovery finds the same first bad batch. But if a batch ends at the base offset of the
-   next segment, the bytes after that batch belong to no record (A5). Then only those bytes are cut, and the
-   log continues in the next segment.
+   before a segment whose base offset does not follow. Later bytes are copied to the quarantine if they hold
+   whole batches; then later segments are removed, the last one first; then the log is cut and synced. After a
+   crash between these steps the next recovery finds the same first bad batch. But if a batch ends at the base
+   offset of the next segment, the bytes after that batch belong to no record (A5). Then only those bytes are
+   cut, and the log continues in the next segment.
 4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point, so
    that an offset that was durable once is not assigned again. A replica's log is instead cut after its last
    whole batch, and its leader sends the later records (R7). Empty segments at the end of a replica's log are
@@ -162,8 +162,8 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return the number of leading batches that can follow offset `end`. This is checked because base
-        offsets lie outside the CRC.
+        """Return the number of leading batches whose offsets can follow offset `end`; base offsets lie
+        outside the CRC.
         """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))
@@ -203,12 +203,12 @@ class PartitionRecovery:
         segment.size = size
         if start or below != names.MAX_OFFSET:
             segment.attach(None)
-        # Otherwise this is the last segment, and its new indexes stay loaded.
+        # The last segment, if it was indexed from its start, keeps its new indexes loaded.
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
-        """Return a segment, open for appending, whose first `position` bytes are valid; with position 0 its
-        indexes are begun anew.
+        """Open a segment for appending after its first `position` bytes, which are valid, and return it. If
+        `position` is 0, the segment's indexes are begun anew.
         """
         if position:
             return ActiveSegment.reopened_at(segment, self.config, position, end)
@@ -217,7 +217,7 @@ class PartitionRecovery:
         return ActiveSegment(segment, self.config, end, MOST_RELATIVE)
 
     def _start(self, segment: Segment) -> tuple[int, int]:
-        """Return the position where checking begins, and the offset there."""
+        """Return the position at which the check of a segment begins, and the offset there."""
         if self.recovery_point <= segment.base_offset:
             return 0, segment.base_offset
         try:
@@ -226,7 +226,8 @@ class PartitionRecovery:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
             return end_of_batches(segment)
-        # If the log can have no gaps, a gap before the first batch means that its base offset is wrong.
+        # If the batch begins above the recovery point, a gap lies before it. The returned offset is then the
+        # recovery point, so that `_in_order` finds the gap.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut_excess(self, segment: Segment, valid: int) -> None:
@@ -278,7 +279,9 @@ class PartitionRecovery:
         return replace(done, end_offset=end)
 
     def _write_back(self, segment: Segment) -> None:
-        """Write all bytes again, to dirty pages that a failed sync may have left clean and unwritten."""
+        """Write all bytes again, because a failed sync may have marked their pages clean without writing
+        them.
+        """
         handle = self.pool.get(segment.path, write=True)
         for at in range(0, segment.size, CHUNK):
             self.files.pwrite(handle, self.files.pread(handle, min(CHUNK, segment.size - at), at), at)

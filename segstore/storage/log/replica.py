@@ -51,8 +51,8 @@ class Truncated(NamedTuple):
 
 
 class Replica:
-    """One partition's log as a replica. Readers see the log up to `high_watermark`; with None the partition's
-    current high watermark is kept. `recovery_point_moved` makes a lower recovery point durable, and
+    """One partition's log as a replica. Readers see the log up to `high_watermark`; None keeps the
+    partition's current high watermark. `recovery_point_moved` makes a lower recovery point durable, and
     `start_moved` makes a log start offset durable; `quarantine` is the directory for copies of cut batches.
     """
 
@@ -98,9 +98,9 @@ class Replica:
             self._partition.visible.set_high_watermark(offset)
 
     def set_start_offset(self, offset: int) -> None:
-        """Move the log start offset up to `offset`, the leader's, but not above the high watermark (R13).
-        Segments wholly below the new start are removed. An `offset` below the log start offset changes
-        nothing. Raises StorageError.
+        """Move the log start offset up to `offset`, the leader's log start offset, but not above the high
+        watermark (R13). Segments wholly below the new start are removed. An `offset` below this log's start
+        changes nothing. Raises StorageError.
         """
         partition = self._partition
         with os_errors():
@@ -110,7 +110,9 @@ class Replica:
 
     @property
     def fenced(self) -> BaseException | None:
-        """Return the error because of which appends fail until the store is reopened, None without one."""
+        """Return the error because of which appends fail until the store is reopened; None if the log is not
+        fenced.
+        """
         return self._partition.segments.fenced
 
     @property
@@ -125,15 +127,13 @@ class Replica:
     # --- roles ----------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
-        """Begin the leader epoch `epoch` at the log's end, and take appends of applications from now on.
-        Their batches have the epoch in their headers (R3), from which an open derives it if a power cut loses
-        the file of epochs.
+        """Begin the leader epoch `epoch` at the log's end, and take appends of applications from now on. The
+        batches of these appends have the epoch in their headers (R3). If a power cut loses the file of
+        epochs, an open derives the epoch from the headers.
 
-        The file of epochs is written by `save_epochs`, at the latest by the first append. After a crash
-        before that, no batch has the epoch, and the next open does not know it.
-
-        If `epoch` is the latest already, only the role changes. Raises InvalidArgumentError for an epoch
-        below the latest.
+        The file of epochs is written by `save_epochs`, at the latest by the first append. If a crash comes
+        before that, no batch has the epoch, and the next open does not restore it. If `epoch` is the latest
+        already, only the role changes. Raises InvalidArgumentError for an epoch below the latest.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -207,7 +207,7 @@ class Replica:
 
     @property
     def epochs(self) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of leader epoch and start offset, rising."""
+        """Return the pairs of leader epoch and start offset, in rising order."""
         return self._epochs.entries
 
     @property
@@ -235,12 +235,12 @@ class Replica:
         """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); return
         the log end offset. Offsets may have gaps, and epochs may change between batches. A batch that is cut
         off at the end of `data` is skipped, because a fetch may end anywhere. Messages of magic 0 and 1,
-        which a broker may send, are converted to magic 2. If the leader's `high_watermark` is higher than
-        this replica's, this replica's is raised to it, but at most to the new log end offset. The batches and
+        which a broker may send, are converted to magic 2. This replica's high watermark is raised to the
+        leader's `high_watermark`, but not above the new log end offset, and never lowered. The batches and
         the high watermark are published at once.
 
         Raises CorruptRecordError if a batch is damaged, and InvalidArgumentError if the batches don't follow
-        the log's end, or their leader epochs fall. Nothing is appended after such an error. Raises
+        the log's end, or if their leader epochs decrease. Nothing is appended after such an error. Raises
         StorageError.
         """
         chunk = checked(data)
@@ -259,8 +259,8 @@ class Replica:
             try:
                 partition.writer.write_as_follower(chunk)
             except BaseException:
-                # The epochs are restored, because the next fetch may bring fewer of these batches, or batches
-                # of other epochs.
+                # The epochs of the failed append are dropped, because the next fetch may bring fewer batches,
+                # or batches of other epochs.
                 self._restore_epochs(before)
                 raise
             else:
@@ -273,8 +273,8 @@ class Replica:
 
     def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
         """Append the batches in `data`, and raise the high watermark; return the log end offset. Return None,
-        with nothing appended, unless `data` has only whole batches of the latest leader epoch, and the first
-        one does not begin below the log's end. Raises StorageError.
+        with nothing appended, if `data` has a partial batch or a batch of another epoch than the latest, or
+        begins below the log's end. Raises StorageError.
         """
         partition = self._partition
         if partition.tail.native.is_open:
@@ -337,7 +337,9 @@ class Replica:
                 partition.show()
 
     def _restore_epochs(self, before: Sequence[tuple[int, int]]) -> None:
-        """Set the epochs back after a failed change, also in the file if that can be written."""
+        """Set the epochs back to `before` after a failed change, also in the file of epochs if the file can
+        be written.
+        """
         if self._epochs.entries != before:
             self._go_back_to(before)
             with suppress(OSError):
@@ -363,7 +365,7 @@ class Replica:
             )
 
     def _assign_epochs(self, batches: NDArray[np.void]) -> None:
-        """Add the epochs that begin in these batches."""
+        """Add the epochs that begin within `batches`."""
         latest = self._epochs.current
         epochs, first = np.unique(batches["leader_epoch"], return_index=True)
         for epoch, base in zip(epochs.tolist(), batches["base_offset"][first].tolist(), strict=True):
@@ -372,7 +374,7 @@ class Replica:
 
     def _change_epochs(self, change: Callable[[], object], *, sync: bool) -> None:
         """Change the leader epochs by `change`, and write their file, before a batch is written under a new
-        epoch. Then publish the log under the latest epoch. Without `sync` the next flush makes the file
+        epoch. Then publish the log under the latest epoch. If not `sync`, the next flush makes the file
         durable; if a power cut before that leaves an older file, the next open derives the epochs from the
         batches. The caller holds the append token. Raises OSError; the epochs are as before then.
         """
@@ -397,8 +399,8 @@ class Replica:
         self._partition.visible.begin_epoch(self._epochs.current)
 
     def _go_back_to(self, before: Sequence[tuple[int, int]]) -> None:
-        """Set the epochs in memory back to those `before` an unfinished change. Until the next change the
-        file may have the epochs of the unfinished change, too; an open drops them.
+        """Set the epochs in memory back to `before`, after an unfinished change. Until the next change the
+        file may also have epochs of the unfinished change, which an open drops.
         """
         self._epochs.truncate_from_end(0)
         for entry in before:
@@ -410,8 +412,8 @@ class Replica:
 
     def truncate_to(self, offset: int) -> Truncated:
         """Cut the log after its last whole batch below `offset`, and forget the leader epochs, producers and
-        aborted transactions of the cut part (R5; UnifiedLog.truncateTo). Copies of the batches are kept in
-        the quarantine. If `offset` is not below the log's end, nothing is cut, and only epochs without a
+        aborted transactions of the cut part (R5; UnifiedLog.truncateTo). Copies of the cut batches are kept
+        in the quarantine. If `offset` is not below the log's end, nothing is cut, and only epochs without a
         batch, which begin at the end, are forgotten. If `offset` is below the first segment, the log begins
         anew there (`truncate_fully_and_start_at`).
 
@@ -520,7 +522,7 @@ class Replica:
             files.truncate(handle, position)
             files.sync(handle)
         partition.context.pool.forget(segment.path)
-        # A new object is made, so that a compaction of the old object does not replace this segment.
+        # A new Segment is made, so that a compaction of the old, longer segment does not replace the new one.
         left = new_segment(partition.context.pool, partition.directory, segment.base_offset, partition.config)
         left.unsynced_aborts, left.may_be_old = segment.unsynced_aborts, segment.may_be_old
         segments.replace_last(left)
@@ -546,7 +548,8 @@ class Replica:
         # below the first segment, the new segment is made before the old segments are removed. After a crash
         # the old segments then lie after a gap, and the next open removes them.
         self._move_start(offset)
-        partition.producers.forget_all(offset)  # first: a crash may leave the segments without producers
+        # first, because after a crash segments without producer files do no harm
+        partition.producers.forget_all(offset)
         below = offset < view.bases[0]
         segment = self._create(offset) if below else None
         for gone in reversed(view.segments):
@@ -590,7 +593,7 @@ class Replica:
             flusher.names_changed()
             segments.layout += 1
             partition.flushing.changed = True
-            visible.cut(high_watermark)  # before the next sync, which would miss files of the old view
+            visible.cut(high_watermark)  # before the next sync, because files of the old view are gone
 
         self.recent.clear()
         try:
@@ -604,8 +607,8 @@ class Replica:
 
 
 def checked(data: bytes | memoryview, end_offset: int = INT64_MAX) -> Encoded | None:
-    """Return the whole batches below `end_offset` of fetched bytes, ready for a follower's append, or None.
-    Raises CorruptRecordError.
+    """Return the whole batches below `end_offset` of fetched bytes, ready for a follower's append; None if
+    there is no such batch. Raises CorruptRecordError.
     """
     batches, stop = scan(data, end_offset=end_offset)
     if stop.status not in (lib.SEG_END, lib.SEG_SHORT, lib.SEG_STOP):

@@ -1,6 +1,6 @@
 """Retention: the rules by which a log's oldest segments are removed by age and size.
 
-`partition.LogStart` removes them. The rules are Kafka's
+`partition.LogStart` removes the segments. The rules are Kafka's
 (org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any; these are functions of a
 view.
 """
@@ -43,9 +43,9 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
 
 
 def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int:
-    """Return the number of leading segments to remove: the first `count`, and the segments after them as long
-    as `goes` holds. An empty segment, as compaction leaves it, is removed only with the next segment that has
-    records.
+    """Return the number of leading segments to remove: the first `count`, and the next segments as long as
+    `goes(slot)` is True. A segment that compaction has emptied is removed only together with the next segment
+    that has records.
     """
     for slot in range(count, len(sizes)):
         if sizes[slot]:
@@ -56,7 +56,9 @@ def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int
 
 
 def stamp(view: LogView, slot: int, files: Files) -> int:
-    """Return the time in ms of a segment's youngest record. Raises OSError."""
+    """Return a segment's largest timestamp in ms, or the time of its file's last change if no record has a
+    timestamp. Raises OSError.
+    """
     segment = view.segments[slot]
     largest = segment.largest_timestamp(view.end_of(slot), view.next_base(slot))
     if largest is None or largest < 0:

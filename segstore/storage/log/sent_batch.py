@@ -1,9 +1,9 @@
-"""`SentBatch`: a batch as a producer sent it, checked as Kafka's LogValidator does, and appended without
-decoding.
+"""`SentBatch`: a batch in the bytes that a producer sent, checked by the rules of Kafka's LogValidator, and
+appended without decoding.
 
-Nothing is on disk. The bytes stay in the receive buffer, and an append changes them there. Only if the
-topic's `compression.type` names another codec, the records are compressed anew, into other memory. Threads: a
-batch belongs to one thread.
+Nothing is on disk. The bytes stay in the receive buffer, and an append changes them there. If the topic's
+`compression.type` names another codec, the records are compressed anew, into other memory. Threads: a batch
+belongs to one thread.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _refusal(
 
 
 def _records(batch: Received, plain: Buffer, header: Any) -> Records:
-    """Return the records of a batch with sound bytes."""
+    """Decode the records of a batch whose CRC and sizes are right."""
     with memoryview(batch) as whole:
         data = bytes(HEADER_SIZE) + bytes(plain) if plain else bytes(whole)
     headers = np.frombuffer(bytearray(ffi.buffer(header)), batch_type())

@@ -1,4 +1,4 @@
-"""`StandbyAcks`: acknowledgements of a partition whose records a standby in sync mode must have (R15, R23).
+"""`StandbyAcks`: an append to a partition waits until a standby in sync mode has its records (R15, R23).
 
 Nothing is on disk. The in-sync replicas are this log and the standby, and min.insync.replicas is 2. The store
 never drops the standby from the in-sync replicas by itself, so the high watermark is the standby's fetch
@@ -83,8 +83,8 @@ class StandbyAcks:
         StorageError.
         """
         visible = self._partition.visible
-        # If no append waits now, there is nothing to answer: an append that begins to wait later waits only
-        # for an offset above the high watermark.
+        # If no append waits now, there is nothing to answer, because an append that begins to wait later
+        # waits only for an offset above the high watermark.
         if offset <= visible.high_watermark and not self._waiting:
             return
         with self._lock:
@@ -113,8 +113,8 @@ class StandbyAcks:
             self._over = None
 
     def end(self) -> None:
-        """Acknowledge the waiting appends, and later appends as soon as this log has them, because there is
-        no standby any more.
+        """Acknowledge the waiting appends now, and later appends as soon as their records are in this log,
+        because there is no standby any more.
         """
         partition = self._partition
         with self._lock:

@@ -1,9 +1,9 @@
 """The tail of a partition's log: this module decides when C may append, and undoes C's failed appends.
 
-C appends while the tail is open. A thread that takes the append token pauses the tail. It then finds the log
-in the state that the slow path would have left. After an append by the token's holder the tail is opened
-again, unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of
-the append token; any thread may `pause` the tail, and append by it.
+C appends while the tail is open. A thread that takes the append token pauses the tail. The log is then in the
+state that the slow path would have left. After an append by the token's holder the tail is opened again,
+unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of the
+append token; any thread may `pause` the tail, and append by it.
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ class Tail:
         self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
     ) -> bool:
         """Let C append to a follower's log the batches that the leader's tail hands on, under the conditions
-        of `open_leader`; return whether C may append. The batches are written by `thread`, or with None by
-        the thread that appends to the leader's log.
+        of `open_leader`; return whether C may append. `thread` writes the batches; if it is None, the thread
+        that appends to the leader's log writes them.
         """
         if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)
         return self.native.is_open
 
     def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
-        """Return whether the replica has this leader epoch and role (`follows`), and shows its whole log,
-        which ends at `end_offset`.
+        """Return whether the replica has this leader epoch and role (`follows`), its whole log is visible and
+        ends at `end_offset`, and the topic has no flush.messages and flush.ms.
         """
         writer, shown = self._writer, self._visible.current
         config = writer.config
@@ -107,7 +107,8 @@ class Tail:
             and writer.segments.next_offset == end_offset
             and isinstance(shown, LogView)
             and shown.end_offset == shown.stable_offset == end_offset
-            and config.flush_messages == config.flush_ms == NEVER  # else replicas sync in parallel
+            # else the slow path syncs the replicas in parallel
+            and config.flush_messages == config.flush_ms == NEVER
         )
 
     def _open(
@@ -138,11 +139,11 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses
+        self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses the tail
         try:
             self._visible.open(replicated)
-            # Before C could append, a sync may have failed. Or the pool may have closed the file, because the
-            # tail had not marked it as in use yet.
+            # Before C was allowed to append, a sync may have failed, or the pool may have closed the file,
+            # because the tail had not marked the file as in use yet.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
         except BaseException:  # after an interrupt the log is unchecked
@@ -150,19 +151,18 @@ class Tail:
             raise
 
     def _log(self) -> Handle | None:
-        """Return the active segment's log, or None if it can't be opened. No error is raised, because the
-        tail is opened after an append, which has succeeded and must not fail any more.
-        """
+        """Return the active segment's log, or None if it can't be opened."""
         try:
             return self._writer.segments.active.handle
         except OSError as error:
             if not is_refusal(error):
                 raise
-            return None
+            return None  # no error, because the append before this call has succeeded
 
     def _is_usual(self) -> bool:
-        """Return whether C may append: the log is open and not fenced, all of it is visible, and it has no
-        append to undo and no epoch to save.
+        """Return whether C may append now: the log is open, not fenced and wholly visible, no append is to be
+        undone, no epoch is to be saved, and `Visible.stays_stable` holds. The first append after a clean open
+        is not C's.
         """
         segments = self._writer.segments
         return (
@@ -189,9 +189,9 @@ class Tail:
     # --- pausing --------------------------------------------------------------------------
 
     def _taken(self) -> None:
-        """Pause the tail after the append token was taken; if an append by C has failed, set the writer's
-        `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another process has
-        failed [S2]. May be repeated.
+        """Pause the tail, because the append token was just taken. If an append by C has failed, set the
+        writer's `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another
+        process has failed [S2]. May be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()
@@ -214,9 +214,9 @@ class Tail:
             segments.fence(OSError(number, told, segments.active.segment.path))
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Undo an append by C of `need` bytes that failed with this errno; return the error that the append's
-        caller raises. If the disk has no room for the undo, the next append first repeats the undo. The
-        caller holds the append token.
+        """Undo an append by C of `need` bytes that failed with errno `number`; return the error that the
+        append's caller raises. If the disk has no room for the undo, the next append tries the undo again
+        first. The caller holds the append token.
         """
         self._writer.take_back()
         raised = self.native.write.raised()
@@ -238,7 +238,7 @@ class Tail:
         self.native.quit()
 
     def fence(self, epoch: int) -> None:
-        """Let no append by C begin under a leader epoch below this one, because another replica was elected.
+        """Let no append by C begin under a leader epoch below `epoch`, because another replica was elected.
         Any thread may call this; it does not wait for the disk.
         """
         self.native.fence(epoch)

@@ -22,8 +22,8 @@ from segstore.threads import holding
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that is neither committed nor aborted in a partition. `last_timestamp` in ms;
-    `leader_epoch` is that of its first record, -1 if it is not known.
+    """A transaction that is neither committed nor aborted in a partition. `last_timestamp` is in ms;
+    `leader_epoch` is the epoch of the first record, -1 if unknown.
     """
 
     producer_id: int
@@ -99,7 +99,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
         for partition in due:
-            partition.writer.recall()  # drop the undo: the marker is final
+            partition.writer.recall()  # drops the undo, because the marker is final
             partition.tail.open(partition.validator)
 
     try:
@@ -114,7 +114,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
 
 def _hold(written: Sequence[tuple[Partition, int]]) -> None:
-    """Have readers see the markers of several replicas all at once."""
+    """Keep the transaction undecided for readers until all high watermarks have passed its markers."""
     replicas = [(partition.visible, offset) for partition, offset in written if partition.acks is not None]
     if len(replicas) > 1:
         held = CommittedTogether(replicas)
@@ -126,8 +126,8 @@ def flush_markers(shown: Sequence[Shown]) -> None:
     """Apply the flush settings of all partitions, and wait for their other replicas. Raise the first error
     only after that was done for all partitions. Raises StorageError, and the errors of `Acknowledger.wait`.
 
-    Partitions that need no marker now are flushed, too: they may have got their markers in an earlier call
-    whose sync failed.
+    Partitions that need no marker now are flushed, too, because they may have got their markers in an earlier
+    call, whose sync failed.
     """
     errors: list[SegstoreError] = []
     waiting: list[tuple[Partition, int]] = []
@@ -148,7 +148,9 @@ def flush_markers(shown: Sequence[Shown]) -> None:
                     partition.acks.wait(end, *ALL)
                 except SegstoreError as error:
                     errors.append(error)
-    finally:  # a partition that can't commit its marker must not keep the other markers hidden
+    # also after an error, because a partition that can't commit its marker must not keep the other markers
+    # hidden
+    finally:
         for partition, offset in shown:
             partition.visible.let_go(offset)
     if errors:
@@ -165,8 +167,8 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
 
 
 def _write(partitions: Sequence[Partition], marker: Marker, together: AtomicPublish) -> dict[Partition, int]:
-    """Write the markers; return their offsets. If a marker can't be written, all markers are undone. They can
-    be undone, and are not visible, until `together` is done.
+    """Write the markers; return their offsets. If a marker can't be written, all markers are undone. Until
+    `together` is done, the markers are not visible, and can be undone.
     """
     try:
         return {partition: partition.writer.write_marker(marker, together) for partition in partitions}
@@ -201,7 +203,7 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
     """Return offset and leader epoch (-1: not known) of the first record of the producer's open transaction
-    in a partition, or None. Raises the errors of `open_transactions`.
+    in a partition; None if no transaction is open. Raises the errors of `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.token:
@@ -218,7 +220,9 @@ def _epoch_of(partition: Partition, offset: int) -> int:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer's state in a partition (Kafka: DescribeProducers); -1 stands for none."""
+    """A producer's state in a partition (Kafka: DescribeProducers). A field is -1 if there is no such
+    value.
+    """
 
     producer_id: int
     producer_epoch: int

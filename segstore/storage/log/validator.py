@@ -108,8 +108,8 @@ class LogValidator:
 
 
 def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:
-    """Return the code and the level of a compression by name, or of the topic's for None. Raises
-    InvalidArgumentError, InvalidTypeError.
+    """Return the code and the level of the codec named `compression`, or of the topic's codec for None.
+    Raises InvalidArgumentError, InvalidTypeError.
     """
     if compression is not None and not isinstance(compression, str):
         raise InvalidTypeError(f"compression must be a str or None, not {type(compression).__name__}")
@@ -122,13 +122,13 @@ def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | 
 
 
 SECONDS = "; a time in seconds is multiplied by 1000"
-_LIKE_SECONDS = range(10**9, 10**10)  # from 2001 to 2286 in seconds, in 1970 in ms
+_LIKE_SECONDS = range(10**9, 10**10)  # as seconds these are times from 2001 to 2286, as ms times in 1970
 _warned: set[tuple[int, str]] = set()
 
 
 def _warn_expired(config: TopicConfig, stamp: int) -> None:
-    """Warn that records expire at once. The warning comes once in a process for each pair of settings. Its
-    usual cause is a retention.ms that was given in seconds.
+    """Warn that records expire at once. The warning comes once in a process for each pair of retention.ms and
+    cleanup.policy. Its usual cause is a retention.ms that was given in seconds.
     """
     settings = config.retention_ms, config.cleanup_policy
     if "delete" in config.cleanup_policy and settings not in _warned:

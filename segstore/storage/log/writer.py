@@ -119,8 +119,8 @@ class LogWriter:
         once the file has `epoch`.
         """
         self.no_room: Callable[[OSError, int], object] = _ignored
-        """Called for each append that finds the disk full, with the error and the append's number of bytes.
-        The append token is held during the call.
+        """Called with the error and the append's number of bytes if an append finds the disk full. The append
+        token is held during the call.
         """
         self.recent: RecentAppends | None = None
         """Keeps the leader's last appends for its followers; None if they are not kept."""
@@ -160,8 +160,8 @@ class LogWriter:
         self._attempt(chunks)
 
     def write_as_follower(self, chunk: Encoded) -> None:
-        """Append batches as a leader wrote them, with its offsets and epochs; they may be from several
-        producers, and include markers. The caller has compared the offsets with the log's end. Raises
+        """Append batches as a leader wrote them, with its offsets and epochs. The batches may be from several
+        producers, and may include markers. The caller has compared the offsets with the log's end. Raises
         StorageError, as `write`; CorruptRecordError if a marker can't be read.
         """
         self.check()
@@ -173,9 +173,8 @@ class LogWriter:
         self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 
     def write_marker(self, marker: Marker, together: AtomicPublish) -> int:
-        """Append a transaction marker; return its offset. Raises StorageError, as `write`. Once `together` is
-        done, the marker can't be undone any more. Before that, `take_back` removes it, and so does the next
-        view.
+        """Append a transaction marker; return its offset. Raises StorageError, as `write`. The marker is
+        final once `together` is done; before that, `take_back` or `recall` removes it.
         """
         self.check_leads()
         saved = self.producers.save([marker.producer_id])
@@ -210,7 +209,7 @@ class LogWriter:
 
     def is_whole(self) -> bool:
         """Return whether the log on disk ends at its last append. If the undo of a failed append is pending,
-        it is tried first.
+        the undo is tried first.
         """
         if self.pending_undo is not None:
             self.take_back()
@@ -224,9 +223,9 @@ class LogWriter:
         together: AtomicPublish | None = None,
         as_is: bool = False,
     ) -> AppendUndo:
-        """Write the chunks; if that fails, undo what was written. Without `together` the append can't be
-        undone any more when this returns. `take` is called with the written batches, and returns the
-        transactions that they abort. With `as_is` the batches keep their offsets and epochs.
+        """Write the chunks, or nothing of them; return the undo of the append. If `together` is None, the
+        append is final when this returns. `take` is called with the written batches, and returns the
+        transactions that the batches abort. If `as_is`, the batches keep their offsets and epochs.
         """
         self.begin_epoch()
         undo = self.pending_undo = AppendUndo(self.segments, saved, together)
@@ -292,9 +291,7 @@ class LogWriter:
         return int(fit > 0)
 
     def _write_long(self, chunks: Iterable[Encoded], take: Take | None, undo: AppendUndo) -> Aborted:
-        """Write the chunks of a long append one by one. Each is written before the next chunk is encoded into
-        the same memory.
-        """
+        """Write the chunks of a long append, each before the next chunk is encoded into the same memory."""
         aborted: Aborted = []
         for chunk in chunks:
             undo.need += chunk.size
@@ -319,8 +316,8 @@ class LogWriter:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
-        # The active segment is trimmed first: once the next segment has a name, other processes take the
-        # active segment for sealed.
+        # The active segment is trimmed first, because once the next segment has a name, other processes
+        # consider the active segment sealed.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
         segments.append(segment)  # added first: `take_back` then removes its files

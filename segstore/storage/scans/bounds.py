@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
         return f"Bounds({shown})"
 
     def meet(self, other: Bounds) -> Bounds:
-        """Return the intersection of both bounds."""
+        """Return the intersection of these bounds and `other`."""
         both = self.partitions if other.partitions is None else other.partitions
         if self.partitions is not None and other.partitions is not None:
             both = self.partitions & other.partitions
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
         )
 
     def join(self, other: Bounds) -> Bounds:
-        """Return the smallest bounds that include both bounds."""
+        """Return the smallest bounds that include these bounds and `other`."""
         either = None
         if self.partitions is not None and other.partitions is not None:
             either = self.partitions | other.partitions

@@ -38,7 +38,7 @@ TOPIC_SCHEMA = pa.schema(
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of the named columns, in this order, or with None of all columns."""
+    """Return the schema of the named columns, in this order, or of all columns for None."""
     return TOPIC_SCHEMA if columns is None else pa.schema([TOPIC_SCHEMA.field(name) for name in columns])
 
 
@@ -55,7 +55,7 @@ class BatchMaker:
         self._topic, self._schema = pa.scalar(topic, pa.string()), schema
 
     def batches(self, partition: int, rows: RecordTable) -> list[pa.RecordBatch]:
-        """Return the rows as batches, mostly one, over the memory of `rows`."""
+        """Return the rows as record batches (mostly one), which use the memory of `rows`."""
         if not len(self._schema):
             return [_without_columns(len(rows))] if len(rows) else []
         stored = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
@@ -83,12 +83,14 @@ class BatchMaker:
 
 _CONSTANT = frozenset({"topic", "partition"})
 _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS = 1 << 17, 1 << 20, 1 << 22
-"""Most rows of a batch: of any batch; of a batch with only the columns topic and partition; of a batch with
-only the column partition. Queries that only count get larger batches, since an engine has costs for each
-batch.
+"""The most rows of a batch in general, of a batch with only the columns topic and partition, and of a batch
+with only the column partition. Queries that only count get larger batches, because each batch has costs in a
+query engine.
 """
 _SHORT = 16
-"""Most bytes of a topic's name for batches of _MOST_TOPICS rows, which repeat it."""
+"""If a topic's name is longer than this, batches have at most _MOST_ROWS rows, because each row repeats the
+name.
+"""
 
 
 def _without_columns(n: int) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ AHEAD = 2
 
 
 class ScanThreads(Generic[R]):
-    """Threads that get work in turn."""
+    """Threads to which work is given in turn."""
 
     def __init__(self, n: int) -> None:
         self._workers = [Worker(f"segstore-scan-{i}") for i in range(n)]

@@ -1,9 +1,9 @@
-"""`DenseRange`: a range of offsets without a gap, known from the headers of its batches, which need not be
+"""`DenseRange`: a range of offsets without a gap, remembered so that the headers of its batches need not be
 read again.
 
-On disk: only reads. Threads: any; the remembered ranges of a segment are replaced in one assignment, so that
-of two concurrent assignments one may lose a range. A segment's batches change only if a replica cuts off the
-last ones and appends others. So a range is valid as long as its last batch is unchanged.
+On disk: only reads. Threads: any. The remembered ranges of a segment are replaced by one assignment; if two
+threads do this at the same time, a range may be lost. A segment's batches change only if a replica cuts off
+the last batches and appends other batches. So a range is valid as long as its last batch is unchanged.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEAST = 16
-"""Least batches of a range that is worth its memory."""
+"""A range with fewer batches than this is not worth its memory."""
 _MOST = 256
-"""Most ranges of a segment."""
+"""The most ranges that are remembered of a segment."""
 
 
 class DenseRange(NamedTuple):
@@ -37,7 +37,7 @@ class DenseRange(NamedTuple):
 
 
 def dense_range(run: NDArray[np.void]) -> DenseRange:
-    """Return the range of adjacent batches without gaps and with one timestamp type."""
+    """Return the DenseRange of `run`, which has adjacent batches without gaps and with one timestamp type."""
     last = run[-1]
     fields = tuple(int(last[name]) for name in _FIELDS)
     timestamp_type = int(run["attributes"][0] & APPEND_TIME_FLAG != 0)
@@ -58,15 +58,15 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
     for each in segment.dense:
         if each.timestamp_type != span.timestamp_type:
             continue
-        # The range before must be checked now, because the last batch of the joined range, the only one that
-        # is checked later, is not its own.
+        # The range before is checked now, because later only the last batch of the joined range is checked,
+        # which is a batch of `run`.
         if each.end == span.first and _is_there(segment, each, end):
             joined = joined._replace(first=each.first)
         elif each.first == span.end:
             joined = each._replace(first=joined.first)
     if len(run) < _LEAST and joined == span:
         return
-    # A known range that overlaps the new one is out of date. If it were still valid, the batches of the new
+    # A remembered range that overlaps the new range is out of date, because otherwise the batches of the new
     # range would not have been read.
     known = [each for each in segment.dense if each.end <= joined.first or each.first >= joined.end]
     if len(known) < _MOST:
@@ -74,7 +74,9 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
 
 
 def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:
-    """Return the remembered range of an offset, if it lies below byte `end` and is still valid."""
+    """Return the remembered range of an offset; None if there is none below byte `end`, or its batches have
+    changed.
+    """
     span = remembered(segment, offset)
     if span is None or span.position > end:
         return None
@@ -82,7 +84,7 @@ def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:
 
 
 def remembered(segment: Segment, offset: int) -> DenseRange | None:
-    """Return the remembered range of an offset, unchecked."""
+    """Return the remembered range of an offset, which may be out of date; None if there is none."""
     known = segment.dense
     at = bisect_right(known, offset, key=lambda each: each.first) - 1
     return known[at] if at >= 0 and offset < known[at].end else None

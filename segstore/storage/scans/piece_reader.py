@@ -52,16 +52,16 @@ STEP = 2 << 20
 WINDOW = 1 << 18
 """Bytes that C reads, checks and decodes at a time, few enough to stay in a core's cache."""
 _windows: list[Any] = []
-"""Free buffers of WINDOW bytes. A call takes a buffer, and returns it at its end."""
+"""Free buffers of WINDOW bytes. A call takes a buffer, and puts it back when it ends."""
 _LEAST_READ = 4096
-"""Least bytes of a read, which hold a batch or a few small batches. A piece's size is an estimate by the
-index.
+"""The least bytes of a read. The size of a piece is only an estimate by the index, so its last batches may be
+read after that size is used up.
 """
 _MOST_PLAIN = 64 << 20
 """Decompressed bytes after which a piece ends early."""
 _MOST_ROWS, _MOST_COUNTED = 1 << 20, 1 << 22
 _SMALL_BATCH = 1 << 10
-"""Below this size of a batch, headers are found by reading all bytes."""
+"""If a batch is smaller than this, the next headers are found by reading all bytes."""
 _CHUNK = 1 << 20
 _MOST_HEADERS = 4096
 
@@ -230,7 +230,7 @@ class _Making:
 
     def _wanted(self, batches: NDArray[np.void]) -> tuple[NDArray[np.bool_], NDArray[np.void]]:
         """Return a mask and batches. The batches are those before the first batch whose transaction has an
-        unknown outcome. The mask selects those of them that are neither control batches nor aborted. Raises
+        unknown outcome. The mask is False for control batches and batches of aborted transactions. Raises
         CorruptRecordError if the outcome for the very first batch is unknown.
         """
         aborted, view = self._reading.aborted, self._reading.view
@@ -260,7 +260,9 @@ class _Making:
             slot = view.slot(self.at)
 
     def _recall(self, segment: Segment, end: int, room: int) -> bool:
-        """Add at most `room` rows of a remembered range; return False if no range has the offset."""
+        """Add at most `room` rows of the remembered range that has the offset `at`; return False if there is
+        no such range.
+        """
         known = recall(segment, self.at, end)
         if known is None:
             return False
@@ -319,7 +321,7 @@ class _Making:
                 remember(view.segments[slot], run, view.bounds(slot)[0])
         if len(known) < len(batches):
             return False
-        if is_last:  # no record lies between
+        if is_last:  # no record lies between the last batch and the end
             self.at = self._end
         return count > 0
 
@@ -327,7 +329,7 @@ class _Making:
         """Add the records of adjacent batches of one kind; return False if not all batches were added."""
         base, end = int(run["base_offset"][0]), min(int(run["last_offset"][-1]) + 1, self._end)
         if kind == _READ:
-            self.at = max(self.at, base)  # no record lies between
+            self.at = max(self.at, base)  # no record lies before the run
             self.by_records(end, int(run["size"].sum(dtype=np.int64)))
             return self.at >= end
         if kind == _DENSE and end > (first := max(base, self._first)):
@@ -340,7 +342,7 @@ class _Making:
 _LEFT_OUT, _DENSE, _READ = range(3)
 """Kinds of batches: their records are left out, are known by the headers, or must be read."""
 _FEW = 8
-"""If more than one batch in this many must be read, it is faster to read all."""
+"""If more than one batch in this many must be read, it is faster to read all batches."""
 
 
 def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
@@ -352,7 +354,7 @@ def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tupl
     bases, lasts, counts = batches["base_offset"], batches["last_offset"], batches["count"]
     new = batches["magic"] == MAGIC
     # The count of a plain batch was checked against its size. The header of a compressed batch may have any
-    # count, so a large count there is not believed.
+    # count, so a batch with a large count is read.
     possible = ((batches["attributes"] & CODEC_MASK) == 0) | (counts <= _MOST_ROWS)
     kinds = np.where(new & possible & (counts == lasts - bases + 1), _DENSE, _READ)
     kinds[~wanted | (new & (counts == 0))] = _LEFT_OUT

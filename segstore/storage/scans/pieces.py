@@ -28,7 +28,7 @@ class TopicRange(NamedTuple):
 
 
 class ScanPiece(NamedTuple):
-    """A part of a range's offsets, and about how many bytes of the log it has."""
+    """A part of a range's offsets. `size` is about the number of its bytes in the log."""
 
     of: TopicRange
     start: int
@@ -38,7 +38,7 @@ class ScanPiece(NamedTuple):
 
 def pieces_of(ranges: Iterable[TopicRange], size: int, committed: bool) -> Iterator[ScanPiece]:
     """Yield the pieces of ranges in order, about `size` bytes each. No piece goes beyond the log's present
-    end, or with `committed` beyond its last stable offset. Raises the errors of `PartitionLog.read`.
+    end, or, if `committed`, beyond the last stable offset. Raises the errors of `PartitionLog.read`.
     """
     for each in ranges:
         start = each.start
@@ -69,8 +69,8 @@ def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
             last_byte = min(last_byte, index.entry(entry)[_POSITION])
         if last_byte - at > size - taken:
             entry = _first(index, _POSITION, at + size - taken + 1) - 1
-            # The piece is cut after the batch of the index entry before this one, because that batch ends at
-            # or before this entry's position.
+            # The piece is cut after the batch of the index entry before `entry`, because that batch ends at
+            # or before the position of `entry`.
             if entry > 0 and (cut := base + index.entry(entry - 1)[_OFFSET] + 1) > start:
                 return min(cut, end), taken + index.entry(entry)[_POSITION] - at
         taken += max(last_byte - at, 0)

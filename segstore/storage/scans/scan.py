@@ -25,10 +25,10 @@ AT_A_TIME = 1 << 20
 
 
 class Edge(Enum):
-    """The two ends of a log as bounds of a range: the default bounds.
+    """The two ends of a log, which are the default bounds of a range.
 
-    None is refused as a bound: `offset_for_time` returns None if no record is that late, and a caller who
-    passes that None as a bound must not get the whole log.
+    None is not allowed as a bound, because `offset_for_time` returns None if no record is that late. A caller
+    who passes that None as a bound must not get the whole log.
     """
 
     EARLIEST = "earliest"
@@ -68,7 +68,7 @@ def given_bound(name: str, value: Any, first: int, last: int) -> int:
 
 class Times(NamedTuple):
     """Time bounds of a range, ms since the epoch: from the first record at or after `start` up to the first
-    record at or after `end`. With None the range has no such bound.
+    record at or after `end`. A bound of None is no bound.
     """
 
     start: int | None = None

@@ -79,8 +79,8 @@ def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
 
 class TopicScan:
     """The result of `Store.scan`: an iterable of each `TopicRecord`, one partition after the other, from
-    start to end offsets that were fixed at the call. With `columns`, a record has only these fields. Memory
-    stays at some megabytes for ranges of any length.
+    start to end offsets that were fixed at the call. If `columns` is given, a record has only these fields.
+    Memory stays at some megabytes for ranges of any length.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class TopicScan:
             if bounds.partitions is not None and log.partition not in bounds.partitions:
                 continue
             first = start
-            if bounds.first_time > INT64_MIN:  # records before the first of that time are earlier
+            if bounds.first_time > INT64_MIN:  # all records before `earliest` have earlier timestamps
                 earliest = log.offset_for_time(bounds.first_time)
                 first = end if earliest is None else max(start, earliest)
             yield TopicRange(log, max(first, bounds.first_offset), min(end, bounds.last_offset + 1))

@@ -1,7 +1,8 @@
 """The active segment of a partition: its log, offset index and time index while they are written.
 
 `ActiveSegment` decides which batches fit; `_native/active.c` writes batches and indexes them, for this object
-and for the log's tail. `storage/log/writer.py` appends to it, rolls, and undoes failed appends.
+and for the log's tail. The log's writer (`storage/log/writer.py`) calls `ActiveSegment` to append, to roll
+and to undo failed appends.
 
 The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
 this record; only `mark` copies it.
@@ -52,8 +53,9 @@ _record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 
 class ChunkPart(NamedTuple):
-    """Consecutive batches of a chunk: `n` from number `first` on, `size` bytes from byte `at` of the chunk
-    on. With a `stamp` of 0 ms or more the batches get it as LogAppendTime.
+    """Consecutive batches of a chunk: `n` batches with `size` bytes. The first of these batches has number
+    `first` in the chunk, and begins at byte `at` of the chunk. `stamp` is the LogAppendTime in ms that the
+    batches get, -1 for none.
     """
 
     chunk: Encoded
@@ -156,14 +158,14 @@ class ActiveSegment:
         state.bytes_since, state.last_time_entry = size - position if last >= 0 else size, timestamp
         state.max_timestamp, state.max_timestamp_offset = largest
         # A power cut may have lost time index entries, so the search for the largest timestamp begins at the
-        # batch of the last entry.
+        # batch of the last remaining entry.
         told = offsets.lookup(relative) if n_times else None
         self._recall_largest(told[1] if told else 0)
         segment.attach((self._offsets, self._times), self.end)
 
     def _recall_largest(self, position: int) -> None:
-        """Set the largest timestamp, by the batches from `position` on (the batch of the last time index
-        entry), and the first batch's timestamp, which decides when a roll is due.
+        """Set the largest timestamp by the batches from `position` on, where the batch of the last time index
+        entry begins. Set the first batch's timestamp, which decides when a roll is due.
         """
         state = self.end.state
         timestamp, offset = state.max_timestamp, state.max_timestamp_offset
@@ -200,7 +202,7 @@ class ActiveSegment:
     ) -> int:
         """Return the number of leading batches of a part that fit into the segment, 0 if the log must roll
         first. Room for these batches, and for up to `more` batches after them, is reserved in the index
-        files. With `as_is` the batches will keep their own offsets. Raises OSError if the disk is full;
+        files. If `as_is`, the batches will keep their own offsets. Raises OSError if the disk is full;
         nothing has changed then.
 
         The rules are those of org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
@@ -223,7 +225,7 @@ class ActiveSegment:
         return n
 
     def _fitting(self, headers: Any, n: int, as_is: bool) -> int:
-        """Return the number of leading batches of `n` that fit the segment's size and offsets."""
+        """Return the number of leading batches, at most `n`, that fit the segment's size and offsets."""
         end, left = self.end, self.config.segment_bytes - self.end.position
         last = end.next_offset - end.base_offset - 1
         for i in range(n):
@@ -265,10 +267,11 @@ class ActiveSegment:
 
     def append(self, parts: Sequence[ChunkPart], judged: int, epoch: int, as_is: bool) -> int:
         """Append as many leading parts as fit, by one system call, and add their index entries; return the
-        number of these parts. By an earlier call of `room`, the first `judged` parts fit. The batches get the
-        next offsets and the leader epoch `epoch`, or with `as_is` keep their own.
+        number of these parts. An earlier call of `room` has found that the first `judged` parts fit. The
+        batches get the next offsets and the leader epoch `epoch`; if `as_is`, they keep their own offsets and
+        epochs.
 
-        Raises OffsetsExhaustedError, InvalidArgumentError: nothing has changed then. Raises OSError; bytes
+        Raises OffsetsExhaustedError, InvalidArgumentError; nothing has changed then. Raises OSError; bytes
         may have been written beyond the log's end then.
         """
         c = ffi.new("seg_part[]", len(parts))
@@ -285,7 +288,7 @@ class ActiveSegment:
         return done
 
     def _raise(self, code: int, part: ChunkPart) -> None:
-        """Raise the error of a failed append: the disk's, or C's error for a part's batches."""
+        """Raise the error of a failed append, which C gave as `code`."""
         if code > lib.SEG_E_ROOM:
             raise OSError(-code, os.strerror(-code), self.segment.path)
         self._check_offsets(part)
@@ -319,15 +322,15 @@ class ActiveSegment:
         relative = mark.next_offset - self.segment.base_offset
         self._offsets.truncate_to(relative)
         self._times.truncate_to(relative)
-        # A failed roll may have added the closing time index entry. If it is still there, it must not be
-        # added a second time.
+        # A failed roll may have added the closing time index entry. If the entry is still there, it must not
+        # be added a second time.
         last = self._times.entry(-1)[0] if self._times.entries else -1
         self.end.state.last_time_entry = last
         self._files.truncate(self.handle, mark.position)
 
     def recall(self, mark: Mark) -> None:
-        """Set the log's end back to `mark`, in memory only: bytes after `mark` then belong to no batch. The
-        indexes keep their entries. The segment may have been sealed since `mark`.
+        """Set the log's end back to `mark`, in memory only. The files keep their bytes and index entries
+        after `mark`, but those bytes belong to no batch then. The segment may have been sealed since `mark`.
         """
         end, self.segment.end = self.end, self.end
         end.state, end.rolled_ms = mark.state, mark.rolled_ms

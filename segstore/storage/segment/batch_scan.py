@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 4 << 20
-LARGE = 16 << 10  # of batches above this many bytes only headers are read
+LARGE = 16 << 10  # a sparse scan reads only the headers of batches above this many bytes
 AT_A_TIME = 4096
 MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch after damage
 BAD = {
@@ -73,10 +73,12 @@ def walk(
 ) -> Iterator[ScanStep]:
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
-    No batch begins below offset `least` (-1: not known), or below the batch before it. With `sparse` only the
-    headers of large batches are read; steps with such headers have no data. `large`: the caller expects that
-    the first batches are large. If the last step's `stop.position` is `end`, the whole range was read; else
-    there is no batch at that position, or it is cut off, or (with `check_crcs`) its CRC is wrong.
+    A batch that begins below offset `least`, or below the end of the batch before, counts as damage. If
+    `sparse`, only the headers of large batches are read, and steps with such headers have no data. `large`:
+    whether the caller expects that the first batches are large.
+
+    If the last step's `stop.position` is `end`, the whole range was read. Otherwise the batch at that
+    position is damaged, cut off or missing. A wrong CRC is found only if `check_crcs`.
     """
     size = chunk
     if large:
@@ -120,7 +122,7 @@ def _headers_alone(files: Files, handle: Handle, position: int, end: int, least:
 
 def next_whole(files: Files, handle: Handle, position: int, end: int, least_offset: int) -> int | None:
     """Return the position of the first whole, valid batch from byte `position` on with a base offset of at
-    least `least_offset`, or None.
+    least `least_offset`; None if there is no such batch.
 
     This finds the next batch after damage. Every byte is tried, and only a batch with a matching CRC counts.
     """
@@ -167,8 +169,8 @@ def walk_past_damage(
         if last >= end:
             return
         if before is not None and not check_crcs and not _crc_holds(files, handle, before.batches[-1]):
-            # The last offset in this batch's header may be wrong, too. So the search must also find good
-            # batches with lower offsets.
+            # The last offset in the header of the last batch may be wrong, too. So the search must also find
+            # good batches below that offset.
             least = int(before.batches["base_offset"][-1]) + 1
             last -= 1
         found = next_whole(files, handle, last + 1, end, least)

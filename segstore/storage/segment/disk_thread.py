@@ -23,8 +23,8 @@ class DiskThread:
         self._over = False
 
     def job(self) -> Any:
-        """Return a job (`seg_job`), by which this thread writes a follower's tail; None if there is no
-        thread, or no memory for the job.
+        """Return a job (`seg_job`) by which this thread writes a follower's tail. Return None if the thread
+        can't be started or was stopped, or if there is no memory for the job.
         """
         if self._thread is None and not self._over:
             started = lib.seg_disk_thread_start()

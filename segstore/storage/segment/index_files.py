@@ -82,8 +82,8 @@ def _from_files(segment: Indexed) -> Indexes | None:
 
 
 def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
-    """Return whether every entry's batch still exists, and no entry is missing for the batches after the last
-    entry.
+    """Return whether the last entry of each index is right, and no entry is missing for the batches after the
+    last entry.
     """
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
     end = last  # relative offset of the last batch
@@ -122,9 +122,9 @@ def is_of_entry(header: Any, last_offset: int) -> bool:
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
-    """Return whether a time index entry is right: the batch that holds its relative offset ends there, and
-    has its timestamp as the largest. This is checked because a power cut may leave half of an entry. Return
-    True if the batch is damaged.
+    """Return whether a time index entry is right: the batch that holds offset `relative` ends with that
+    offset, and has `stamp` as its largest timestamp. A power cut may leave half of an entry. Return True if
+    damage prevents the check.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -132,7 +132,8 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
     for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
         for header in step.c:
             if header.last_offset >= target:
-                # Some brokers write the offset of the record itself, not the last offset of its batch.
+                # Some brokers write the offset of the record with the timestamp, not the last offset of its
+                # batch.
                 ends_there = header.last_offset == target or not segment.writable
                 return ends_there and header.max_timestamp == stamp
     return True
@@ -150,7 +151,7 @@ def _timeless(segment: Indexed) -> bool:
     for step in walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False):
         first = step.c[0] if step.headers else None
         if first is not None and first.count > 0 and first.max_timestamp >= 0:
-            return False  # this loop needs no numpy, whose import would delay a new host
+            return False  # found without numpy, whose import would delay a new host
         if (step.batches["max_timestamp"][step.batches["count"] > 0] >= 0).any():
             return False
     return True
@@ -202,6 +203,6 @@ def rebuild(segment: Indexed) -> Indexes:
             replace_index(files, segment.file(names.TIME_INDEX), time_entries, sync=segment.sealed)
         except OSError as error:
             if error.errno not in NO_ROOM or not segment.sealed:
-                raise  # an active segment's index files get more entries, so they must be whole
+                raise  # the index files of an active segment get more entries, so these files must be whole
             log.warning("%s: no room for its indexes: they are rebuilt at the next open", segment.path)
     return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)

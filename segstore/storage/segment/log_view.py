@@ -1,7 +1,7 @@
 """The part of a partition that readers see: an immutable view of its segments, log start offset and visible
 end.
 
-Nothing is on disk. Threads: any, without locks: a view never changes; its owner replaces it whole.
+Nothing is on disk. Threads: any, without locks: a view never changes; its owner puts a new view in its place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Fields(NamedTuple):
 
 
 class LogView(_Fields):
-    """An immutable view: segments in order with their base offsets, the last one visible up to byte
+    """An immutable view: segments in order, with their base offsets. The last segment is visible up to byte
     `end_position`.
 
     `stable_offset` is Kafka's last stable offset, below which every transaction is decided; -1 if it is not
@@ -32,10 +32,12 @@ class LogView(_Fields):
     """
 
     sendable: Any = None
-    """The segment that the last transfer from this view has used (`storage.transfer.short_way`)."""
+    """The `Sendable` of the last transfer from this view (`storage.transfer.short_way`), or None."""
 
     at_once: Any = None
-    """As `sendable`, for a view that C's appends extend; `seg_transfer` reads this attribute."""
+    """The `Sendable` of the last transfer from this view, extended by C's appends, or None; read by
+    `seg_transfer`.
+    """
 
     def check(self, offset: int, where: str) -> None:
         """Raise OffsetOutOfRangeError if `offset` is not in [start, end]."""
@@ -43,7 +45,7 @@ class LogView(_Fields):
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset, where)
 
     def slot(self, offset: int) -> int:
-        """Return the number of the segment that holds `offset`, or would hold it."""
+        """Return the index of the segment whose range of offsets has `offset`."""
         return bisect_right(self.bases, offset, 1) - 1
 
     def next_base(self, slot: int) -> int:
@@ -69,9 +71,9 @@ class LogView(_Fields):
 
 
 class AtomicPublish:
-    """Joins the new views of several partitions, so that they become visible at once: when `done` is set, all
-    threads see the new views. From then on the appends in these views can't be undone. `partitions` has the
-    `Visible` of each partition with a new view.
+    """Joins the new views of several partitions, so that these views become visible at once. When `done` is
+    set, all threads see the new views, and the appends in the new views can't be undone any more.
+    `partitions` has the `Visible` of each partition with a new view.
     """
 
     __slots__ = ("done", "partitions")
@@ -82,9 +84,9 @@ class AtomicPublish:
 
 
 class PendingView(NamedTuple):
-    """The view of a partition while the views of several partitions are replaced at once: `before` until
-    `together` is done, then `after`. `written` is the new view of the whole written log, which followers see
-    from the publication of `after` on.
+    """The view of a partition while the views of several partitions are replaced at once. Readers see
+    `before` until `together` is done, then `after`. Followers see `written`, the new view of the whole
+    written log, once `after` is published.
     """
 
     before: LogView

@@ -60,9 +60,9 @@ def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list
 
 
 def read_snapshot(files: Files, path: str) -> Iterator[Records]:
-    """Yield the data records of a snapshot, some batches at a time. Only if the iteration ends without an
-    error are the records complete. Raises CorruptRecordError if a batch is damaged, or the header, the footer
-    or a batch between them is missing; OSError.
+    """Yield the data records of a snapshot, some batches at a time. The records are complete only if the
+    iteration ends without an error. Raises CorruptRecordError if a batch is damaged, or the header, the
+    footer or a batch between them is missing; OSError.
     """
     header = footer = False
     for step, slot in _batches(files, path):
@@ -87,8 +87,8 @@ def read_snapshot(files: Files, path: str) -> Iterator[Records]:
 
 
 def _batches(files: Files, path: str) -> Iterator[tuple[ScanStep, int]]:
-    """Yield each batch, as a step of the scan and the batch's number in that step. Raises CorruptRecordError
-    if bytes are no batch, or offsets are missing.
+    """Yield (a step of the scan, the number of a batch in that step) for each batch. Raises
+    CorruptRecordError if bytes are no batch, or offsets are missing.
     """
     with files.open(path) as handle:
         end, position, offset = files.size(handle), 0, 0

@@ -74,9 +74,8 @@ class NativeTail:
         self.on_append: Callable[[int], None] | None = None
         """Called with the end offset of each append if Python applies flush.ms or flush.messages."""
         self.flush_left: Callable[[int], None] | None = None
-        """Called in place of `on_append` if C applies flush.messages, but has left an append unflushed, as
-        the recovery point shows. Each thread checks this after its own append, because another thread may
-        have opened the tail again since.
+        """Called in place of `on_append` if C applies flush.messages, but the recovery point shows that the
+        append is still unflushed. The appending thread compares the recovery point.
         """
         self.handle: Handle | None = None
         """The active segment's log, None once the pool has closed it."""
@@ -93,7 +92,9 @@ class NativeTail:
     # --- by the holder of the append token, while the tail is paused ----------------------
 
     def keep(self, what: str, owner: Any) -> None:
-        """Keep alive an object to whose memory `c` points, in place of the last object with this name."""
+        """Keep alive `owner`, to whose memory `c` points, in place of the last object that was kept as
+        `what`.
+        """
         self._owners[what] = owner
 
     def is_bound_to(self, handle: Handle) -> bool:
@@ -125,7 +126,7 @@ class NativeTail:
         """Release a log's file, or, if C is syncing it, keep it open until that sync is done."""
         if self._is_synced:
             self._kept.append(handle)
-        # The holder of the append token may have bound the same handle again since it was released.
+        # The holder of the append token may have bound `handle` again since its release.
         if self.handle is handle and self.c.fd < 0:
             self.handle = None
 
@@ -148,8 +149,8 @@ class NativeTail:
         self.keep("share", (share, owner))
 
     def write_by(self, job: Any) -> None:
-        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`), or with
-        None by the appending thread.
+        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`). If `job`
+        is None, the thread that appends to the leader's log writes them.
         """
         self.c.job = ffi.NULL if job is None else job
         self.keep("job", job)
@@ -163,7 +164,7 @@ class NativeTail:
 
     @property
     def by_thread(self) -> bool:
-        """Return whether a thread of the tail's directory writes for it."""
+        """Return whether a DiskThread writes the leader's batches to this tail."""
         return bool(self.c.job)
 
     @property
@@ -233,13 +234,13 @@ class NativeTail:
             self._let_go_of(handle)
 
     def fence(self, epoch: int) -> None:
-        """Let no append begin under a leader epoch below this one; return without waiting for C. An append
+        """Let no append begin under a leader epoch below `epoch`; return without waiting for C. An append
         that waits for another append then gets the answer SLOW.
         """
         lib.seg_tail_fence(self.c, epoch)
 
     def is_fenced(self, epoch: int) -> bool:
-        """Return whether appends under this leader epoch are fenced off."""
+        """Return whether C refuses appends under this leader epoch."""
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:

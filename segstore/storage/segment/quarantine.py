@@ -1,7 +1,7 @@
 """The quarantine, `.segstore/quarantine`: copies of bytes that were cut out of logs.
 
-segstore never reads them; they are for the user. A copy is `<partition>-<base offset>-at-<position>.log`; a
-`.txt` file beside it may describe it. Threads: one, which cuts the bytes.
+The copies are for the user; segstore has no use for them. A copy is `<partition>-<base
+offset>-at-<position>.log`; a `.txt` file beside it may describe it. Threads: the thread that cuts the bytes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def keep(directory: str, segment: Segment, position: int, end: int) -> str:
 
 
 def keep_batches(directory: str, segment: Segment, position: int) -> str | None:
-    """Copy the bytes from `position` on, if there are whole batches in them; return the path of the copy, or
-    None. Raises OSError.
+    """Copy the bytes from `position` on if these bytes hold a whole batch. Return the path of the copy, None
+    if there is no copy. Raises OSError.
     """
     if next_whole(segment.pool.files, segment.handle, position, segment.size, 0) is None:
         return None
@@ -43,7 +43,9 @@ def keep_batches(directory: str, segment: Segment, position: int) -> str | None:
 
 
 def note(files: Files, path: str, said: dict[str, object]) -> None:
-    """Write a `.txt` file beside a copy that describes it, one line for each item. Raises OSError."""
+    """Write a `.txt` file beside the copy at `path`, with one line for each item of `said`. Raises
+    OSError.
+    """
     text = "".join(f"{name}: {value}\n" for name, value in said.items())
     files.write_atomic(path.removesuffix(names.LOG) + NOTE, text.encode())
 

@@ -63,7 +63,7 @@ class Segment:
         writes.
         """
         self.number = next(_numbers)
-        """A number that no other segment of this process has; it is the key of cached facts about the log's
+        """A number that no other segment of this process has; it is the key of cached data about the log's
         bytes.
         """
         self.dense: tuple[Any, ...] = ()
@@ -80,8 +80,8 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Return the size in bytes of the log up to its last batch. Once this property is set, appends no
-        longer change it (`end`).
+        """Return the size in bytes of the log up to its last batch. After an assignment to this property,
+        appends no longer change it.
         """
         end = self.end
         return self.final_size if end is None else int(end.position)
@@ -130,7 +130,7 @@ class Segment:
         return self.number, view[1], self.base_offset, end, end_offset, view[0]
 
     def fill(self, c: Any, memory: Any, end: int, end_offset: int) -> View:
-        """Set the values of `fields` in the struct `c`, through its bytes `memory`, which takes half the time
+        """Set the values of `fields` in the struct `c`, through its bytes `memory`. This takes half the time
         of assignments by cffi. Return the view of the offset index, which the caller must keep as long as it
         uses the struct.
         """
@@ -153,26 +153,29 @@ class Segment:
         return handle
 
     def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
-        """Read from this file and these indexes until `release`, even if other files get their names."""
+        """Read from `handle` and `indexes` until `release`, even if other files get the names of these
+        files.
+        """
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None
-            self.writable = False  # rebuilt indexes are not written: their names may be another segment's
+            # rebuilt indexes are not written, because another segment may have their names
+            self.writable = False
 
     def retire(self) -> None:
-        """Continue with the files that are open now, because another segment's files are about to get their
-        names. Readers of this segment object read the old files from then on.
+        """Continue with the files that are open now, because another segment's files are about to get the
+        names of these files. Readers of this segment object read the old files from then on.
         """
         self.hold(self.handle, self.indexes)
 
     def release(self) -> None:
-        """End `hold`: the files with this segment's names are its own now, and are opened anew. The caller
-        has made the pool forget the path.
+        """End `hold`, because the files with this segment's names are its own now. They are opened anew. The
+        caller has made the pool forget the path.
         """
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
 
     def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None, end: Any = None) -> None:
-        """Use these indexes of the writer from now on; with None the indexes are loaded from their files on
+        """Use these indexes of the writer from now on; if None, the indexes are loaded from their files on
         demand. If `end` is given, use this record of the writer for the segment's end, too.
         """
         self._indexes, self._largest = indexes, None
@@ -201,7 +204,7 @@ class Segment:
 
     def locate(self, target: int, end: int, handle: Handle | None = None) -> Any:
         """Return the header (`seg_batch *`) of the batch that holds offset `target`, or of the next batch,
-        below byte `end`; None without such a batch.
+        below byte `end`; None if there is no such batch.
 
         Raises CorruptRecordError if `target` lies in bytes that are no batch.
         """
@@ -230,8 +233,7 @@ class Segment:
             if code >= 0:
                 return out if code else None
             bad, least = self._first_damage(position, int(out.position))
-            # If this batch's offset does not follow the batch before, the batch before may be the damaged
-            # one.
+            # If this batch's offset does not follow the batch before, the damage may be in the batch before.
             reason = BAD[_FIRST_BAD - code if bad == out.position else lib.SEG_BAD_CRC]
             position = self.pass_by(bad, least, target, end, reason)
 
@@ -297,15 +299,15 @@ class Segment:
         return code
 
     def _check_read(self, code: int) -> None:
-        """Raise StorageError if a result of `Files.seek_batch` is an errno, because a refused read is no
-        damage.
+        """Raise StorageError if `code`, a result of `Files.seek_batch`, is an errno, because a failed read
+        does not prove damage.
         """
         if _FIRST_BAD < code < 0:
             raise StorageError(-code, os.strerror(-code), self.path)
 
     def last_offset_before(self, position: int) -> int:
-        """Return the last offset of the batches below a position; without such a batch the segment's base
-        offset minus one.
+        """Return the last offset of the batches below a position; if there is no such batch, the segment's
+        base offset minus one.
         """
         end = self.base_offset
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
@@ -332,7 +334,7 @@ class Segment:
             return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
-                self.distrust()  # sealing adds the largest: the index was cut
+                self.distrust()  # sealing has added the largest timestamp, so the index was cut
             self._largest = largest
         return largest
 

@@ -5,9 +5,9 @@ On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
 `.cleaned` until it is whole, and `.swap` while it replaces older segments. When the older segments are gone,
 the files of the rewritten segment get their plain names, the log first. So if there is a `.cleaned` file, all
-older segments are still there: the `.cleaned` file is removed, and every `.swap` file at or above its base
-offset. If there are only `.swap` files, the swap is finished. Each step may be repeated after another crash,
-and is synced before the next step.
+older segments are still there. Then every `.cleaned` file is removed, and every `.swap` file that has at
+least the base offset of the first `.cleaned` file. If there are only `.swap` files, the swap is finished.
+Each step may be repeated after another crash, and is synced before the next step.
 
 Threads: one, before the partition is used. A process that only reads the directory calls only
 `list_segments`.
@@ -108,8 +108,8 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     half = sorted([base for base, suffixes in found.items() if suffixes & _SWAP])
     if not half:
         return False
-    # All `.swap` files come from one rewrite. So the range of offsets from the first to the last of them was
-    # rewritten, and every plain segment in it is an original, to be removed.
+    # All `.swap` files come from one rewrite, of the offsets from the first to the last `.swap` file. So
+    # every segment with plain names in that range is an original, which is removed.
     last = half[-1]
     log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
     end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
@@ -160,7 +160,7 @@ def new_segment(pool: HandlePool, directory: str, base_offset: int, config: Topi
 def make_files(segment: Segment) -> None:
     """Make the empty log and index files of a new segment. Raises OSError."""
     pool = segment.pool
-    # A reader may have opened a deleted topic's log of that name at the last moment.
+    # A reader may have opened a log with this path just before the topic of that log was deleted.
     pool.forget(segment.path)
     for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
         pool.files.open_anew(segment.file(suffix)).close()
@@ -201,10 +201,10 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
-    """Replace files that have several hard links by copies, before they are written. Only the files of a
-    partition's last segment are replaced; with `every` those of all segments, because recovery may cut them.
-    A file that is also a staged file of the inbox is not replaced, because its adoption will remove the other
-    link. Raises OSError.
+    """Replace files that have several hard links by copies, before the files are written. Only the files of a
+    partition's last segment are replaced. If `every`, the files of all segments are replaced, because
+    recovery may cut any of them. A file that also has a link in the inbox is not replaced, because the inbox
+    will remove that link. Raises OSError.
     """
     found = scan_directory(files, directory)
     bases = _logs(found)

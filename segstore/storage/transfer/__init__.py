@@ -4,9 +4,9 @@ On disk files are only read. Threads: any, without locks; the pipe, buffer or ma
 belongs to the transfer, which makes and closes it.
 
 `methods` names the methods, their sinks, and the choice of "auto". `sinks` finds the kind of a descriptor,
-`transfer` picks the batches and sends all their bytes, `senders` move them. `short_way`, the fast path, does
-the work of these modules by one native call. `bench.zero_copy` has more methods, and counts the system calls.
-docs/transfer.md explains the methods.
+`transfer` picks the batches and sends all their bytes, and `senders` move the bytes. `short_way`, the fast
+path, does the work of these modules by one native call. `bench.zero_copy` has more methods, and counts the
+system calls. docs/transfer.md explains the methods.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from segstore.storage.segment.segment import Segment
 
 def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: Files) -> tuple[Handle, bool]:
     """Return the file from which a stretch (`found`, a `seg_found *`) of a segment's log is sent, and whether
-    that file is the log. If batches must be converted, the file is in memory, and `found` is set to their
-    place in it. Batches are converted until they have `most` bytes or more. Raises OSError;
-    CorruptRecordError if the first batch is damaged.
+    that file is the log. If batches must be converted, the file is in memory, and `found` is set to the place
+    of the converted batches in that file. Converting stops once the batches have `most` bytes. Raises
+    OSError; CorruptRecordError if the first batch is damaged.
     """
     if not segment.may_be_old or not files.attributes(handle, found.position, found.stop) & lib.SEG_OLD:
         return handle, True

@@ -1,5 +1,5 @@
-"""Methods of a transfer: the ways to move bytes from a file to a sink, the sinks that each serves, and the
-methods that this machine has.
+"""Methods of a transfer: the ways to move bytes from a file to a sink, the sinks that each method serves, and
+the methods that this machine has.
 
 Nothing is on disk. Threads: any. `METHODS` are the methods of `PartitionLog.transfer`, by name; a caller of
 `storage.transfer.transfer` may pass a `Method` of its own, as `segstore bench zero-copy` does.
@@ -68,7 +68,7 @@ def _copy_file_range(files: Files, sink: Sink) -> TransferSender:
 
 
 def choose(sink: Sink) -> str:
-    """Return the method that "auto" uses for a sink of this kind; it can serve every such sink."""
+    """Return the method that "auto" uses for a sink of this kind."""
     return READ if sink.kind == OTHER or sink.appends else SENDFILE
 
 
@@ -103,8 +103,8 @@ def check(method: Method, sink: Sink) -> None:
 
 
 def transfer_methods() -> dict[str, str | None]:
-    """Return None for each method of `PartitionLog.transfer` that is available here, else the reason why it
-    is not.
+    """Return, by the name of each method of `PartitionLog.transfer`, None if the method is available here,
+    else the reason why it is not.
     """
     files = Files()
     return {method: files.why_not(method) for method in METHODS}

@@ -67,7 +67,7 @@ class Splice:
 
 
 class ReadWriteSender:
-    """Reads into a buffer and writes from there."""
+    """Reads bytes of the file into a buffer, and writes them to the sink."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
@@ -130,7 +130,7 @@ class Mapped:
             self.files.unmap_window(self.window)
 
     def close(self) -> None:
-        """Unmap the window, even if an interrupt has left it."""
+        """Unmap the window, also if an interrupt has stopped `release`."""
         self._source = None
         self.files.unmap_window(self.window)
 

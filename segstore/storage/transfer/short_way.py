@@ -13,7 +13,7 @@ On disk files are only read. Threads: any, without locks, on an immutable view.
 
 from __future__ import annotations
 
-# `signal` converts the handlers to enums, which takes as long as the look-up.
+# `_signal` is used, because `signal` converts the handlers to enums, which takes as long as the look-up.
 from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
 from signal import SIGPIPE
 from typing import TYPE_CHECKING
@@ -43,8 +43,8 @@ def send_at_once(
     view: LogView, fd: int, offset: int, max_bytes: int, context: StoreContext, views: Visible | None = None
 ) -> tuple[int, int] | None:
     """Send batches by sendfile, from an open store. Return (bytes, next offset). Return None if nothing was
-    sent, and `transfer` must send the batches; this is always so in a forked child of the writer. If `views`
-    is given, the `Visible` whose current view is `view`, `seg_transfer` can make the next call.
+    sent, and `transfer` must send the batches; this is always so in a forked child of the writer. `views` is
+    the `Visible` whose current view is `view`; if it is given, `seg_transfer` can make the next call.
 
     Raises SinkError; InvalidArgumentError if sendfile can't serve the sink; StorageError of the segment's
     file.
@@ -84,8 +84,8 @@ def go_on(
 
 
 def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
-    """Return if sendfile(2) failed because the sink would block, or by a signal, so that the slow path sends;
-    raise other errors.
+    """Return if sendfile(2) failed because the sink would block, or because of a signal; the slow path sends
+    then. Raise other errors.
     """
     if not isinstance(error, InterruptedError | BlockingIOError):
         raise sending_error(error, handle, _BY, fd, files) from error
@@ -113,8 +113,8 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
     handle, index = ready
     end, below = view.bounds(slot)
     first = max(segment.base_offset, view.start_offset)
-    # C remembers positions of batches only in the writer's process. In another process they could become
-    # wrong: after a power cut the writer may cut the log, and write other bytes there.
+    # C remembers positions of batches only in the writer's process. In another process a position could
+    # become wrong, because after a power cut the writer may cut the log, and write other bytes there.
     remembers = context.writable
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
     current = views.current_if_same(view) if views is not None and _is_plain(context.files) else None

@@ -29,7 +29,7 @@ _FOUND = ffi.typeof("seg_found *")
 
 class StoredBatches(NamedTuple):
     """The place of batches: the bytes from `position` to `stop` of an open log. `next_offset` is the offset
-    after them.
+    after the batches.
     """
 
     handle: Handle
@@ -41,9 +41,9 @@ class StoredBatches(NamedTuple):
 class Stretch:
     """Bytes of a file that hold whole batches. `len()` is the number of bytes, `position` the position of the
     first byte, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
-    `log_start_offset` are those at the time of the search. `aborted` has (producer id, first offset) of each
-    aborted transaction to which batches of the stretch may belong; None if the stretch was not found for
-    `read_committed`.
+    `log_start_offset` are the log's offsets at the time of the search. `aborted` has (producer id, first
+    offset) of each aborted transaction to which batches of the stretch may belong; None if the stretch was
+    not found for `read_committed`.
     """
 
     __slots__ = (
@@ -102,8 +102,8 @@ def find_stretch(
     view: LogView, offset: int, limit: int, most: int, min_one: bool, files: Files, gaps: MayBeMissing
 ) -> StoredBatches | None:
     """Return the place of batches of one segment, from the batch that holds `offset` on, below offset
-    `limit`. They have at most `most` bytes; with `min_one` the first batch may be larger. Return None if
-    there are no such batches. Raises OSError, CorruptRecordError.
+    `limit`. The batches have at most `most` bytes; if `min_one`, the first batch may be larger. Return None
+    if there is no such batch. Raises OSError, CorruptRecordError.
     """
     if offset >= limit:
         return None
@@ -126,8 +126,8 @@ def exchange_at_once(
     view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
 ) -> bool | None:
     """Receive a fetch request, and answer it with batches of one segment. Return True if the request was
-    answered, False if it was received and the caller must answer it. Return None if nothing was received,
-    because `short_way.sendable` finds no open segment, or an open transaction limits the answer.
+    answered, False if the request was received and the caller must answer it. Return None if nothing was
+    received, because `short_way.sendable` finds no open segment, or an open transaction limits the answer.
     """
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable < 0 or (stable != end and exchange.committed):
@@ -142,7 +142,5 @@ def exchange_at_once(
 
 
 def has_transactions(place: StoredBatches, files: Files) -> bool:
-    """Return whether any batch of this place belongs to a transaction. Only headers are read. Raises
-    OSError.
-    """
+    """Return whether any batch at `place` belongs to a transaction. Only headers are read. Raises OSError."""
     return bool(files.attributes(place.handle, place.position, place.stop) & TRANSACTIONAL_FLAG)

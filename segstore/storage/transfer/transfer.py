@@ -31,8 +31,8 @@ _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSY
 def deliver(
     sender: TransferSender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send every byte, by as many calls as that takes. After a signal the handler runs, and the sending
-    continues. If the sink is full, the call waits.
+    """Send the bytes from `position` to `stop`, by as many calls of `sender` as necessary. After a signal the
+    handler runs, and the sending continues. If the sink is full, the call waits.
     """
     while position < stop:
         try:
@@ -69,7 +69,9 @@ def shorter(handle: Handle) -> StorageError:
 
 @contextmanager
 def without_sigpipe() -> Iterator[None]:
-    """Run a block without SIGPIPE in this thread, so that a sink without a reader raises an error instead."""
+    """Context manager: block SIGPIPE in this thread, so that a sink without a reader raises an error
+    instead.
+    """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     pending = signal.SIGPIPE in signal.sigpending()
     try:
@@ -90,8 +92,8 @@ _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP
 def transfer(
     view: LogView, fd: int, offset: int, max_bytes: int, method: Method, files: Files, gaps: MayBeMissing
 ) -> tuple[int, int]:
-    """Send batches from the one that holds `offset` on, up to `max_bytes`, and at least one batch if there is
-    any; return (bytes, next offset).
+    """Send batches, beginning with the batch that holds `offset`: up to `max_bytes`, but at least one batch
+    if there is any. Return (bytes, next offset).
 
     If the sink is full, the call waits, so that the sink always gets whole batches. Raises
     InvalidArgumentError if the method can't serve the sink; SinkError; StorageError of a segment's file.
