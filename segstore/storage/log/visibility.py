@@ -562,7 +562,9 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        it._unpublished = True  # an interrupt now leaves C's end above the view's
+        # If an interrupt comes before the next line has ended, `current` is still older than the published end.
+        # The flag then makes the next `show` replace it.
+        it._unpublished = True
         it._replace_views(_written(it, of), it.view)
         it._unpublished = False
 
