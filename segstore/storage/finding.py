@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """A violated invariant: the file or directory, and the byte position and offset if there are any."""
+    """A violated invariant: the file or directory with the fault, its byte position and its offset (None if
+    it has none).
+    """
 
     path: str
     position: int | None
