@@ -3,8 +3,8 @@ commits.
 
 The newest state belongs to the highest claim that has a `.state` object. It is read from the newest `.state`
 of that claim, and then the later commits are applied to it one by one. A commit that is not listed yet is
-found by its name, which has the next sequence number. If the archive's log has diverged after a time, its
-content before that time is in the commits of another claim (`Way`).
+found by its name, which has the next sequence number. If the store has lost records that were archived, the
+archive's content before that loss is in the commits of another claim (`Way`).
 
 In the archive: only reads. Threads: any; functions without state.
 """
@@ -29,11 +29,11 @@ from segstore.archiving.state import ArchiveState, state_of
 from segstore.errors import ArchiveError, CorruptArchiveError
 
 FIRST_LOOK = 1 << 16
-"""Bytes of the first read of a header. Most headers are shorter, and need one request."""
+"""Bytes of the first read of a header. Most headers are shorter, so they need one request."""
 
 
 class Objects(Protocol):
-    """The objects of an archive, as a reader uses them: a part of `remote.RemoteFiles`."""
+    """The methods of `remote.RemoteFiles` that a reader of an archive uses."""
 
     uri: str
 
@@ -85,9 +85,9 @@ def newest_state(objects: Objects) -> ArchiveState | None:
 
 
 def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
-    """Return the newest state of an archive. If the claim of `state` is still the highest, and its next
-    commits exist, they are applied to `state`; else the newest state is read anew. Raises the errors of
-    `read_state`.
+    """Return the newest state of an archive. If the claim of `state` is still the highest, and the commits
+    after `state` exist, they are applied to `state`. Otherwise the newest state is read anew. Raises the
+    errors of `read_state`.
     """
     highest = claims(objects)
     if not highest or highest[0] != state.name.claim:
@@ -115,7 +115,9 @@ def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
 
 
 def _followed(objects: Objects, name: CommitName, last: int) -> ArchiveState:
-    """Return a state with all later commits applied; commits up to the sequence number `last` must exist."""
+    """Return the state of the `.state` object `name` with all later commits applied. Raises
+    CorruptArchiveError if a commit up to the sequence number `last` is missing.
+    """
     header, pieces_at = read_header(objects, name)
     return _applied(objects, state_of(header, name, pieces_at), last)
 
@@ -139,7 +141,9 @@ def _names_after(name: CommitName) -> Iterator[CommitName]:
 
 
 def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveState:
-    """Return the state of the history (`Way`) that was valid at a time."""
+    """Return the newest state of the claim that had the archive's content at a time: `state`, or that of an
+    earlier history (`Way`).
+    """
     if time is not None:
         for way in state.ways:
             if time < way.until:

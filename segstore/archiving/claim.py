@@ -1,5 +1,4 @@
-"""`take_claim` makes an archiver the writer of an archive; `check_claim` checks that the archiver still is
-its writer.
+"""`take_claim` makes an archiver the writer of an archive. `check_claim` checks that it is still the writer.
 
 In the archive: an object below `claims/`, which is never changed. Threads: any; functions without state.
 """
@@ -18,7 +17,7 @@ from segstore.errors import ArchiveFencedError
 
 
 class WritableObjects(Objects, Protocol):
-    """The objects of an archive, as an archiver writes them: a part of `remote.RemoteFiles`."""
+    """The methods of `remote.RemoteFiles` that an archiver uses."""
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int: ...
 

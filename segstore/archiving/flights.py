@@ -21,7 +21,7 @@ from segstore.files import Files
 
 
 class UploadsUnderWay:
-    """The running uploads of segments, and finished uploads that `land` has not added to their partition."""
+    """The running uploads of segments, and the finished uploads until `land` adds them to their partition."""
 
     def __init__(
         self, objects: WritableObjects, files: Files, uploads: Uploads, counts: ArchiverCounts
@@ -32,7 +32,7 @@ class UploadsUnderWay:
 
     @property
     def names(self) -> set[str]:
-        """Return the ids of the running uploads, as in names of objects."""
+        """Return the ids of the running uploads, which are parts of their objects' names."""
         return {name for _, name in self._under_way.values()}
 
     @property
