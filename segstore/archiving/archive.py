@@ -212,7 +212,7 @@ class Archive(Running):
         """Return the seconds until the next tick begins."""
         interval = self._settings.interval
         # A record that is appended just after a tick's moment is archived when the next tick ends. This pause
-        # lets the next tick end within the interval, if it takes as long as the last one.
+        # lets the next tick end within the interval, if that tick takes as long as the last one.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
@@ -316,8 +316,8 @@ def archive(
     The archive keeps records that the store's retention deletes: for `retention_ms` by their timestamps, or
     until a partition has more than `retention_bytes`; -1 keeps them for ever. Deleted topics stay for
     `retention_ms`, segments that compaction has replaced for `replaced_retention_ms`. Objects that are no
-    longer needed are deleted after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of
-    pyarrow.fs, is used instead of the URI's file system.
+    longer needed are deleted after `grace_ms`. At most `uploads` segments are uploaded at the same time.
+    `filesystem`, of pyarrow.fs, is used instead of the URI's file system.
 
     Raises InvalidArgumentError, InvalidTypeError, StorageError. Later errors of the archive are in
     `Archive.error`.

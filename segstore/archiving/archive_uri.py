@@ -80,7 +80,7 @@ def without_secrets(text: str, uri: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """Return the values that `redacted` hides, both quoted and unquoted."""
+    """Return the values that `redacted` hides, each percent-encoded and decoded."""
     if not is_uri(uri):
         return set()
     parts = _parts(uri)

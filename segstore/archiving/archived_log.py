@@ -125,7 +125,8 @@ class ArchivedLog(Closing):
         below: int = MAX_OFFSET,
     ) -> Records:
         """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
-        one batch if there is any, as `PartitionLog.read`.
+        one batch if there is any, as `PartitionLog.read`. If `times` are given, only records with timestamps
+        (ms) from the first to the second of them are returned.
 
         The result may end earlier, for example at the end of an object. CRCs are always checked. The caller
         stops at offset `below`, so little of an object is read beyond that offset.

@@ -56,7 +56,9 @@ log = Logger("segstore")
 
 COMMITS_A_STATE = 64
 AT_ONCE = 1 << 30
-"""Bytes of segments that are uploaded before a commit. More segments are uploaded before further commits."""
+"""At most this many bytes of segments are uploaded before a commit. Further segments are uploaded before the
+next commits.
+"""
 _LOOK = 10.0
 """Seconds between two checks of the claims while no commit is written."""
 _TRIES = 100
@@ -188,7 +190,7 @@ class Archiver:
             view = self._moments.view(key)
             self._look_at_epochs(each, ends, had)
         except (StoreClosedError, UnknownTopicOrPartitionError):
-            return None  # deleted since: the next moment lacks it
+            return None  # the topic was deleted: the next moment lacks it
         pieces = had.pieces if had is not None else ()
         plan = plan_partition(key, view, ends, each.listed, pieces, each.inodes, each.ready)
         later = (one for one in plan.later if (one.local.base_offset, one.source) not in each.flying)

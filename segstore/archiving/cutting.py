@@ -30,8 +30,8 @@ _LEVELS = dict.fromkeys(range(CODEC_MASK + 1))
 
 
 class Limit(NamedTuple):
-    """The limit of a log: its records from the first one on whose timestamp is later than `time` (ms; None:
-    no limit), or whose offset is at least `end`, are cut off.
+    """The limit of a log. The first record whose timestamp is later than `time` (ms; None: no limit), or
+    whose offset is at least `end`, is cut off with all later records.
     """
 
     time: int | None

@@ -109,8 +109,9 @@ class _Writing:
 # --- threads -----------------------------------------------------------------------------------
 
 Work = Callable[[T, bytearray, Progress], object]
-"""A task's work, called with (task, buffer of the thread, progress). It reports written bytes to `progress`,
-also 0 bytes. After another task has failed, `progress` raises an exception, which stops the work.
+"""A task's work, called with (task, buffer of the thread, progress). It calls `progress` with numbers of
+written bytes, which may be 0. After another task has failed, `progress` raises an exception, which stops the
+work.
 """
 
 

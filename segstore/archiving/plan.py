@@ -1,4 +1,4 @@
-"""`plan_partition`: plans a tick's work for a partition, from its segments' names and sizes.
+"""`plan_partition`: plans a tick's work for a partition, from the list of its segments.
 
 No log is read, and nothing is on disk. Threads: any; values and functions without state.
 """

@@ -83,16 +83,15 @@ def restore(
     Without `at` the newest state is restored. If `at` is a time, in ms since the epoch or as a datetime with
     a zone, each partition ends before its first record that is stamped later; log start offsets, topics and
     their settings are restored as they were at that time. If `at` is a mapping of end offsets by
-    TopicPartition, these partitions end at these offsets, and all other partitions are whole. `topics` are
-    names: they and the internal topics, which have transactions and committed offsets, are restored; by
-    default all.
+    TopicPartition, these partitions end at these offsets, and all other partitions are whole. If `topics`
+    (names) are given, only these topics and the internal topics are restored.
 
     Topics keep their ids, and each partition begins a new leader epoch, so that followers of the store notice
-    that it lacks records. A decided transaction is whole in all restored partitions; an undecided one is
-    aborted. A partition loses its part of a transaction in two cases: its end offset is within or before the
-    part, or an earlier record of the partition is stamped later than the requested time, and the transaction
-    was committed by then. So only a clock that runs ahead, or a timestamp in the future, can tear a
-    transaction.
+    that it lacks records. A transaction that was committed or aborted is whole in all restored partitions; an
+    open transaction is aborted. A partition loses its part of a transaction in two cases: its end offset is
+    within or before the part, or an earlier record of the partition is stamped later than the requested time,
+    and the transaction was committed by then. So only a clock that runs ahead, or a timestamp in the future,
+    can tear a transaction.
 
     `progress` is called with the bytes of logs as they are written. `filesystem` is used instead of the URI's
     file system.

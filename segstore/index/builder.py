@@ -24,7 +24,8 @@ EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
 
 def closing_entry(state: Any, base_offset: int) -> bytes:
     """Return the time index entry that is added when a segment is sealed or closed, or b"" if the last entry
-    has the largest timestamp already. `state` is a `seg_index_state`, to which the entry is added, too.
+    has the largest timestamp already. `state` is the segment's `seg_index_state`, in which the entry is
+    noted.
     """
     if state.max_timestamp <= state.last_time_entry:
         return b""

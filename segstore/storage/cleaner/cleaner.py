@@ -113,7 +113,9 @@ def _take(
     chunk: int,
     throttle: Throttler,
 ) -> bool:
-    """Put the keys of the segment from byte `position` on into the map; return False if the map is full."""
+    """Put the keys of the segment from byte `position` on into the map. Return False if the map is full, else
+    True.
+    """
     for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
         done = offsets.put(piece.records, first)
         if done < len(piece.records):

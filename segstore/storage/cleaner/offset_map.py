@@ -24,8 +24,8 @@ _LEAST = 64
 
 
 class OffsetMap:
-    """A map of at most `memory` bytes, or less if `keys`, the largest number of keys, need less. At most the
-    part `load_factor` of its slots is used.
+    """A map that takes at most `memory` bytes, and less if at most `keys` keys can come. At most the fraction
+    `load_factor` of its slots is used.
 
     `latest` is the last offset up to which the map has all keys (-1: none).
     """
@@ -47,8 +47,8 @@ class OffsetMap:
         return int(self.c.used)
 
     def put(self, records: Records, from_offset: int = 0) -> int:
-        """Put the keys of records at or above `from_offset` into the map; return the number of records that
-        fitted.
+        """Put the keys of records from offset `from_offset` on into the map. Return the number of records
+        before the first one for which the map has no room.
         """
         c = columns(records)
         done = lib.seg_map_put(
@@ -57,8 +57,8 @@ class OffsetMap:
         return checked(done)
 
     def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
-        """Return SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and the number of dropped records without
-        a key.
+        """Return (SEG_DROP, SEG_LATEST or SEG_KEEP for each record, number of dropped records
+        without a key).
         """
         c, keyless = columns(records), ffi.new("int64_t *")
         keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)

@@ -182,8 +182,8 @@ class Policy:
         return codecs
 
     def _last_of_producer(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return a mask of the batches that have the last sequence number, or else the epoch, of an active
-        producer.
+        """Return a mask of the batches that show an active producer's last sequence number, or, if it has no
+        data batches, its epoch.
         """
         found: NDArray[np.bool_] = np.zeros(len(batches), bool)
         if not self._last_records:

@@ -1,4 +1,5 @@
-"""The cleaner's reads of a segment: some batches at a time, decoded, or long runs of plain batches in C.
+"""The cleaner's reads of a segment: some batches at a time, decoded, or in C long runs of plain batches
+(uncompressed, and not of a transaction).
 
 Segments are only read. Threads: the cleaning thread. Memory: one chunk as stored, and one decompressed. For
 runs of plain batches, buffers of 30 times `chunk` are allocated, but the kernel provides only the pages that
@@ -29,8 +30,8 @@ MOST_PLAIN = 8 << 20
 
 
 class CleanerPiece(NamedTuple):
-    """Whole batches of magic 2 and their records. `batches` are the headers: a batch begins at the header's
-    position, less `position`, in `data`.
+    """Whole batches of magic 2, their headers `batches`, and their records. A batch begins in `data` at the
+    position in its header, less `position`.
 
     `codecs` has the codec of each batch in the segment. If `old`, the batches were made from messages of
     magic 0 and 1, and are uncompressed in `data`.

@@ -29,7 +29,8 @@ class CleaningStopped(Exception):
 
 
 class Throttler:
-    """Called with the number of bytes that were read, or are to be written; waits if the rate is too high.
+    """An object that the cleaner calls with the number of bytes that it has read, or is going to write. The
+    call waits if the rate is too high.
 
     `clock` returns seconds. `wait(seconds)` returns True, at once, if the cleaning must stop, else False
     after `seconds`.

@@ -1,9 +1,9 @@
 """Adopts one sealed manifest in a store without replicas: all of its records are appended once, or none is.
 
-1. The id is looked up. If it was adopted, it is not adopted again, and other records under it are refused.
-   Topics, partitions and every staged file are checked. Small files are gathered; large ones get the offsets
-   that the partition would assign now. The gathered and the large files are synced, and so are the records
-   that the partitions have already. Appends go on during this step.
+1. The id is looked up. If it was adopted, it is not adopted again, and other records under the id are
+   refused. Topics, partitions and every staged file are checked. Small files are gathered. Large files get
+   the offsets that the partition would assign now. The gathered and the large files are synced, and so are
+   the records that the partitions have already. Appends go on during this step.
 2. The append tokens of the partitions are taken, in order of their directories. The intent, which has the end
    of each log, is written and synced. A note (`joined`) of the segments that are joined from small files is
    written and synced, too.
@@ -20,9 +20,9 @@ If a step up to 5 fails, the id is forgotten, the logs are truncated to their ol
 intent is removed. If this undo fails, too, the partitions are fenced (they take no appends), and the intent
 stays for the next open.
 
-Only an adoption syncs while it holds append tokens, because an append after it can't be acknowledged as long
-as the adoption may still be undone. Threads: one at a time, and never one that runs signal handlers, because
-a handler's exception would end the adoption half-way.
+An append that follows the adoption can't be acknowledged while the adoption may still be undone. So the
+append tokens are held during the syncs, which nothing else in the engine does. Threads: one at a time, and
+never one that runs signal handlers, because a handler's exception would end the adoption half-way.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class PartitionAdoption:
     def append(self) -> None:
         """Append the files. Raises StorageError, OSError; some of the files may be appended then."""
         if self.joined:
-            self.partition.flush()  # sync the appends since `prepare`, which come before the joined segments
+            self.partition.flush()  # for appends since `prepare`, which `sync` leaves out
         for is_segment, run in groupby(self._work, lambda one: one.indexes is not None):
             copied = list(run)
             if is_segment:

@@ -16,9 +16,9 @@ from segstore.storage.inbox.manifest import named
 
 # --- refusals ----------------------------------------------------------------------------------
 
-# A refused manifest is kept in `.segstore/quarantine/<stem>/`, with its staged files, as long as left-overs.
-# If the same id is refused again, only the last manifest is kept, so that a job that seals bad records again
-# and again does not fill the disk.
+# A refused manifest is kept in `.segstore/quarantine/<stem>/`, with its staged files, for
+# `inbox.leftovers.retention.ms`. If the same id is refused again, only the last manifest is kept, so that a
+# job that seals bad records again and again does not fill the disk.
 
 
 def put_aside(folder: Folder, stem: str, path: str) -> None:
@@ -61,9 +61,9 @@ def remove_earlier(folder: Folder, stem: str) -> None:
 
 
 def leftovers(folder: Folder, now_ms: int, retention_ms: int) -> tuple[list[str], list[str]]:
-    """Return (names of stagers, paths of temporary files and results) whose files were not changed for
-    `retention_ms`. A stager is left out if its process lives, or if its files are still needed
-    (`manifest.named`). Raises OSError.
+    """Return (names of stagers, paths of temporary files and results) that were not changed for
+    `retention_ms` before `now_ms`. A stager is left out if its process lives, or if its files are still
+    needed (`manifest.named`). Raises OSError.
     """
 
     def is_old(path: str) -> bool:

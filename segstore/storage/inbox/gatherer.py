@@ -23,7 +23,7 @@ from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import open_staged
 
 _AHEAD_BYTES = 4 << 20
-"""After this many joined bytes the kernel begins to write them to disk."""
+"""The kernel begins to write joined bytes to disk each time that there are this many new ones."""
 
 
 class Gatherer:

@@ -51,7 +51,7 @@ _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, 
 class RenameWatch:
     """Watches for files renamed into a directory, which must exist, by inotify.
 
-    One thread waits; any may stop it. If no inotify watch can be had, the waiting thread polls every 50 ms.
+    One thread waits; any may stop it. If no inotify watch is available, the waiting thread polls every 50 ms.
     """
 
     def __init__(self, directory: str) -> None:
@@ -324,7 +324,7 @@ class Inbox:
                     self._wake_sealers()
 
     def settle(self) -> None:
-        """Sync the segments that adoptions have joined. A failed sync is logged. The next call tries it
+        """Sync the segments that adoptions have joined. A failed sync is logged. The next call tries the sync
         again, or the next open joins the segments again.
         """
         with self._lock:

@@ -143,8 +143,8 @@ NEVER = (
     StagedFilesError,
     UnknownTopicOrPartitionError,
 )
-"""Errors after which a manifest can never be adopted. After any other error the manifest stays, and a later
-look adopts it.
+"""Errors after which a manifest can never be adopted. After any other error the manifest stays, and is tried
+again.
 """
 
 _KNOWN: dict[str, type[SegstoreError]] = {

@@ -1,10 +1,10 @@
 """The stager: it writes record batches for any partitions into its own files, without the writer's lock.
 
 In `.segstore/inbox/<its name>/` it has `owner`, which is locked while the stager lives, and files <8
-digits>.batches. Each of these has whole batches for one partition, with contiguous offsets, and at most
-`segment.bytes`. A batch gets the base offset and the leader epoch that its adoption is expected to give it:
-those of the partition's next records when the file is begun. If nobody else appends before the adoption,
-these values are right, and a large file is adopted without a write into it.
+digits>.batches. Each such file has whole batches for one partition, with contiguous offsets, and at most
+`segment.bytes`. A new file begins with the base offset and the leader epoch that its adoption is expected to
+assign: those after the stager's last file for the partition, or else after the partition's published end. If
+nobody else appends before the adoption, they are right, and a large file is adopted without a write into it.
 
 Threads: one at a time; a thread of the stager's own writes to the disk. Processes: any number of stagers run
 beside each other and beside the store's writer; a stager belongs to the process that made it.

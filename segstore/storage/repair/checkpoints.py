@@ -3,9 +3,9 @@
 The four checkpoint files of the root may change. Threads: one, with the store's lock held and the store not
 open.
 
-After a clean close by segstore the right offsets are those in `.segstore/ends`, the published ends. If
-neither a checkpoint nor the published ends have the recovery point of a log, the log counts as synced up to
-its last whole batch, because an open would cut off good batches after damage beyond the recovery point.
+After a clean close by segstore the right offsets are those in `.segstore/ends`, the published ends. If the
+recovery point of a log is neither there nor in a checkpoint, the log counts as synced up to its last whole
+batch, so that an open does not cut off good batches after damage.
 """
 
 from __future__ import annotations

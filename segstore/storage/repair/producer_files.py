@@ -120,8 +120,6 @@ class ProducerFiles:
         try:
             self._files.read_file(self._path(offset))
         except OSError as error:
-            unreadable(
-                error, self._path(offset)
-            )  # keeps the snapshot if the error is transient, and raises it
+            unreadable(error, self._path(offset))  # raises a transient error: the snapshot stays
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}
