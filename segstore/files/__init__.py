@@ -24,7 +24,7 @@ class Files(Whole, Locking, SendfileCalls):
     """
 
     def boot(self) -> int:
-        """Return a number of 63 bits that is unique to this start of the machine, or 0 if the kernel does not
-        tell it.
+        """Return a number of 63 bits that is unique to this start of the machine, or 0 if it can't
+        be read.
         """
         return boot()

@@ -105,7 +105,7 @@ class FileContent:
         return b"".join(parts)
 
     def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
-        """Read into all of `buffer` from `position` on, and return the number of bytes read, which is smaller
+        """Fill `buffer` with bytes from `position` on. Return their number, which is smaller than the buffer
         only at the end of the file. Raises OSError as pread(2).
         """
         with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as view:
@@ -136,15 +136,16 @@ class FileContent:
         return NATIVE if is_plain else OwnWrite(self, handle)
 
     def native_sync(self, handle: Handle) -> Any:
-        """Return the C function by which a tail (log.h) syncs this file. NULL means `seg_fdatasync`.
+        """Return the C function by which C (log.h) syncs this file. NULL means `seg_fdatasync`.
 
         Return None if a subclass overrides `sync`, because C would bypass that method.
         """
         return ffi.NULL if type(self).sync is FileContent.sync else None
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """Return the result of `seg_seek` (batch.h): 1 if the batch was found, 0 if there is no such batch
-        below `end`, a negative number for -errno or a bad header.
+        """Walk the batches from `position` on, and write the header of the first batch with `target` or later
+        offsets to `out` (`seg_seek`, batch.h). Return 1, or 0 if there is no such batch below `end`, or a
+        negative number for an -errno or a bad header.
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
@@ -175,16 +176,17 @@ class FileContent:
         return checked(result, handle) if result > -_MOST_ERRNO else result
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
-        """Call `seg_restamp` (staging.h), and return the next offset. Raises OSError: EBADMSG if the bytes
-        are no batches.
+        """Give the batches in the first `end` bytes of a file offsets from `base_offset` on and a leader
+        epoch, and return the next offset (`seg_restamp`, staging.h). Raises OSError: EBADMSG if the bytes are
+        no batches.
         """
         code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
         return checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle)
 
     def copy_range(self, source: Handle, position: int, target: Handle, at: int, count: int) -> int:
         """Copy `count` bytes from file to file, and share blocks if the file system can. Return the number of
-        copied bytes, which is smaller only at the end of the source. Raises OSError; a part may be written
-        then.
+        copied bytes, which is smaller than `count` only at the end of the source. Raises OSError; a part may
+        be written then.
         """
         done = int(lib.seg_copy_range(target.fd, at, source.fd, position, count))
         if done < 0 and -done not in _NO_COPY_RANGE:
@@ -233,7 +235,8 @@ class FileContent:
         lib.seg_start_sync(handle.fd, position, length)
 
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
-        """Return a shared mapping of the first `length` > 0 bytes. It stays valid when the handle is closed.
+        """Return a shared mapping of the first `length` > 0 bytes, which stays valid after the handle is
+        closed.
 
         Raises OSError: EINVAL if the file is shorter, because an access to pages after its end would raise
         SIGBUS; ENOMEM.

@@ -29,9 +29,9 @@ def check_regular(path: str) -> None:
 
 
 def read_given(path: str, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes. It may be a symbolic link, unlike a store's
-    files. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for a path
-    that no file can have.
+    """Return the content of a file of at most `most` bytes. The path may be a symbolic link, unlike that of a
+    store's file. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for a
+    path that no file can have.
     """
     try:
         check_regular(path)

@@ -202,9 +202,7 @@ def boot_id() -> str:
 
 @cache
 def boot() -> int:
-    """Return a number of 63 bits that is unique to this start of the machine, or 0 if the kernel does not
-    tell it.
-    """
+    """Return a number of 63 bits that is unique to this start of the machine, or 0 if it can't be read."""
     try:
         return uuid.UUID(boot_id()).int & (1 << 63) - 1
     except ValueError:

@@ -48,9 +48,7 @@ class View(NamedTuple):
 
 
 _EMPTY = View(ffi.NULL, 0, b"")
-_view: Callable[[tuple[Any, ...]], View] = partial(
-    tuple.__new__, View
-)  # quicker than `View(...)`: a call of C
+_view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)  # in C
 
 
 class SparseIndex:
@@ -175,7 +173,7 @@ class ActiveIndex(SparseIndex):
 
     @property
     def view(self) -> View:
-        """Return the view for C's look-ups, valid for as long as a reference exists."""
+        """Return the view for C's look-ups, which is valid while it is referenced."""
         count = self._count[0]  # read before the memory, which then has all counted entries
         view, (pointer, memory) = self._view, self._mapped
         if view.n != count or view.memory is not memory:

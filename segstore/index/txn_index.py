@@ -42,7 +42,7 @@ class AbortedTxn(NamedTuple):
     """An aborted transaction: its producer's batches from `first_offset` to `last_offset`, which is the
     marker's offset.
 
-    Below `last_stable_offset` every transaction was decided when the marker was written.
+    When the marker was written, every transaction below `last_stable_offset` had ended.
     """
 
     producer_id: int
@@ -71,9 +71,8 @@ def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """Return (the entries of `entries`, an array of `entry_type`, that overlap offsets [fetch_offset,
-    upper_bound), whether these are all such entries). If False, later segments may have more (Kafka:
-    TransactionIndex.collectAbortedTxns).
+    """Return (the `entries` that overlap offsets [fetch_offset, upper_bound), whether later segments have no
+    more such entries). `entries` is an array of `entry_type` (Kafka: TransactionIndex.collectAbortedTxns).
     """
     decided = np.flatnonzero(entries["last_stable_offset"] >= upper_bound)
     looked_at = entries[: int(decided[0]) + 1] if len(decided) else entries

@@ -74,7 +74,8 @@ class PartitionCopy:
     start and end offset of the copy, `segments` is the number of its segments, and `size` the size of its log
     in bytes.
 
-    `ends` are the published ends of the moment that is copied. If it is None, the log is copied as it is now.
+    `ends` are the published ends of the moment that is copied. If `ends` is None, the log is copied as it is
+    now.
     """
 
     def __init__(
@@ -245,7 +246,7 @@ class _Copying:
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
-        """Copy the store, and return the numbers. Return None if the copy is not sound because the source was
+        """Copy the store, and return the counts. Return None if the copy is not sound because the source was
         changed, for example if compaction removed records of the copied moment; the caller must then remove
         the target, and copy again.
         """

@@ -1,8 +1,8 @@
 """Delayed deletion: `.deleted` files stay for file.delete.delay.ms, then they are unlinked.
 
 A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
-found or renamed stay until their delay is over, also across closes and crashes: it counts from their
-modification time, which is the time of the rename. Threads: any; one lock, which is not held while files are
+found or renamed stay until their delay is over, also across closes and crashes. The delay begins at the
+rename, which is the modification time of the file. Threads: any; one lock, which is not held while files are
 unlinked.
 """
 
@@ -76,8 +76,8 @@ class Graveyard:
 
     def clear(self, *, closing: bool = False) -> None:
         """Unlink the files that are due. If `closing`, unlink all files except those that an open has found.
-        All files are tried; then the last OSError is raised. The next `clear` tries files that could not be
-        unlinked again.
+        All files are tried; then the last OSError is raised. Files that could not be unlinked are tried again
+        by the next call.
         """
         failed: OSError | None = None
         for entry in self._take(closing):

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """A violated invariant: the file or directory with the fault, its byte position and its offset (None if
-    it has none).
+    """A violated invariant: the faulty file or directory, with the byte position and the offset of the fault,
+    each None if it has none.
     """
 
     path: str

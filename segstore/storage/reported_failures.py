@@ -13,8 +13,8 @@ from segstore.errors import copy_of
 
 
 class ReportedFailures(dict[Hashable, "tuple[BaseException, float]"]):
-    """By key: the last failure, and its time in monotonic seconds; no entry after a success. The cause of a
-    failure is the error's class and errno.
+    """Maps a key to its last failure and the time of that failure in monotonic seconds. A success removes the
+    key. The cause of a failure is the error's class and errno.
     """
 
     def is_new(self, key: Hashable, error: BaseException) -> bool:
