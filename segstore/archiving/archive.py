@@ -174,7 +174,7 @@ class Archive(Running):
     # --- the thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread. Raises IllegalStateError if the system has no more threads."""
+        """Start the thread. Raises IllegalStateError if the system or the interpreter can't start one."""
         self._thread.start()
 
     def run_once(self) -> None:

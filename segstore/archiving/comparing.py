@@ -167,8 +167,8 @@ def _has(files: Files, there: LocalSegment, piece: ArchivedPiece) -> bool:
 def _cut(
     segments: tuple[ArchivedSegment, ...], pieces: tuple[ArchivedPiece, ...], common: int
 ) -> tuple[tuple[ArchivedSegment, ...], int]:
-    """Return the segments that have left the log or end at or below `common`, and the end of the last segment
-    or piece in the log that ends there.
+    """Return (segments that have left the log or end at or below `common`, end of the last segment or piece
+    of the log that ends at or below `common`).
     """
     kept = tuple(each for each in segments if each.until is not None or each.end <= common)
     ends = [each.end for each in kept if each.until is None]

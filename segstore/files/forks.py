@@ -52,9 +52,9 @@ _inherited: LiveSet[Closable] = LiveSet()
 
 
 def close_in_children(opened: Closable) -> None:
-    """Have `opened.close` called in each child process that is forked while `opened` exists. Otherwise a lock
-    or connection of the parent would stay open until the child closes its descriptor, too. A child made by a
-    bare clone(2) keeps the descriptors until it exits or runs another program.
+    """Have `opened.close` called in each child process that is forked while `opened` exists. Otherwise the
+    child would keep the parent's locks and connections alive, because they end only with their last
+    descriptor. A child made by a bare clone(2) keeps the descriptors until it exits or runs another program.
     """
     _inherited.add(opened)
 

@@ -55,7 +55,7 @@ class SparseIndex:
     """Look-ups in entries of two fields. Subclasses define the fields and their order."""
 
     ENTRY: ClassVar[struct.Struct]
-    OFFSET_FIELD: ClassVar[int]  # the slot of the relative offset in an entry, 0 or 1
+    OFFSET_FIELD: ClassVar[int]  # the field with the relative offset: 0 or 1
     SPARE: ClassVar[int] = 0  # entries that `is_full` leaves free
     _slot: ClassVar[Any]  # C's binary search by the first field
     _valid: ClassVar[Any]  # C's count of the valid entries before the first invalid one

@@ -62,8 +62,8 @@ class SealedManifest:
 
     def outcome(self) -> Adoption | None:
         """Return the adoption, or None if it is not finished yet. Raises the errors of `seal`."""
-        # Looked for before the id and the result are read: the writer removes the manifest only after it has
-        # recorded the id or written the result.
+        # The manifest is looked for before the id and the result are read, because the writer removes it only
+        # after it has recorded the id or written the result.
         is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:

@@ -86,7 +86,7 @@ class UnsyncedJoins:
     ) -> None:
         """After a crash, make the segments of all notes durable. Raises OSError."""
         for path in self._folder.temporaries():
-            # A note without its final name is not needed, because its adoption was not finished.
+            # Nothing depends on a note that was not renamed to its final name before the crash.
             if path.endswith(names.JOINED + names.TEMPORARY):
                 self._folder.unlink(path)
         for joined in all_joined(self._folder, self._give_up):
