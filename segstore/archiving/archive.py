@@ -99,8 +99,8 @@ class Archive(Running):
 
     @property
     def error(self) -> Exception | None:
-        """Return the error that has stopped the archive, or else the error of the last tick, or None if the
-        last tick archived all partitions.
+        """Return the error that has stopped the archive, or else the error of the last `Archiver.tick`, or
+        None if that call archived all partitions.
         """
         return self._failed or self._error
 
@@ -209,15 +209,16 @@ class Archive(Running):
             self._drop()
 
     def _pause(self, took: float) -> float:
-        """Return the seconds until the next tick begins."""
+        """Return the seconds until the next call of `Archiver.tick`."""
         interval = self._settings.interval
-        # A record that is appended just after a tick's moment is archived when the next tick ends. This pause
-        # lets the next tick end within the interval, if that tick takes as long as the last one.
+        # A record that is appended just after the moment that a tick archives is in the archive when the next
+        # tick ends. This pause lets the next tick end within the interval, if that tick takes as long as the
+        # last one.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
-        """Tick once. If the tick failed and may be tried again, return the seconds until the next try, else
-        0.
+        """Call `Archiver.tick`. If it failed and may be tried again, return the seconds until the next try,
+        else 0.
         """
         try:
             with os_errors():
@@ -281,7 +282,7 @@ class Archive(Running):
         return self._failed
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the next tick is due, or `wait_archived` asks for one."""
+        """Wait until the next `Archiver.tick` is due, or `wait_archived` asks for it."""
         try:
             take(self._news, seconds)
             while True:

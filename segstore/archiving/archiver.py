@@ -1,10 +1,10 @@
-"""`Archiver`: copies a store into an archive, tick by tick, under one claim, which makes it the archive's
-only writer.
+"""`Archiver`: copies a store into an archive, by calls of `tick`. Its claim makes it the archive's only
+writer.
 
-A tick reads the ends of all logs at one moment, uploads the sealed segments that must be in the archive
-before the commit, and writes one commit with pieces of all logs that have grown. Then the archiver checks
-that its claim is still the highest. A tick's records are in the archive when `tick` returns. In the archive:
-segments, lists, commits and states. On disk: only reads. Threads: one, and those of `Uploads`.
+`tick` reads the ends of all logs at one moment, uploads the sealed segments that must be in the archive
+before the commit, and writes one commit with pieces of all logs that have grown. Then it checks that the
+archiver's claim is still the highest. All records of that moment are in the archive when `tick` returns. In
+the archive: segments, lists, commits and states. On disk: only reads. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ AT_ONCE = 1 << 30
 next commits.
 """
 _LOOK = 10.0
-"""Seconds between two checks of the claims while no commit is written."""
+"""Seconds between two checks of the archiver's claim while no commit is written."""
 _TRIES = 100
 _STARTS = 1000
 
@@ -110,9 +110,9 @@ class Archiver:
         self.is_uncertain = False
         """Whether a write that failed may have made a commit. If so, the archive must be taken over again."""
         self.carried: Moment | None = None
-        """The last moment that was completely archived; None before the first tick."""
+        """The last moment that was completely archived; None before the first `tick`."""
         self.problems: dict[TopicIdPartition, str] = {}
-        """The reasons why partitions are not archived, since the last tick."""
+        """The reasons why partitions are not archived, since the last `tick`."""
         self._unreadable = set[TopicIdPartition]()
 
     def close(self) -> None:
@@ -123,9 +123,9 @@ class Archiver:
     # --- a tick -----------------------------------------------------------------------------------
 
     def tick(self, look: bool = False) -> None:
-        """Archive the store as it is at a moment after the call. A tick that writes no commit checks the
-        claims only if `look` is True, or if the last check is some seconds old. Raises ArchiveFencedError,
-        ArchiveError, WentAnotherWayError, OSError.
+        """Archive the store as it is at a moment after the call. If no commit is written, the archiver's
+        claim is checked only if `look` is True, or if the last check is some seconds old. Raises
+        ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
         """
         self.flights.land(self.partitions)
         for left in reversed(range(_TRIES)):
@@ -244,7 +244,7 @@ class Archiver:
         self._counts.segments += 1
 
     def _begin_later_uploads(self, plans: Iterable[PartitionPlan], time: int) -> None:
-        """Begin the uploads that later ticks do not wait for."""
+        """Begin the uploads that later calls of `tick` do not wait for."""
         for plan in plans:
             for each in plan.later:
                 number = self._number()
@@ -429,7 +429,7 @@ class Archiver:
 
     def _clean(self, moment: Moment) -> None:
         """Delete objects whose grace time is over. If a list of all objects is due, a thread begins it, and a
-        later tick uses it.
+        later call uses it.
         """
         if self._trash.wants_list:
             call = partial(list_all, self._objects, self.state.ways)

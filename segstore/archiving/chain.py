@@ -1,10 +1,11 @@
 """`read_state`: finds the newest state of an archive, or its state at a time, from claims, states and
 commits.
 
-The newest state belongs to the highest claim that has a `.state` object. It is read from the newest `.state`
-of that claim, and then the later commits are applied to it one by one. A commit that is not listed yet is
-found by its name, which has the next sequence number. If the store has lost records that were archived, the
-archive's content before that loss is in the commits of another claim (`Way`).
+An archiver that takes an archive over writes a claim, higher than all others. The newest state belongs to the
+highest claim that has a `.state` object. It is read from the newest `.state` of that claim, and then the
+later commits are applied to it one by one. A commit that is not listed yet is found by its name, which has
+the next sequence number. If the store has lost records that were archived, the archive's content before that
+loss is in the commits of another claim (`Way`).
 
 In the archive: only reads. Threads: any; functions without state.
 """
@@ -45,7 +46,7 @@ class Objects(Protocol):
 
 
 def claims(objects: Objects) -> list[ArchiverClaim]:
-    """Return all claims to an archive, the highest first."""
+    """Return the claims of all archivers to an archive, the highest first."""
     found = filter(None, map(parse_claim_object, objects.list(CLAIMS)))
     return sorted(found, reverse=True)
 
@@ -64,7 +65,7 @@ def read_header(objects: Objects, name: CommitName) -> tuple[dict[str, Any], int
 
 def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
     """Return the newest state of an archive. If the archive has diverged since `time` (ms), return the newest
-    state of the claim that was valid at that time. Raises ArchiveError if there is no archive,
+    state that the archiver of that time has written. Raises ArchiveError if there is no archive,
     CorruptArchiveError, UnsupportedFormatError.
     """
     state = newest_state(objects)
@@ -85,9 +86,9 @@ def newest_state(objects: Objects) -> ArchiveState | None:
 
 
 def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
-    """Return the newest state of an archive. If the claim of `state` is still the highest, and the commits
-    after `state` exist, they are applied to `state`. Otherwise the newest state is read anew. Raises the
-    errors of `read_state`.
+    """Return the newest state of an archive. If no other archiver has taken the archive over since `state`,
+    and the commits after `state` exist, they are applied to `state`. Otherwise the newest state is read anew.
+    Raises the errors of `read_state`.
     """
     highest = claims(objects)
     if not highest or highest[0] != state.name.claim:
@@ -102,7 +103,7 @@ def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
 
 
 def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
-    """Return the newest state of a claim, or None if it has no state yet."""
+    """Return the newest state that the archiver with a claim has written, or None if it has written none."""
     listed = objects.list(commits_of(claim))
     found = [name for name in map(parse_commit, listed) if name is not None]
     states = sorted(name for name in found if name.suffix == STATE)

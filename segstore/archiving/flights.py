@@ -1,4 +1,4 @@
-"""`UploadsUnderWay`: uploads of segments that run beside the ticks of an archiver.
+"""`UploadsUnderWay`: uploads of segments that run while the archiver goes on.
 
 In the archive: segments. No list names a segment before its upload is complete. Threads: the archiver's, and
 those of `Uploads`.
@@ -50,8 +50,8 @@ class UploadsUnderWay:
         self._uploads.begin(number, call, self._ended)
 
     def land(self, partitions: Mapping[TopicIdPartition, PartitionArchive]) -> None:
-        """Add the completed uploads to their partitions. A failed upload begins again at a later tick. Raises
-        an upload's error if it is neither a SegstoreError nor an OSError.
+        """Add the completed uploads to their partitions. A failed upload begins again at a later
+        `Archiver.tick`. Raises an upload's error if it is neither a SegstoreError nor an OSError.
         """
         while True:
             try:

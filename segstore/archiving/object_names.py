@@ -2,7 +2,7 @@
 
 ```
 claims/<epoch, 10 digits>-<nonce, 16 hex digits>        the claim of an archiver to be the only writer
-commits/<claim>/<sequence, 20 digits>.commit            a tick's changes, with pieces of tails
+commits/<claim>/<sequence, 20 digits>.commit            the changes since the last commit, with pieces of logs
 commits/<claim>/<sequence, 20 digits>.state             the whole state of the archive
 topics/<topic>/<topic id>/<partition>/
     <base offset, 20 digits>.<upload>.log               a sealed segment; its indexes have other suffixes

@@ -1,4 +1,4 @@
-"""`plan_partition`: plans a tick's work for a partition, from the list of its segments.
+"""`plan_partition`: plans the work of one `Archiver.tick` for a partition, from the list of its segments.
 
 No log is read, and nothing is on disk. Threads: any; values and functions without state.
 """
@@ -32,9 +32,9 @@ class SegmentRead(NamedTuple):
 
 
 class PartitionPlan(NamedTuple):
-    """A tick's work for a partition. `lost` are pieces whose file has left the log. `first` are the segments
-    to upload before the commit. `later` are the segments whose upload begins after the commit; later ticks do
-    not wait for it.
+    """The work of one `Archiver.tick` for a partition. `lost` are pieces whose file has left the log. `first`
+    are the segments to upload before the commit. `later` are the segments whose upload begins after the
+    commit; no later tick waits for it.
     """
 
     key: TopicIdPartition

@@ -1,11 +1,11 @@
 """`Trash`: objects of an archive that are no longer needed, until they are deleted.
 
 An object is deleted when it has not been needed for the grace time, so that a reader of an older state still
-finds it. The claims are checked before each delete, because another archiver may have taken over, and may
-need objects of an older state. A list of all objects, at the start and once a day, finds the objects that
-killed archivers left. Objects that an earlier history of the archive (`Way`) needs stay. Until these objects
-are known, only objects of this claim are deleted, which no earlier history can name. In the archive: only
-deletes. Threads: the archiver's.
+finds it. Before each delete the archiver checks that it is still the writer, because another archiver may
+have taken over, and may need objects of an older state. A list of all objects, at the start and once a day,
+finds the objects that killed archivers left. Objects that an earlier history of the archive (`Way`) needs
+stay. Until these objects are known, only objects that this archiver has written are deleted, which no earlier
+history can name. In the archive: only deletes. Threads: the archiver's.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[s
 
 
 def own_objects(claim: ArchiverClaim, state: ArchiveState, last_state: CommitName) -> set[str]:
-    """Return the names of the claim's own object, of its last state, and of the commits after that state."""
+    """Return the names of the object by which an archiver claims the archive, of its last state, and of the
+    commits after that state.
+    """
     names = {
         str(CommitName(claim, number, COMMIT))
         for number in range(last_state.sequence, state.name.sequence + 1)

@@ -82,8 +82,8 @@ def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
 
 
 def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: int) -> int:
-    """Return the slot of the first segment that may not be compacted: the active segment, the segment with
-    the last stable offset, or the first dirty segment with a record that is younger than
+    """Return the index in `view.segments` of the first segment that may not be compacted: the active segment,
+    the segment with the last stable offset, or the first dirty segment with a record that is younger than
     min.compaction.lag.ms.
     """
     stable = view.stable_offset if view.stable_offset >= 0 else view.end_offset
@@ -97,7 +97,7 @@ def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: i
 
 
 def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> bool:
-    """Return whether a sealed segment at slot `begin` or later has a first record that is older than
+    """Return whether the first record of a sealed segment from `view.segments[begin]` on is older than
     max.compaction.lag.ms.
     """
     before = now_ms - config.max_compaction_lag_ms

@@ -144,8 +144,8 @@ class CleanerStats:
 
 class Rewriter:
     """Rewrites the segments of one pass. The offset map decides which records stay, and the policy which
-    batches. `new_horizon_ms` is the delete horizon that tombstones and spent markers get, in ms since the
-    epoch.
+    batches. `new_horizon_ms` is the delete horizon that tombstones get, and markers whose transaction has no
+    batches any more, in ms since the epoch.
     """
 
     def __init__(self, offsets: OffsetMap, policy: Policy, now_ms: int, new_horizon_ms: int) -> None:
@@ -168,8 +168,8 @@ class Rewriter:
                 output.add(data, batches)
 
     def _pass_plain(self, segment: Segment, output: Output, chunk: int, throttle: Throttler) -> int:
-        """Rewrite the plain batches at the beginning of a segment, unless the topic's codec compresses them.
-        Return the position after these batches.
+        """Rewrite the plain batches (uncompressed, and not of a transaction) at the beginning of a segment,
+        unless the topic's codec compresses them. Return the position after these batches.
         """
         if self._policy.compresses:
             return 0

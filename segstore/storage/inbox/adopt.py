@@ -1,12 +1,12 @@
 """Adopts one sealed manifest in a store without replicas: all of its records are appended once, or none is.
 
 1. The id is looked up. If it was adopted, it is not adopted again, and other records under the id are
-   refused. Topics, partitions and every staged file are checked. Small files are gathered. Large files get
-   the offsets that the partition would assign now. The gathered and the large files are synced, and so are
-   the records that the partitions have already. Appends go on during this step.
-2. The append tokens of the partitions are taken, in order of their directories. The intent, which has the end
-   of each log, is written and synced. A note (`joined`) of the segments that are joined from small files is
-   written and synced, too.
+   refused. Topics, partitions and every staged file are checked. Small files are joined. Large files get the
+   offsets that the partition would assign now. The joined and the large files are synced, and so are the
+   records that the partitions have already. Appends go on during this step.
+2. The append tokens (the locks of the partitions' appends) are taken, in order of their directories. The
+   intent, which has the end of each log, is written and synced. A note (`joined`) of the segments that are
+   joined from small files is written and synced, too.
 3. The batches are appended to the logs.
 4. The logs are synced, except for joined segments: recovery can join them again, because the staged files
    that the note names are on disk.

@@ -1,4 +1,5 @@
-"""`.segstore/adopted` and its second copy `adopted.copy`: the ids of adopted manifests, with their offsets.
+"""`.segstore/adopted` and its second copy `adopted.copy`: the ids of adopted manifests, with the offsets of
+their records.
 
 A line has a CRC and {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, with "others" unless it
 is 0, and "source" unless it is empty. Lines are appended and synced. The file is rewritten without expired

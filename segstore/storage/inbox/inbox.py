@@ -126,8 +126,8 @@ class Inbox:
         self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
         self.folder = Folder(context.files, context.root, context.tell)
         self.folder.prepare()
-        # A failure that each look at the inbox meets again is reported once. The key is a stem if a manifest
-        # can't be adopted now, (stem,) if a manifest is refused, or "left-overs" or "looking".
+        # A failure that each `_look` meets again is reported once. The key is a stem if a manifest can't be
+        # adopted now, (stem,) if a manifest is refused, or "left-overs" or "looking".
         self._reported = ReportedFailures()
         self._make_way(root_names)
         self._ids = AdoptedIds(
@@ -152,7 +152,7 @@ class Inbox:
         self._thread: Background | None = None
         self._ended = Latch()
         self._ending: float | None = None  # seconds that a close waits for the thread; None: no limit
-        self._looked = Latch()  # opened after the first look at the waiting manifests
+        self._looked = Latch()  # opened after the first `_look`
         self._failed: BaseException | None = None
         self._watch: RenameWatch | None = None
 
@@ -213,7 +213,7 @@ class Inbox:
         try:
             manifest = read_manifest(self.folder, stem)
         except (StagedFilesError, FileNotFoundError):
-            return  # a damaged manifest is refused at the next look; a missing one is never adopted
+            return  # `_look` refuses a damaged manifest; a missing one is never adopted
         if self._ids.find(manifest.id) is None:
             reason = (
                 f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
@@ -247,7 +247,7 @@ class Inbox:
     def begin(self) -> None:
         """Adopt the waiting manifests, and from now on each new one. Raises OSError."""
         self.folder.remove_gathered()
-        # The watch begins before the first look, so that a manifest that is sealed during the look is
+        # The watch begins before the first `_look`, so that a manifest that is sealed during the call is
         # noticed.
         self._watch = RenameWatch(self.folder.sealed)
         for stem in self.folder.of_kind(names.INTENT):
@@ -306,7 +306,7 @@ class Inbox:
         """Adopt all sealed manifests, in order.
 
         A manifest that can't be adopted is reported, and the next ones are adopted. After an error of the
-        disk the manifest, and later manifests for the same partitions, stay for the next look.
+        disk the manifest, and later manifests for the same partitions, are left for the next call.
         """
         stuck: set[Key] = set()
         with self._lock:
@@ -318,7 +318,7 @@ class Inbox:
                     if self._reported.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
                 except (SegstoreError, OSError) as error:
-                    if self._reported.is_new(stem, error):  # log once: each look tries the manifest again
+                    if self._reported.is_new(stem, error):  # log once: each call tries the manifest again
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self.folder, stem, error)
                     self._wake_sealers()
@@ -386,7 +386,8 @@ class Inbox:
 
     def _clear(self, manifest: Manifest) -> None:
         """Remove intent, staged files and manifest of an adopted id (step 7 of `adopt`), but keep the staged
-        files from which unsynced segments were joined. Raises OSError; the next look tries the removal again.
+        files from which unsynced segments were joined. Raises OSError; the next `adopt_all` tries the removal
+        again.
         """
         # The intent is removed first: sealers wait for that, and the records are visible already.
         self.folder.unlink(self.folder.intent(manifest.stem))

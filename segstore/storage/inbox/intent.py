@@ -1,4 +1,5 @@
-"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: the ends of the logs before the adoption.
+"""The intent of an adoption (an append of staged files), `.segstore/inbox/<stem>.intent`: the ends of the
+logs before the adoption.
 
 It is one line with a CRC: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}.
 Of each partition, `segment` and `position` are the base offset and the size of the last segment, and `offset`

@@ -1,5 +1,5 @@
-"""Notes, `.segstore/inbox/<stem>.joined`, of segments that an adoption has joined from staged files without a
-sync.
+"""Notes, `.segstore/inbox/<stem>.joined`, of segments that an adoption (an append of staged files) has joined
+without a sync.
 
 A note is one line with a CRC: {"version", "id", "durable", "segments": [[topic, topic id, partition, base
 offset, leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded.

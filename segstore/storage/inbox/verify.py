@@ -1,4 +1,5 @@
-"""Verifies a staged file before it is adopted: every CRC, every offset, and the numbers in its manifest.
+"""Verifies a staged file before the store adopts (appends) it: every CRC, every offset, and the numbers in
+its manifest.
 
 If the file was not changed since its sync, and the machine was not restarted since then, only the headers are
 read, because the stager has computed the CRCs of these bytes, and the bytes are on disk. Keys are checked if
