@@ -61,7 +61,7 @@ def unpack_header(data: bytes, where: str) -> dict[str, Any]:
 
 
 def parse_object(data: bytes, where: str) -> dict[str, Any]:
-    """Return a JSON object. Raises CorruptArchiveError, which names `where`."""
+    """Return the JSON object in `data`. Raises CorruptArchiveError, which names `where`."""
     try:
         held = parse_json(data)
     except (ValueError, json.JSONDecodeError) as error:

@@ -1,7 +1,7 @@
 """`LogWindows`: reads extents of an archived log in windows of whole batches. The next window is read while
 the caller decodes the last one.
 
-In the archive: only reads, of ranges of objects. Threads: one calls; a thread of `LogWindows` reads ahead. A
+In the archive: only reads, of ranges of objects. Threads: one uses it; a thread of its own reads ahead. A
 window does not change.
 """
 

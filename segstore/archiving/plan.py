@@ -123,8 +123,8 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
 def _joined(
     segments: list[ArchivedSegment], kept: Collection[ArchivedSegment], begin: int
 ) -> list[ArchivedSegment]:
-    """Leave out the uploaded segments after a gap, because the offsets in the gap are still in pieces. `kept`
-    are segments that always stay.
+    """Return `segments` without the uploaded segments that follow a gap, because the offsets in the gap are
+    still in pieces. `kept` are segments that always stay.
     """
     found, old = list[ArchivedSegment](), {_offsets(each) for each in kept}
     for each in segments:

@@ -182,8 +182,8 @@ def clean(
 
     `advanced` is called after each pass with the offset for the cleaner's checkpoint. `swapped` is called
     with the counts of each replaced group of segments. `flushed` is called before each pass, and must make
-    the recovery point durable, because recovery accepts the gaps that compaction leaves only below that
-    point. Raises CorruptRecordError, StorageError, OSError: no record is lost then, and finished groups stay
+    the recovery point durable: compaction leaves offset gaps, and only below that point recovery accepts
+    gaps. Raises CorruptRecordError, StorageError, OSError: no record is lost then, and finished groups stay
     compacted.
     """
     check_settled(partition)

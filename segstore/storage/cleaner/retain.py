@@ -87,7 +87,8 @@ class Decided:
 
     def __init__(self, aborted: Aborted, now_ms: int) -> None:
         self._aborted, self._now = aborted, now_ms
-        # The ids of producers that have an open transaction, of which at least one batch was met.
+        # The ids of producers with an open transaction that has a batch in the cleaned part, up to the
+        # present batch.
         self._met: set[int] = set()
         self.kept: list[AbortedTxn] = []
         """The entries of a new .txnindex: the aborted transactions that still have batches, in order of their

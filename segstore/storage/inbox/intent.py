@@ -94,8 +94,8 @@ def undo(
 
 def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     """Remove the segments after the end `place`, and the bytes after its position."""
-    # Segments are unlinked, not truncated: they may be hard links to staged files, which are needed for the
-    # next adoption.
+    # Segments are unlinked, not truncated: they may be hard links to staged files, which the manifest's next
+    # adoption needs.
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
         removed = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
         for suffix in sorted(removed):
