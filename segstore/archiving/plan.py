@@ -17,7 +17,9 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment as LocalSegment
 
 MOST_IN_PIECES = 64 << 20
-"""If a partition has more bytes in pieces, its sealed segments are uploaded before the commit."""
+"""If the archive lacks more bytes of a partition than this, sealed segments are uploaded before the commit,
+and not copied into pieces.
+"""
 
 Ready = Mapping[tuple[int, Source], ArchivedSegment]
 """Segments that are archived as a whole, by base offset and source."""
