@@ -112,7 +112,7 @@ class StoreContext:
         )
         self.mended: list[Repaired] = []
 
-    def tell(self, path: str, message: str, done: str) -> None:
+    def report(self, path: str, message: str, done: str) -> None:
         """Report a damaged file at `path`: log `message` and the repair `done`, and add them to
         `Store.mended`.
         """
@@ -132,7 +132,7 @@ class StoreContext:
                 raise
             log.warning("%s: %s; there is no room to make it anew from %s", path, message, source)
         else:
-            self.tell(path, message, f"made anew from {source}{aside}")
+            self.report(path, message, f"made anew from {source}{aside}")
 
     def make_way(self, path: str) -> str:
         """If a directory or special file is at the path of a file or of its temporary file, move it to the

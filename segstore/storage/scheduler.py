@@ -73,14 +73,14 @@ class Scheduler:
         """Run `task` after `seconds`, and again `seconds` after each run has ended. A failure is logged again
         only if its cause changes, or the task has succeeded since.
         """
-        told = ReportedFailures()
+        reported = ReportedFailures()
 
         def again() -> None:
             try:
                 task()
-                told.over(task)
+                reported.over(task)
             except Exception as error:
-                if told.is_new(task, error):
+                if reported.is_new(task, error):
                     raise
             finally:
                 self.after(seconds, again)

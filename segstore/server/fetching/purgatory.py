@@ -157,7 +157,7 @@ class Purgatory:
         self._is_notified = False
         """Whether every publication calls `_published`; otherwise the watch sleeps in `Store.wait`."""
         if isinstance(side := node.store.engine, StoreWriter):
-            side.tell_of_publications(self._published)
+            side.call_after_publications(self._published)
 
     def __len__(self) -> int:
         return len(self._parked) + len(self._standing)
@@ -309,4 +309,4 @@ class Purgatory:
                 standing.timer.cancel()
         self._standing.clear()
         if isinstance(side := self._store.engine, StoreWriter):
-            side.tell_no_more(self._published)
+            side.stop_calling(self._published)

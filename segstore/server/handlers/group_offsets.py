@@ -63,7 +63,7 @@ def offset_commit(node: Node, request: Request) -> Later:
     return coordinated(node, request, run, lambda code: _committed(topics, dict.fromkeys(offsets, code)))
 
 
-def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, tells_group: bool) -> Codes:
+def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, names_group: bool) -> Codes:
     """Return `codes`; if the request has a generation, and its group does not exist, UNKNOWN_MEMBER_ID is
     replaced in them.
 
@@ -74,7 +74,7 @@ def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, tel
         return codes
     if shared(store, GroupCoordinator).exists(member.group_id or ""):
         return codes
-    wrong = Code.GROUP_ID_NOT_FOUND if tells_group else Code.ILLEGAL_GENERATION
+    wrong = Code.GROUP_ID_NOT_FOUND if names_group else Code.ILLEGAL_GENERATION
     return {at: wrong if code is Code.UNKNOWN_MEMBER_ID else code for at, code in codes.items()}
 
 

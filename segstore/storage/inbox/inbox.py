@@ -124,7 +124,7 @@ class Inbox:
     ) -> None:
         """Prepare the inbox's directories, and read the adopted ids. Raises OSError."""
         self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
-        self.folder = Folder(context.files, context.root, context.tell)
+        self.folder = Folder(context.files, context.root, context.report)
         self.folder.prepare()
         # A failure that each `_look` meets again is reported once. The key is a stem if a manifest can't be
         # adopted now, (stem,) if a manifest is refused, or "left-overs" or "looking".
@@ -137,8 +137,8 @@ class Inbox:
             config.inbox_ids_retention_count,
         )
         for wrong in self._ids.wrong:
-            context.tell(*wrong)
-        self._unsynced = UnsyncedJoins(self.folder, context.tell, partition)
+            context.report(*wrong)
+        self._unsynced = UnsyncedJoins(self.folder, context.report, partition)
         self._adopter: Adopts = Adopter(
             self.folder,
             self._ids,
@@ -168,7 +168,7 @@ class Inbox:
                 path = f"{self.folder.ours}/{name}"
                 aside = self._context.make_way(path)
                 if aside:
-                    self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
+                    self._context.report(path, "not a regular file", f"made anew from the other copy{aside}")
 
     def join_again(self, durable_below: Callable[[TopicInfo, int], int]) -> None:
         """After a crash, join the segments again that were joined and not synced, durably, before partitions
@@ -209,7 +209,7 @@ class Inbox:
         # not adopted again.
         path = self.folder.intent(stem)
         put_aside(self.folder, stem, path)
-        self._context.tell(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
+        self._context.report(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
         try:
             manifest = read_manifest(self.folder, stem)
         except (StagedFilesError, FileNotFoundError):
@@ -405,7 +405,7 @@ class Inbox:
         if self._reported.is_new((stem,), error):  # log once, even if the manifest can't be moved
             if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
-                self._context.tell(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
+                self._context.report(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
             else:
                 log.warning("%s is refused: %s", stem, error)
         write_result(self.folder, stem, error)

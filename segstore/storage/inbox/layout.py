@@ -7,7 +7,7 @@
     inbox/<stem>.joined               the staged files of an adoption's unsynced joined segments
     inbox/<stem>.result               the error of an adoption, for the sealer
     inbox/gathered/                   joined files and index files of an adoption that is under way
-    inbox/topics/<topic>.json         topic settings for stagers, in a replicated store (`told_topics`)
+    inbox/topics/<topic>.json         topic settings for stagers, in a replicated store (`topic_files`)
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
 Threads and processes: any. Each file is written by one process. A file that another process has removed is
@@ -38,11 +38,11 @@ def _warn(path: str, message: str, done: str) -> None:
 
 class Folder:
     """The inbox of the store at `root`. If a directory or special file is in the place of a regular file,
-    `tell` (`Context.tell`) is called with (path, damage, repair).
+    `report` (`Context.report`) is called with (path, damage, repair).
     """
 
-    def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
-        self.files, self.root, self._tell = files, root, tell
+    def __init__(self, files: Files, root: str, report: Callable[[str, str, str], None] = _warn) -> None:
+        self.files, self.root, self._report = files, root, report
         self.ours = names.below(root, names.OURS)
         self.path = f"{self.ours}/{names.INBOX}"
         self.sealed = f"{self.path}/{names.SEALED}"
@@ -148,7 +148,7 @@ class Folder:
         except (IsADirectoryError, PermissionError):
             if self.files.is_symlink(path) or not self.files.is_directory(path):
                 raise
-            self._tell(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
+            self._report(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
         """Remove staged files. Then remove the directory of each of their stagers if it is empty, and the

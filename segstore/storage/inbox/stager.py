@@ -34,7 +34,7 @@ from segstore.records.encoded import checked
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import Staged, StagedFile
-from segstore.storage.inbox.told_topics import StagersTopics
+from segstore.storage.inbox.topic_files import StagersTopics
 from segstore.storage.log.append import encode_columns, table_columns
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.directory_safety import kept_mode

@@ -32,16 +32,16 @@ log = Logger("segstore")
 
 class UnsyncedJoins:
     """The joined segments that must still be synced. `partition(topic, number)` is the store's method;
-    `tell` reports damage, as in `Folder`.
+    `report` reports damage, as in `Folder`.
     """
 
     def __init__(
         self,
         folder: Folder,
-        tell: Callable[[str, str, str], None],
+        report: Callable[[str, str, str], None],
         partition: Callable[[str, int], Partition],
     ) -> None:
-        self._folder, self._tell, self._partition = folder, tell, partition
+        self._folder, self._report, self._partition = folder, report, partition
         self._joined: dict[str, JoinNote] = {}  # by stem
         self._reported = ReportedFailures()
 
@@ -108,4 +108,4 @@ class UnsyncedJoins:
         """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)
-        self._tell(path, error.reason, f"moved to {os.path.join(self._folder.quarantine, stem)}")
+        self._report(path, error.reason, f"moved to {os.path.join(self._folder.quarantine, stem)}")

@@ -27,7 +27,9 @@ _FORM = ".json"
 _MOST_BYTES = 1 << 24
 
 
-def tell_topics(folder: Folder, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
+def write_topic_files(
+    folder: Folder, topics: Mapping[str, TopicInfo], changed: Collection[str] | None
+) -> None:
     """Write the file of each topic in `changed` (None: of each topic), or remove it if `topics` lacks the
     topic. Raises OSError.
     """
