@@ -3,14 +3,14 @@
 | noun | file |
 |---|---|
 | names of objects | object_names.py |
-| a segment, a piece of a tail | pieces.py |
+| a segment, a piece of a segment | pieces.py |
 | the list of a partition's segments | segment_list.py |
 | commits and states | commit_format.py, state.py |
 | the search for the newest state | chain.py |
 | objects in a file system of pyarrow | remote.py, file_systems.py, archive_uri.py, retries.py |
-| the claim of the writing archiver | claim.py, taking_over.py |
+| the claim of an archiver to be the only writer | claim.py, taking_over.py |
 | the store at one moment | moment.py, changed.py |
-| the content of a tick | plan.py, stretches.py, draft.py, merging.py, committing.py |
+| a tick (one round of the archiver) | plan.py, stretches.py, draft.py, merging.py, committing.py |
 | uploads of segments | uploads.py, flights.py, salvage.py |
 | the comparison with the store's log | comparing.py |
 | deletion from the archive | retention.py, trash.py |

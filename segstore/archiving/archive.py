@@ -1,7 +1,7 @@
 """`archive`: keeps a copy of a store's log in any file system of pyarrow.fs, some seconds behind the store.
 
-Nothing is on disk here; `archiver` writes the archive. Threads: any; an archive has one that ticks, and some
-for uploads.
+Nothing is on disk here; `archiver` writes the archive. Threads: any. An archive has a thread that calls
+`Archiver.tick` at intervals, and some threads for uploads.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _ENDING = 30.0
 _BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
 _ONCE_TRIES = 3
 _AIMED_AT = 0.75
-"""The part of the interval after which records should be archived. The remaining quarter is for ticks that
-take longer.
+"""Ticks begin early enough that records are archived after this part of the interval. The remaining quarter
+is for ticks that take longer.
 """
 
 
@@ -69,8 +69,8 @@ class Archive(Running):
         settings: ArchiveSettings,
         beside: Store | None = None,
     ) -> None:
-        """`store` is open "r", and is closed with the archive; `beside` is another store or None; its metrics
-        then include the metrics of the archive.
+        """`store` is open "r", and is closed with the archive. If another store is given, `beside`, its
+        metrics include the archive's metrics.
         """
         super().__init__(Latch())
         self._store, self._settings, self._pid = store, settings, os.getpid()
@@ -99,8 +99,8 @@ class Archive(Running):
 
     @property
     def error(self) -> Exception | None:
-        """Return the error that has stopped the archive, or else the error of the last tick, or None if the
-        last tick archived all partitions.
+        """Return the error that has stopped the archive, or else the error of the last `Archiver.tick`, or
+        None if that call archived all partitions.
         """
         return self._failed or self._error
 
@@ -113,7 +113,7 @@ class Archive(Running):
 
     def wait_archived(self, timeout_ms: float | None = None) -> bool:
         """Wait until the archive has all records that were below the high watermarks when this method was
-        called, and return True. Return False if that takes longer than `timeout_ms`.
+        called, and return True. Return False after `timeout_ms`.
 
         Raises ArchiveFencedError or another error that has stopped the archive; StoreClosedError if the
         archive is closed.
@@ -174,7 +174,7 @@ class Archive(Running):
     # --- the thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread. Raises IllegalStateError."""
+        """Start the thread. Raises IllegalStateError if the system or the interpreter can't start one."""
         self._thread.start()
 
     def run_once(self) -> None:
@@ -209,14 +209,15 @@ class Archive(Running):
             self._drop()
 
     def _pause(self, took: float) -> float:
-        """Return the seconds until the next tick begins."""
+        """Return the seconds until the next call of `Archiver.tick`."""
         interval = self._settings.interval
-        # A record that is appended just after a tick's moment is archived when the next tick ends. With this
-        # pause that end comes within the interval, if the next tick takes as long as the last one.
+        # A record that is appended just after the moment that a tick archives is in the archive when the next
+        # tick ends. This pause lets the next tick end within the interval, if that tick takes as long as the
+        # last one.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
-        """Tick once. Return the seconds until the next try if the tick failed and may be tried again,
+        """Call `Archiver.tick`. If it failed and may be tried again, return the seconds until the next try,
         else 0.
         """
         try:
@@ -281,7 +282,7 @@ class Archive(Running):
         return self._failed
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the next tick is due, or `wait_archived` asks for one."""
+        """Wait until the next `Archiver.tick` is due, or `wait_archived` asks for it."""
         try:
             take(self._news, seconds)
             while True:
@@ -316,8 +317,8 @@ def archive(
     The archive keeps records that the store's retention deletes: for `retention_ms` by their timestamps, or
     until a partition has more than `retention_bytes`; -1 keeps them for ever. Deleted topics stay for
     `retention_ms`, segments that compaction has replaced for `replaced_retention_ms`. Objects that are no
-    longer needed are deleted after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of
-    pyarrow.fs, is used instead of the URI's file system.
+    longer needed are deleted after `grace_ms`. At most `uploads` segments are uploaded at the same time.
+    `filesystem`, of pyarrow.fs, is used instead of the URI's file system.
 
     Raises InvalidArgumentError, InvalidTypeError, StorageError. Later errors of the archive are in
     `Archive.error`.
@@ -340,8 +341,8 @@ def opened(
     settings: ArchiveSettings,
     filesystem: FileSystem | None = None,
 ) -> Archive:
-    """Return an archive whose thread is not started, so `run_once` may be called. Arguments and errors as
-    `archive`.
+    """Return an archive whose thread is not started, so that `run_once` may be called. Arguments and errors
+    are those of `archive`.
     """
     check_apart("archive()")
     if isinstance(store, ReplicatedStore):

@@ -14,7 +14,7 @@ from segstore.operating.operated import Operated, Reasons
 
 def begin_http(address: str, running: Archive) -> str:
     """Serve an archive's state at an address until the archive is closed, and return "HOST:PORT". The
-    endpoint reports ready while the archive's last tick archived all partitions. Raises the errors of
+    endpoint reports ready if the archiver's last run has archived all partitions. Raises the errors of
     `HttpEndpoint`, and StoreClosedError.
     """
     store = running._store

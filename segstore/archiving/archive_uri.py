@@ -19,15 +19,17 @@ SHOWN = frozenset(
         *("buffer_size", "default_block_size", "enable_tls", "project_id", "smart_defaults"),
     }
 )
-"""The values of a query that are shown; any other value may be a secret."""
+"""The parameters of a query whose values are shown. The value of any other parameter may be a secret."""
 HIDDEN = "***"
 S3 = "s3"
 _USERS = ("abfs", "abfss", "hdfs", "viewfs")
-"""Schemes that have a container or a user before the @, which are no secret."""
+"""Schemes that have a container or a user before the @, which is no secret."""
 
 
 class _UriParts(NamedTuple):
-    """Parts of a URI, still quoted; `user` may have a password, `place` is host and path."""
+    """Parts of a URI, percent-encoded as in the URI. `user` may have a password, and `place` is host and
+    path.
+    """
 
     scheme: str
     user: str
@@ -53,7 +55,7 @@ def redacted(uri: str) -> str:
 
 
 def _parts(uri: str) -> _UriParts:
-    """Return the parts of a URI, in which a "/" or "?" of a password may be unquoted."""
+    """Return the parts of a URI. A "/" or "?" in its password need not be percent-encoded."""
     scheme, _, rest = uri.partition("://")
     first = re.split("[/?]", rest, maxsplit=1)[0]
     user = ""
@@ -78,7 +80,7 @@ def without_secrets(text: str, uri: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """Return the values that `redacted` hides, both quoted and unquoted."""
+    """Return the values that `redacted` hides, each percent-encoded and decoded."""
     if not is_uri(uri):
         return set()
     parts = _parts(uri)

@@ -37,16 +37,16 @@ T = TypeVar("T")
 PLAIN_TIMES, PLAIN_LEAST = 16, 64 << 20
 """A read ends at PLAIN_TIMES * `max_bytes` of decompressed bytes, but not before PLAIN_LEAST."""
 TRIES = 10
-"""How many times one read may look up the newest state."""
+"""The number of times that one read may look up the newest state."""
 SMALL_PIECE = 4 << 20
-"""Extents of up to this many bytes are read to find the base offset of a batch; for a larger extent its index
-is read.
+"""To find the base offset of a batch, an extent of at most this many bytes is read, and of a larger extent
+only its index.
 """
 
 
 class ArchivedLog(Closing):
     """A partition's log in an archive. `newest` returns the log's contents in the newest state; it may raise
-    UnknownTopicOrPartitionError, ArchiveError. With `read_ahead` a thread reads the next bytes while the
+    UnknownTopicOrPartitionError, ArchiveError. If `read_ahead`, a thread reads the next bytes while the
     caller uses the bytes that were read before.
     """
 
@@ -97,11 +97,13 @@ class ArchivedLog(Closing):
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch of the log, or -1 without one."""
+        """Return the latest leader epoch of the log, or -1 if it has none."""
         return self.contents.epoch
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """Return an offset with the leader epoch of the record before it, or -1 if that is not known."""
+        """Return an offset with the leader epoch of the record before it, or with epoch -1 if that epoch is
+        not known.
+        """
         return self.contents.position(offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
@@ -123,7 +125,8 @@ class ArchivedLog(Closing):
         below: int = MAX_OFFSET,
     ) -> Records:
         """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
-        one batch if there is any, as `PartitionLog.read`.
+        one batch if there is any, as `PartitionLog.read`. If `times` are given, only records with timestamps
+        (ms) from the first to the second of them are returned.
 
         The result may end earlier, for example at the end of an object. CRCs are always checked. The caller
         stops at offset `below`, so little of an object is read beyond that offset.
@@ -136,8 +139,8 @@ class ArchivedLog(Closing):
         return self._renewing(lambda: self._read(offset, max_bytes, committed, times, below))
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later, or None if no
-        record has. Raises the errors of `read`.
+        """Return the offset of the first record with a timestamp (ms) of `timestamp_ms` or later, or None if
+        there is no such record. Raises the errors of `read`.
         """
         return self._renewing(lambda: self._offset_for_time(max(timestamp_ms, -1)))
 
@@ -200,8 +203,9 @@ class ArchivedLog(Closing):
         return empty_records(offset)
 
     def _span(self, window: BatchWindow, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
-        """Return the range (first, last) of a window's batches for a read. The range ends at a gap that
-        compaction can't have made. Raises CorruptRecordError if such a gap, or damage, is at `offset`.
+        """Return the batches of a window for a read, as the range from `first` on, below `last`. The range
+        ends at a gap that compaction can't have made. Raises CorruptRecordError if such a gap, or damage, is
+        at `offset`.
         """
         batches = window.batches
         first = int(np.searchsorted(batches["last_offset"], offset))
@@ -261,7 +265,9 @@ class ArchivedLog(Closing):
     # --- windows --------------------------------------------------------------------------
 
     def _extent(self, offset: int) -> Extent:
-        """Return the extent that has an offset. Raises CorruptArchiveError if there is none."""
+        """Return the extent with an offset, or else the next one. Raises CorruptArchiveError if there is
+        neither.
+        """
         found = self.contents.after(offset)
         if found is None and self.contents.is_part:
             raise ObjectGoneError("")  # the reader then looks up the whole log
@@ -272,7 +278,7 @@ class ArchivedLog(Closing):
         return found
 
     def _window(self, extent: Extent, offset: int, limit: int) -> BatchWindow:
-        """Return the window of an extent that has an offset, or the gap or damage in its place."""
+        """Return the window of `extent` that covers `offset`, by a batch, a gap or damage."""
         window = self._last
         if window is None or window.extent != extent or not window.ask.begin <= offset <= window.end:
             window = self._first(extent, offset, limit)
@@ -282,7 +288,9 @@ class ArchivedLog(Closing):
         return window
 
     def _first(self, extent: Extent, offset: int, limit: int) -> BatchWindow:
-        """Return a window of an extent that begins at or before an offset."""
+        """Return a window of `extent` from which the window with `offset` is reached: it begins at or before
+        `offset`.
+        """
         ask = self._beginning(extent, limit)
         hint = self._hints.position(extent, offset)
         if hint is not None and hint.position < extent.length:
@@ -296,7 +304,7 @@ class ArchivedLog(Closing):
     def _beginning(self, extent: Extent, limit: int) -> Ask:
         size = self._last.ask.size if self._last is not None else 0
         ask = Ask(extent, 0, extent.first, self._hints.end_position(extent, limit))
-        # A log that is read through its extents in order is read in large windows.
+        # If the extents are read in order, the next one begins with a window as large as the last.
         goes_on = self._last is not None and self._last.end == extent.first and self._reads_ahead
         return ask._replace(size=max(ask.size, size)) if goes_on else ask
 
@@ -376,7 +384,7 @@ class ArchivedLog(Closing):
 
 
 def _is_hinted(batch: np.void, last_offset: int) -> bool:
-    """Return whether an entry of the offset index with offset `last_offset` can point to a batch."""
+    """Return whether the offset index may have an entry with offset `last_offset` for a batch."""
     found = int(batch["last_offset"])
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _KnownContents(NamedTuple):
-    """The contents of a log, and the state's entries from which they were made."""
+    """The contents of a log, and the entries of the state from which the contents were made."""
 
     partition: ArchivedPartition
     settings: bytes

@@ -1,9 +1,10 @@
-"""`Archiver`: copies a store into an archive, tick by tick, under one claim.
+"""`Archiver`: copies a store into an archive, by calls of `tick`. Its claim makes it the archive's only
+writer.
 
-A tick reads the ends of all logs at one moment, uploads the sealed segments that must be in the archive
-before the commit, and writes one commit with pieces of all logs that have grown; then the archiver checks
-that its claim is still the highest. A tick's records are in the archive when `tick` returns. In the archive:
-segments, lists, commits and states. On disk files are only read. Threads: one, and those of `Uploads`.
+`tick` reads the ends of all logs at one moment, uploads the sealed segments that must be in the archive
+before the commit, and writes one commit with pieces of all logs that have grown. Then it checks that the
+archiver's claim is still the highest. All records of that moment are in the archive when `tick` returns. In
+the archive: segments, lists, commits and states. On disk: only reads. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ log = Logger("segstore")
 
 COMMITS_A_STATE = 64
 AT_ONCE = 1 << 30
-"""Bytes of segments that are uploaded before a commit; if there are more, several commits carry them."""
+"""At most this many bytes of segments are uploaded before a commit. Further segments are uploaded before the
+next commits.
+"""
 _LOOK = 10.0
-"""Seconds between two checks of the claims while nothing changes."""
+"""Seconds between two checks of the archiver's claim while no commit is written."""
 _TRIES = 100
 _STARTS = 1000
 
@@ -78,8 +81,8 @@ class Archiver:
         again: Callable[[Exception], bool],
         most_at_once: int = AT_ONCE,
     ) -> None:
-        """If a commit could not be written, `again` is called with the error. It waits, and returns whether
-        to try again.
+        """`again` is called with the error if a commit could not be written. `again` waits, and returns
+        whether to try again.
         """
         self._objects, self._moments, self._settings = objects, moments, settings
         self._counts, self._again, self._most = counts, again, most_at_once
@@ -105,11 +108,11 @@ class Archiver:
         if not self.state.ways:
             self._trash.keep(())
         self.is_uncertain = False
-        """Whether a failed write may have made a commit, so that the archive must be taken over again."""
+        """Whether a write that failed may have made a commit. If so, the archive must be taken over again."""
         self.carried: Moment | None = None
-        """The last moment that is completely archived; None before the first tick."""
+        """The last moment that was completely archived; None before the first `tick`."""
         self.problems: dict[TopicIdPartition, str] = {}
-        """The reasons why partitions are not archived, since the last tick."""
+        """The reasons why partitions are not archived, since the last `tick`."""
         self._unreadable = set[TopicIdPartition]()
 
     def close(self) -> None:
@@ -120,9 +123,9 @@ class Archiver:
     # --- a tick -----------------------------------------------------------------------------------
 
     def tick(self, look: bool = False) -> None:
-        """Archive the store as it is at a moment after the call. A tick that writes no commit checks the
-        claims only if `look` is True, or after some seconds without a check. Raises ArchiveFencedError,
-        ArchiveError, WentAnotherWayError, OSError.
+        """Archive the store as it is at a moment after the call. If no commit is written, the archiver's
+        claim is checked only if `look` is True, or if the last check is some seconds old. Raises
+        ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
         """
         self.flights.land(self.partitions)
         for left in reversed(range(_TRIES)):
@@ -187,7 +190,7 @@ class Archiver:
             view = self._moments.view(key)
             self._look_at_epochs(each, ends, had)
         except (StoreClosedError, UnknownTopicOrPartitionError):
-            return None  # just deleted, which the next moment shows
+            return None  # the topic was deleted: the next moment lacks it
         pieces = had.pieces if had is not None else ()
         plan = plan_partition(key, view, ends, each.listed, pieces, each.inodes, each.ready)
         later = (one for one in plan.later if (one.local.base_offset, one.source) not in each.flying)
@@ -214,7 +217,7 @@ class Archiver:
     # --- segments ---------------------------------------------------------------------------------
 
     def _first_of_a_commit(self, first: list[SealedSegment]) -> list[SealedSegment]:
-        """Return the first of these segments, which are uploaded before the next commit: together at most
+        """Return the first segments of `first` that may be uploaded before the next commit: together at most
         `most_at_once` bytes, but at least one segment.
         """
         size = 0
@@ -241,7 +244,7 @@ class Archiver:
         self._counts.segments += 1
 
     def _begin_later_uploads(self, plans: Iterable[PartitionPlan], time: int) -> None:
-        """Begin the uploads that run beside the ticks."""
+        """Begin the uploads that later calls of `tick` do not wait for."""
         for plan in plans:
             for each in plan.later:
                 number = self._number()
@@ -286,7 +289,9 @@ class Archiver:
         return True
 
     def _before(self) -> int:
-        """Return the time (ms) of the last moment with known topics, or 0 if the archive is new."""
+        """Return the time (ms) of the last moment that was archived, or 0 if the archive has no
+        topics yet.
+        """
         if self.carried is not None:
             return self.carried.time
         return self.state.time if self.state.topics else 0
@@ -313,7 +318,7 @@ class Archiver:
         return made
 
     def _next_list(self, plan: PartitionPlan, dropped: frozenset[str], time: int) -> SegmentList | None:
-        """Return the new list of a partition, or None if it does not change."""
+        """Return the new list of a partition, or None if the list does not change."""
         listed, had = self.partitions[plan.key].listed, self.state.partitions.get(plan.key)
         current = current_segments(plan, listed, self.partitions[plan.key].ready)
         segments = retired(listed, current, plan, time)
@@ -334,7 +339,7 @@ class Archiver:
         self.is_uncertain = True
         while True:
             try:
-                self._objects.write(name, body)  # the same bytes, so a repeated write does no harm
+                self._objects.write(name, body)  # may be repeated, because the bytes are the same
                 self._check()
                 break
             except ArchiveFencedError:
@@ -399,7 +404,7 @@ class Archiver:
         self._unreadable = set(now)
 
     def _trash_stale(self, each: PartitionArchive, carried: Carried) -> None:
-        """Move uploads of segments that have left the log into the trash."""
+        """Move the uploads of `ready` whose segments have left the log into the trash."""
         stale = [mark for mark in each.ready if mark not in carried.marks]
         for mark in stale:
             self._trash.add(segment_objects(each.key, each.ready.pop(mark)), self.state.time)
@@ -424,7 +429,7 @@ class Archiver:
 
     def _clean(self, moment: Moment) -> None:
         """Delete objects whose grace time is over. If a list of all objects is due, a thread begins it, and a
-        later tick uses it.
+        later call uses it.
         """
         if self._trash.wants_list:
             call = partial(list_all, self._objects, self.state.ways)
@@ -447,7 +452,7 @@ class Archiver:
         )
 
     def _live(self) -> set[str]:
-        """Return the uploads that are running or are not in a list yet."""
+        """Return the ids of the uploads that are running, or are not in a list yet."""
         ready = {one.upload for each in self.partitions.values() for one in each.ready.values()}
         return ready | self.flights.names
 
@@ -465,7 +470,7 @@ def _starts(
 
 
 def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
-    """Return whether an object belongs to one of these uploads, or to this claim or a higher one."""
+    """Return whether an object belongs to one of `uploads`, or is the claim `claim` or a higher one."""
     claimed = parse_claim_object(name)
     if claimed is not None:
         return claimed >= claim
@@ -476,7 +481,7 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
     """Return whether the archive's end of a partition moves forward by the uploaded segments."""
     if plan.lost:
-        # The commit drops the lost pieces. So all segments that replace them must be uploaded: with only some
-        # of these segments the archive's end would move back.
+        # The commit drops the lost pieces, whose file has left the log. So all segments that replace these
+        # pieces must be uploaded: otherwise the archive's end would move back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -1,10 +1,11 @@
 """`read_state`: finds the newest state of an archive, or its state at a time, from claims, states and
 commits.
 
-The newest state belongs to the highest claim that has a `.state` object. It is read from the newest `.state`
-of that claim, and then the later commits are applied to it one by one. A commit that is not listed yet is
-found by its name, which has the next sequence number. If the archive's log has diverged after a time, its
-content before that time is in the commits of another claim (`Way`).
+An archiver that takes an archive over writes a claim, higher than all others. The newest state belongs to the
+highest claim that has a `.state` object. It is read from the newest `.state` of that claim, and then the
+later commits are applied to it one by one. A commit that is not listed yet is found by its name, which has
+the next sequence number. If the store has lost records that were archived, the archive's content before that
+loss is in the commits of another claim (`Way`).
 
 In the archive: only reads. Threads: any; functions without state.
 """
@@ -29,11 +30,11 @@ from segstore.archiving.state import ArchiveState, state_of
 from segstore.errors import ArchiveError, CorruptArchiveError
 
 FIRST_LOOK = 1 << 16
-"""Bytes of the first read of a header. Most headers are shorter, and need one request."""
+"""Bytes of the first read of a header. Most headers are shorter, so they need one request."""
 
 
 class Objects(Protocol):
-    """The objects of an archive, as a reader uses them: a part of `remote.RemoteFiles`."""
+    """The methods of `remote.RemoteFiles` that a reader of an archive uses."""
 
     uri: str
 
@@ -45,7 +46,7 @@ class Objects(Protocol):
 
 
 def claims(objects: Objects) -> list[ArchiverClaim]:
-    """Return all claims to an archive, the highest first."""
+    """Return the claims of all archivers to an archive, the highest first."""
     found = filter(None, map(parse_claim_object, objects.list(CLAIMS)))
     return sorted(found, reverse=True)
 
@@ -64,7 +65,7 @@ def read_header(objects: Objects, name: CommitName) -> tuple[dict[str, Any], int
 
 def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
     """Return the newest state of an archive. If the archive has diverged since `time` (ms), return the newest
-    state of the claim that was valid at that time. Raises ArchiveError if there is no archive,
+    state that the archiver of that time has written. Raises ArchiveError if there is no archive,
     CorruptArchiveError, UnsupportedFormatError.
     """
     state = newest_state(objects)
@@ -85,9 +86,9 @@ def newest_state(objects: Objects) -> ArchiveState | None:
 
 
 def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
-    """Return the newest state of an archive. If the claim of `state` is still the highest, and its next
-    commits exist, they are applied to `state`; else the newest state is read anew. Raises the errors of
-    `read_state`.
+    """Return the newest state of an archive. If no other archiver has taken the archive over since `state`,
+    and the commits after `state` exist, they are applied to `state`. Otherwise the newest state is read anew.
+    Raises the errors of `read_state`.
     """
     highest = claims(objects)
     if not highest or highest[0] != state.name.claim:
@@ -102,7 +103,7 @@ def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
 
 
 def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
-    """Return the newest state of a claim, or None if it has no state yet."""
+    """Return the newest state that the archiver with a claim has written, or None if it has written none."""
     listed = objects.list(commits_of(claim))
     found = [name for name in map(parse_commit, listed) if name is not None]
     states = sorted(name for name in found if name.suffix == STATE)
@@ -115,7 +116,9 @@ def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
 
 
 def _followed(objects: Objects, name: CommitName, last: int) -> ArchiveState:
-    """Return a state with all later commits applied; commits up to the sequence number `last` must exist."""
+    """Return the state of the `.state` object `name` with all later commits applied. Raises
+    CorruptArchiveError if a commit up to the sequence number `last` is missing.
+    """
     header, pieces_at = read_header(objects, name)
     return _applied(objects, state_of(header, name, pieces_at), last)
 
@@ -139,7 +142,9 @@ def _names_after(name: CommitName) -> Iterator[CommitName]:
 
 
 def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveState:
-    """Return the state of the history (`Way`) that was valid at a time."""
+    """Return the newest state of the claim that had the archive's content at a time: `state`, or that of an
+    earlier history (`Way`).
+    """
     if time is not None:
         for way in state.ways:
             if time < way.until:

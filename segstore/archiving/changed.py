@@ -1,4 +1,4 @@
-"""`changed_topics`, `changed_files`: the entries of a commit for topics and small files.
+"""`changed_topics`, `changed_files`: the topics and small files that a commit must have.
 
 Nothing is on disk. Threads: any; functions without state.
 """
@@ -16,8 +16,8 @@ MOST_VERSIONS = 64
 
 
 def changed_topics(state: ArchiveState, moment: Moment, time: int, before: int) -> list[ArchivedTopic]:
-    """Return the topics that are new since the time `before`, have other partitions or settings, or were
-    deleted.
+    """Return the topics that are new, have other partitions or settings, or were deleted. A new topic was
+    created after the time `before`, and `time` is the time of the change.
     """
     found = []
     for info in moment.topics.values():

@@ -1,7 +1,7 @@
-"""`take_claim` makes an archiver the writer of an archive; `check_claim` checks that the archiver still is
-its writer.
+"""`take_claim` makes an archiver the writer of an archive. `check_claim` checks that it is still the writer.
 
-In the archive: an object below `claims/`, which is never changed. Threads: any; functions without state.
+In the archive: a claim is an object below `claims/`, which is never changed. Threads: any; functions without
+state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segstore.errors import ArchiveFencedError
 
 
 class WritableObjects(Objects, Protocol):
-    """The objects of an archive, as an archiver writes them: a part of `remote.RemoteFiles`."""
+    """The methods of `remote.RemoteFiles` that an archiver uses."""
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int: ...
 
@@ -36,8 +36,8 @@ def take_claim(objects: WritableObjects) -> ArchiverClaim:
 
 
 def check_claim(objects: Objects, claim: ArchiverClaim) -> list[ArchiverClaim]:
-    """Return all claims, the highest first. Raises ArchiveFencedError if `claim` is not the highest,
-    ArchiveError.
+    """Return the claims of all archivers, the highest first. Raises ArchiveFencedError if `claim` is not the
+    highest, ArchiveError.
     """
     found = claims(objects)
     if found and found[0] > claim:

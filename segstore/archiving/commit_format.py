@@ -28,11 +28,11 @@ _PREFIX = struct.Struct(">8sII")
 PREFIX = _PREFIX.size
 """Bytes before the header."""
 MOST_HEADER = 1 << 28
-"""The most bytes of a header; a longer header is damaged."""
+"""The largest length of a header in bytes. A header that is longer is damaged."""
 
 
 def pack_header(held: Mapping[str, Any]) -> bytes:
-    """Return prefix and header of a commit."""
+    """Return the first bytes of a commit: its prefix and its header."""
     header = compact(held)
     return _PREFIX.pack(MAGIC, len(header), crc32c(header)) + header
 
@@ -61,7 +61,7 @@ def unpack_header(data: bytes, where: str) -> dict[str, Any]:
 
 
 def parse_object(data: bytes, where: str) -> dict[str, Any]:
-    """Return a JSON object. Raises CorruptArchiveError, which names `where`."""
+    """Return the JSON object in `data`. Raises CorruptArchiveError, which names `where`."""
     try:
         held = parse_json(data)
     except (ValueError, json.JSONDecodeError) as error:

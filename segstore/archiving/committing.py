@@ -1,4 +1,4 @@
-"""`CommitWriter`: makes a commit or a state of an archive: its header, and the bytes of its pieces.
+"""`CommitWriter`: makes the bytes of a commit or a state of an archive: a header, and pieces.
 
 In the archive: one object. Threads: one at a time.
 """
@@ -35,7 +35,9 @@ class ObjectBody:
 
 
 class CommitWriter:
-    """Collects the changes of a commit or a state; the suffix of `name` shows which."""
+    """Collects the changes of a commit, or the content of a state. The suffix of `name` shows which of the
+    two is made.
+    """
 
     def __init__(self, name: CommitName, time: int) -> None:
         self.name, self.time = name, time

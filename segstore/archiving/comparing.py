@@ -2,8 +2,8 @@
 
 First leader epochs are compared: they differ if the log has diverged, because each opening of a store begins
 a new epoch. Then files are compared. A sealed segment is the same if its file is still the file that was
-archived (`source`), or else if its CRC is the same; a piece is the same if its CRC is. On disk files are only
-read. Threads: any; functions without state.
+archived (`source`), or if its CRC is the same. A piece is the same if its CRC is the same. On disk: only
+reads. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Epochs = Sequence[tuple[int, int]]
 
 class Compared(NamedTuple):
     """The result of a comparison. Archive and log agree below the offset `common`. If `common` is below the
-    archive's end, `listed` and `partition` are cut at that offset, and `is_cut` is True. `inodes` has, by
-    base offset, the inodes of the log files that have the pieces.
+    archive's end, `listed` and `partition` are cut at that offset, and `is_cut` is True. `inodes` has the
+    inodes of the log files from which the pieces were read, by base offset.
     """
 
     partition: ArchivedPartition
@@ -69,8 +69,8 @@ def compare(
 
 
 def lost(partition: ArchivedPartition, view: LogView) -> Compared:
-    """Return an empty partition in place of a partition whose list of segments is lost. The next list has a
-    higher version than the lost list, and so a new name.
+    """Return an empty partition, because the list of its segments is lost. The next list has a higher version
+    than the lost one, and so a new name.
     """
     named = parse_partition_object(partition.segments or "")
     listed = SegmentList(partition.key, 0 if named is None else named.number)
@@ -80,8 +80,8 @@ def lost(partition: ArchivedPartition, view: LogView) -> Compared:
 
 
 def same_epochs_end(partition: ArchivedPartition, epochs: Epochs, view: LogView) -> int:
-    """Return the offset up to which archive and log have the same leader epochs, at most the end of
-    either.
+    """Return the offset up to which archive and log have the same leader epochs, at most the smaller of both
+    ends.
     """
     end = min(partition.end, view.end_offset)
     start = max(partition.start, view.start_offset)
@@ -121,7 +121,9 @@ def _compared_segments(
 
 
 def _same_segment(files: Files, segment: ArchivedSegment, there: LocalSegment) -> ArchivedSegment | None:
-    """Return a segment's entry with the present source of the store's log, or None if the log differs."""
+    """Return a segment's entry, with the store's file as its `source`, if the log has the segment's bytes.
+    Return None if the log differs.
+    """
     source = source_of(there.identity)
     if there.final_size != segment.size:
         return None
@@ -149,7 +151,7 @@ def _compared_pieces(
         there = local.get(each.base)
         if there is not None and each.end <= common and _has(files, there, each):
             inodes[each.base] = there.identity[0]
-        # A piece whose segment was removed by retention or compaction is kept, but has no inode.
+        # A piece whose segment was removed by retention or compaction is kept, but its file has no inode.
         elif each.end > view.bases[0] and not (compacted and (there is None or there.sealed)):
             return pieces[:number], inodes, min(common, each.first)
     return pieces, inodes, common
@@ -165,7 +167,9 @@ def _has(files: Files, there: LocalSegment, piece: ArchivedPiece) -> bool:
 def _cut(
     segments: tuple[ArchivedSegment, ...], pieces: tuple[ArchivedPiece, ...], common: int
 ) -> tuple[tuple[ArchivedSegment, ...], int]:
-    """Return the segments that end at or below an offset, and the end of the last whole segment or piece."""
+    """Return (segments that have left the log or end at or below `common`, end of the last segment or piece
+    of the log that ends at or below `common`).
+    """
     kept = tuple(each for each in segments if each.until is not None or each.end <= common)
     ends = [each.end for each in kept if each.until is None]
     ends += [each.end for each in pieces if each.end <= common]

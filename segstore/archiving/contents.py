@@ -1,7 +1,7 @@
-"""`named_objects`: every object that an archive's newest state names, and the states of its earlier ways
+"""`named_objects`: every object that an archive's newest state names, or a state of its earlier histories
 (`Way`).
 
-Nothing is on disk; in the archive states, commits and lists of segments are read. Threads: any; functions
+Nothing is on disk. In the archive states, commits and lists of segments are read. Threads: any; functions
 without state.
 """
 
@@ -30,7 +30,7 @@ class LogBounds(NamedTuple):
 
 
 class NamedRange(NamedTuple):
-    """A range of an object. `log` has the bounds of its batches, or None if the range has no batches."""
+    """A range of an object. `log` has the bounds of its batches, or is None if the range has no batches."""
 
     range: ObjectRange
     log: LogBounds | None
@@ -45,8 +45,8 @@ class NamedObject(NamedTuple):
 
 
 class ArchiveContents(NamedTuple):
-    """The named objects, by name, with the objects that were read to find them. `findings` are the errors
-    that were found by reading these objects.
+    """The named objects, by name; among them the objects that were read to find the others. `findings` are
+    the errors that these reads have found.
     """
 
     objects: dict[str, NamedObject]
@@ -94,7 +94,7 @@ def _add(objects: Objects, state: ArchiveState, found: ArchiveContents) -> None:
 
 
 def _chain(objects: Objects, state: ArchiveState) -> Iterator[CommitName]:
-    """Yield the names of the `.state` object that begins a state, and of the commits after it."""
+    """Yield the names of the objects that make up a state: its `.state` object, and the commits after it."""
     claim, last = state.name.claim, state.name.sequence
     listed = filter(None, map(parse_commit, objects.list(commits_of(claim))))
     states = [each.sequence for each in listed if each.suffix == STATE and each.sequence <= last]

@@ -20,7 +20,9 @@ T = TypeVar("T")
 
 
 class ArchiverCounts:
-    """The counts of the archivers of one `Archive`. `requests` are by kind: list, read, write, delete."""
+    """The counts of the archivers of one `Archive`. `requests` has a count by kind: list, read, write,
+    delete.
+    """
 
     def __init__(self) -> None:
         self._lock = Mutex()
@@ -43,7 +45,7 @@ class ArchiverCounts:
 
 
 class CountedObjects:
-    """Calls the methods of other objects, and counts the calls."""
+    """An archive's objects, whose requests are counted."""
 
     def __init__(self, objects: WritableObjects, counts: ArchiverCounts) -> None:
         self._objects, self._counts, self.uri = objects, counts, objects.uri

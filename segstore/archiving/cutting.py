@@ -2,7 +2,7 @@
 
 On disk the file is truncated. If the cut is within a batch, the batch's records before the cut are written as
 a batch at the end of the file, with the base offset, base timestamp, codec, producer, sequence and leader
-epoch of the whole batch. The file is synced. Threads: one for each file.
+epoch of the whole batch. Then the file is synced. Threads: one for each file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _GROWTH = 16
-"""Bytes by which a record may become larger, because of its varints."""
+"""Bytes by which a rewritten record may grow, because its varints may become longer."""
 _LEVELS = dict.fromkeys(range(CODEC_MASK + 1))
 
 
 class Limit(NamedTuple):
-    """The limit at which a log is cut, before the first record whose timestamp is later than `time` (ms, or
-    None for any time) or whose offset is at least `end`.
+    """The limit of a log. The first record whose timestamp is later than `time` (ms; None: no limit), or
+    whose offset is at least `end`, is cut off with all later records.
     """
 
     time: int | None
@@ -142,10 +142,10 @@ def _first_of(
 
 
 def _encoded(data: bytes, at: int, batch: NDArray[np.void], records: Records, kept: int, codec: int) -> bytes:
-    """Return the bytes of batches with the first `kept` of their records."""
+    """Return the bytes of batches with the first `kept` of `records`, compressed by `codec`."""
     n, before = len(batch), batch["attributes"].copy()
     source = batch.copy()
-    # Without this flag a batch with a tombstone would get a delete horizon, as if the log cleaner wrote it.
+    # The flag keeps a batch with a tombstone from getting a delete horizon, as from the log cleaner.
     source["attributes"] |= DELETE_HORIZON_FLAG
     keep: NDArray[np.uint8] = np.full(max(len(records), 1), lib.SEG_DROP, np.uint8)
     keep[:kept] = lib.SEG_KEEP

@@ -1,7 +1,7 @@
 """`download`: copies objects of an archive into files, several at a time, and checks their CRCs.
 
-On disk: writes new files, each synced after its download. Memory: one buffer of BUFFER bytes for each thread.
-Threads: one calls `download`; it has threads of its own, which have ended when it returns.
+On disk: new files, each synced after its download. Memory: one buffer of BUFFER bytes for each thread.
+Threads: one calls `download`, which starts threads, and ends them before it returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class ReadableObjects(Protocol):
-    """The objects of an archive, as downloads read them: a part of `remote.RemoteFiles`."""
+    """The methods of `remote.RemoteFiles` that downloads use."""
 
     def read_into(self, name: str, at: int, buffer: Buffer) -> int: ...
 
@@ -41,8 +41,8 @@ class ObjectRange(NamedTuple):
 
 
 class Download(NamedTuple):
-    """A file made of ranges of objects, one after the other. With `counted`, its bytes are reported to
-    `progress`; `is_sealed` is True for a file of a sealed segment.
+    """A file made of ranges of objects, one after the other. If `counted`, its bytes are reported to
+    `progress`. `is_sealed` is True for a file of a sealed segment.
     """
 
     path: str
@@ -109,8 +109,9 @@ class _Writing:
 # --- threads -----------------------------------------------------------------------------------
 
 Work = Callable[[T, bytearray, Progress], object]
-"""A task's work, called with (task, buffer of the thread, progress). It reports written bytes to `progress`,
-also 0 bytes. After another task has failed, `progress` raises an exception, which stops the work.
+"""A task's work, called with (task, buffer of the thread, progress). It calls `progress` with numbers of
+written bytes, which may be 0. After another task has failed, `progress` raises an exception, which stops the
+work.
 """
 
 

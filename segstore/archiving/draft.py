@@ -1,6 +1,6 @@
 """`CommitDraft`: collects the entries of a commit's partitions, and makes the new pieces of these partitions.
 
-On disk files are only read, of the logs that have grown. Threads: one at a time.
+The logs that have grown are read from disk. Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from segstore.storage.meta.published_ends import Ends
 from segstore.storage.segment.log_view import LogView
 
 BUFFERED = 64 << 20
-"""Bytes of pieces that a commit keeps in memory. Further pieces are read from the files during the upload."""
+"""Bytes of pieces that a commit keeps in memory. Further pieces are read from the logs again during the
+upload.
+"""
 
 
 class NewList(NamedTuple):
@@ -37,7 +39,7 @@ class NewList(NamedTuple):
 
 class Carried(NamedTuple):
     """An archiver's notes on a partition, valid once the commit is written. `ends` are the archived ends, or
-    None if a part of the log below them could not be archived. `least` is the base offset of the first
+    None if a part of the log below these ends could not be archived. `least` is the base offset of the first
     segment with pieces. `marks` are (base offset, source) of the log's sealed segments.
     """
 
@@ -70,8 +72,8 @@ class CommitDraft:
         self._buffered = 0
 
     def take(self, plan: PartitionPlan, whole: bool) -> None:
-        """Add the entry of a changed partition. The entry gets new pieces only if `whole` is True. Raises
-        OSError; FileNotFoundError if a segment was removed.
+        """Add the entry of a changed partition. If `whole` is False, further commits of the same moment
+        follow, and the entry gets no new pieces. Raises OSError; FileNotFoundError if a segment was removed.
         """
         key, each = plan.key, self._partitions[plan.key]
         had, new = self._state.partitions.get(key), self.lists.get(key)
@@ -79,8 +81,8 @@ class CommitDraft:
         current = listed.current
         reached = current[-1].end if current else plan.view.bases[0]
         if plan.lost and reached < plan.lost[-1].end:
-            # Compaction removed the pieces' segment before the new segment was uploaded. The pieces must stay
-            # until an uploaded segment covers them.
+            # Compaction removed the pieces' segment before its replacement was uploaded. The pieces stay
+            # until an uploaded segment has their offsets.
             raise FileNotFoundError(ENOENT, "no segment takes the place of lost pieces", str(key))
         least = max(current[-1].end if current else 0, plan.lost[-1].base + 1 if plan.lost else 0)
         kept = tuple(piece for piece in (had.pieces if had is not None else ()) if piece.base >= least)
@@ -109,8 +111,8 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment: the log reaches it even if the segment has no records
-        yet. Return 0 if that offset is above the high watermark, or if `counts` is False.
+        """Return the base offset of the active segment, because the log goes on to this offset even if the
+        segment is empty. Return 0 if the offset is above the high watermark, or `counts` is False.
         """
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0
@@ -143,7 +145,7 @@ class CommitDraft:
         return bool(self._pieces)
 
     def keep(self, key: TopicIdPartition) -> None:
-        """Add the entry of a partition with a new list of segments and no other change."""
+        """Add the entry of a partition in which only the list of segments has changed."""
         had = self._state.partitions[key]
         entry = replace(had, segments=self.lists[key].name)
         self._pieces[key] = entry, had.pieces, (), 0
@@ -156,8 +158,8 @@ class CommitDraft:
     def finish_state(
         self, files: Mapping[str, bytes] | None, ways: tuple[Way, ...], forgotten: Iterable[tuple[str, str]]
     ) -> None:
-        """Write all partitions, topics and files into a state. `files` are the store's files below
-        `.segstore` now: archived files without a name in it are dropped; None drops none.
+        """Write all partitions, topics and files into a state. `files` are the files that the store's
+        `.segstore` has now; archived files with other names are dropped. None drops no file.
         """
         commit, gone = self._commit, set(forgotten)
         for key, each in self._state.partitions.items():
@@ -177,7 +179,7 @@ class CommitDraft:
     # --- merged pieces ----------------------------------------------------------------------------
 
     def _merged(self, key: TopicIdPartition, pieces: tuple[ArchivedPiece, ...]) -> Iterable[ArchivedPiece]:
-        """Return pieces, with runs of small ones merged if the log still has their bytes."""
+        """Return the pieces. Runs of small pieces are merged if the log still has their bytes."""
         runs = merges(pieces)
         if not runs:
             return pieces
@@ -202,7 +204,7 @@ class CommitDraft:
             return None
         try:
             log = LogFile(self._moments.files, local.handle, local.path)
-        except OSError:  # it was removed just now
+        except OSError:  # the segment was removed just now
             return None
         if any(crc_of_file(log, each.position, each.length) != each.crc for each in run):
             return None

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 S3 = "s3"
 OBJECT_STORES = frozenset({S3, "gcs", "abfs"})
-"""Kinds of file systems that show an object once its upload is complete."""
+"""Kinds of file systems that show an object only after its upload is complete."""
 CONNECT_TIMEOUT, REQUEST_TIMEOUT = 5.0, 20.0
-"""Seconds without an answer of S3 after which a request fails. The defaults, 1 and 3, are too few for
+"""A request fails if S3 does not answer for this many seconds. The defaults, 1 and 3, are too few for
 completing a large upload.
 """
 
 
 class ArchiveLocation(NamedTuple):
-    """The place of an archive: its URI without and with secrets, and its path within the file system."""
+    """The place of an archive: its URI without secrets, its URI with secrets, and its path within the file
+    system.
+    """
 
     uri: str
     secret_uri: str
@@ -34,8 +36,8 @@ class ArchiveLocation(NamedTuple):
 
 
 def opened(uri: str | os.PathLike[str], filesystem: FileSystem | None) -> ArchiveLocation:
-    """Open the file system of a URI or of a directory's path. With `filesystem`, `uri` is a path in it.
-    Raises InvalidArgumentError, ArchiveError.
+    """Open the file system of a URI or of a directory's path. If `filesystem` is given, `uri` is a path in
+    it. Raises InvalidArgumentError, ArchiveError.
     """
     if isinstance(uri, os.PathLike):
         uri = arguments.path("uri", uri)
@@ -64,7 +66,7 @@ def reopened(filesystem: FileSystem) -> FileSystem:
 
 
 def _unwrapped(place: ArchiveLocation) -> ArchiveLocation:
-    """Return the place in the file system under a SubTreeFileSystem."""
+    """Replace a SubTreeFileSystem by the file system that it wraps, with the whole path."""
     from pyarrow import fs
 
     while isinstance(place.filesystem, fs.SubTreeFileSystem):
@@ -74,9 +76,9 @@ def _unwrapped(place: ArchiveLocation) -> ArchiveLocation:
 
 
 def _tuned(filesystem: FileSystem) -> FileSystem:
-    """Return the file system, with better settings if it is S3. A small object then takes one request instead
-    of three, and a failed request is repeated only twice. By default pyarrow repeats it 30 times, with waits
-    that do not grow.
+    """Return the file system; if it is S3, with other settings. A small object then takes one request instead
+    of three, and a failed request is repeated only twice. By default pyarrow repeats a request 30 times, with
+    waits that do not grow.
     """
     if filesystem.type_name != S3:
         return filesystem

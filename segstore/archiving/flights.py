@@ -1,4 +1,4 @@
-"""`UploadsUnderWay`: uploads of segments that run beside the ticks of an archiver.
+"""`UploadsUnderWay`: uploads of segments that run while the archiver goes on.
 
 In the archive: segments. No list names a segment before its upload is complete. Threads: the archiver's, and
 those of `Uploads`.
@@ -21,7 +21,7 @@ from segstore.files import Files
 
 
 class UploadsUnderWay:
-    """The running uploads of segments, and finished uploads that `land` has not added to their partition."""
+    """The running uploads of segments, and the finished uploads until `land` adds them to their partition."""
 
     def __init__(
         self, objects: WritableObjects, files: Files, uploads: Uploads, counts: ArchiverCounts
@@ -32,7 +32,7 @@ class UploadsUnderWay:
 
     @property
     def names(self) -> set[str]:
-        """Return the ids of the running uploads, as in names of objects."""
+        """Return the ids of the running uploads, which are parts of their objects' names."""
         return {name for _, name in self._under_way.values()}
 
     @property
@@ -50,8 +50,8 @@ class UploadsUnderWay:
         self._uploads.begin(number, call, self._ended)
 
     def land(self, partitions: Mapping[TopicIdPartition, PartitionArchive]) -> None:
-        """Add the completed uploads to their partitions. A failed upload begins again at a later tick. Raises
-        an upload's error if it is neither a SegstoreError nor an OSError.
+        """Add the completed uploads to their partitions. A failed upload begins again at a later
+        `Archiver.tick`. Raises an upload's error if it is neither a SegstoreError nor an OSError.
         """
         while True:
             try:

@@ -14,7 +14,7 @@ from segstore.storage.meta.published_ends import Ends
 
 
 def lags(moments: Moments, archiver: Archiver | None) -> dict[tuple[str, int], Lag]:
-    """Return the lag of each partition. Raises StoreClosedError, OSError."""
+    """Return the lag of each partition, by (topic, number). Raises StoreClosedError, OSError."""
     moments.store.context.check_open()
     now = moments.ends_now(moments.slots)
     if archiver is None or archiver.carried is None:

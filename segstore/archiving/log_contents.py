@@ -1,7 +1,8 @@
-"""`LogContents`: the archived contents of one partition's log, as extents of objects in the order of offsets.
+"""`LogContents`: the archived contents of one partition's log: ranges of objects (extents), in the order of
+offsets.
 
-Nothing is on disk: it is made of the archive's state and of the list of segments that the state names. Spark
-pickles it, or a part of it, and sends it to tasks. Threads: any; values that do not change.
+Nothing is on disk: a `LogContents` is made of the archive's state and of the list of segments that the state
+names. Spark pickles it, or a part of it, and sends it to tasks. Threads: any; values that do not change.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from segstore.leader_epochs import LeaderEpochCache
 from segstore.replication.observed_log import OffsetAndEpoch, agreed_in, position_in
 
 AHEAD = 2
-"""The number of extents after its end offset that a part also has, mostly enough for the markers of its last
+"""A part has this many extents after its end offset, mostly enough for the markers of its last
 transactions.
 """
 
 
 class Extent(NamedTuple):
     """Whole batches in `object`: `length` bytes from byte `at` on, with offsets from `first` on, below `end`.
-    `segment` is set if they are a whole sealed segment, which may have indexes.
+    If the extent is a whole sealed segment, `segment` is set; the segment may have indexes.
     """
 
     object: str
@@ -66,7 +67,7 @@ class LogContents:
         return LeaderEpochCache(self.epochs)
 
     def after(self, offset: int) -> Extent | None:
-        """Return the extent with an offset, or else the next extent, or None if there is none."""
+        """Return the extent with `offset`, or else the next extent, or None if there is no later one."""
         slot = bisect_right(self._ends, offset)
         return self.extents[slot] if slot < len(self.extents) else None
 
@@ -75,7 +76,7 @@ class LogContents:
         return any(each.object == name for each in self.extents)
 
     def part(self, start: int, end: int) -> LogContents:
-        """Return the part that a reader of the offsets from `start` on, below `end`, needs."""
+        """Return the part of the contents that is needed to read the offsets from `start` on, below `end`."""
         first, last = bisect_right(self._ends, start), bisect_right(self._ends, max(end - 1, start))
         found = self.extents[first : last + 1 + AHEAD]
         is_part = self.is_part or len(found) < len(self.extents)
@@ -89,14 +90,14 @@ class LogContents:
         return self._epochs.current
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """Return an offset with the leader epoch of the record before it, or -1 as the epoch if it is not
-        known.
+        """Return an offset with the leader epoch of the record before it, or with epoch -1 if that epoch is
+        not known.
         """
         return position_in(self._epochs, self.end, offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return the offset up to which this log certainly agrees with the log that a position was taken
-        from. The result is the position's offset if both logs agree on all records below that offset.
+        """Return the offset below which this log certainly has the same records as the log that `position`
+        was taken from. It is at most the offset of `position`.
         """
         return agreed_in(self._epochs, self.end, position)
 

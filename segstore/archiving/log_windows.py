@@ -1,7 +1,7 @@
 """`LogWindows`: reads extents of an archived log in windows of whole batches. The next window is read while
 the caller decodes the last one.
 
-In the archive: only reads, of ranges of objects. Threads: one calls; one thread of its own reads ahead. A
+In the archive: only reads, of ranges of objects. Threads: one uses it; a thread of its own reads ahead. A
 window does not change.
 """
 
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIRST_BYTES, MOST_BYTES, GROWTH = 1 << 20, 1 << 24, 4
-"""Reads begin small, so that a small read does not cost a large one, and grow with each window."""
+"""The bytes of the first and of the largest read, and the factor between one read and the next. Small first
+reads suit callers that need few records.
+"""
 MOST_SEARCHED = 64 << 20
-"""Bytes that are searched for a whole batch after damage."""
+"""At most this many bytes after damage are searched for a whole batch."""
 KEPT = 4
-"""The number of windows that are kept, because the search for the end of a transaction returns to earlier
-windows.
+"""The number of windows that are kept. The search for the end of a transaction needs earlier windows
+again.
 """
 
 
 class ObjectGoneError(Exception):
-    """An object is missing, because it was replaced since the state was read, or was lost."""
+    """An object is missing: it was replaced since the state was read, or it was lost."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -99,7 +101,7 @@ class BatchWindow(NamedTuple):
         return CorruptRecordError(self.extent.object, position, offset, reason, back)
 
     def next(self) -> Ask | None:
-        """Return the request for the next window of the extent, or None at its end."""
+        """Return the request for the next window of the extent, or None at the extent's end."""
         extent, until = self.extent, self.ask.until
         if self.after >= extent.length:
             return None
@@ -134,7 +136,7 @@ class LogWindows(Closing):
         return found
 
     def read_ahead(self, ask: Ask) -> None:
-        """Begin to read a window that the caller will need."""
+        """Begin to read the window that the caller will need next."""
         if self._ahead is not None or ask.key in self._kept:
             return
         if self._worker is None:
@@ -184,8 +186,8 @@ class LogWindows(Closing):
 
 
 def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | None:
-    """Return a request for a larger window, or None. The window must be larger if it has no batch, and the
-    extent has more bytes: they may complete the first batch, or hold a whole batch after damage.
+    """Return a request for a larger window if this one has no batch, and more bytes of the extent may
+    complete the first batch, or have a whole batch after damage. Otherwise return None.
     """
     left = ask.extent.length - ask.position
     if headers or len(data) >= left:
@@ -211,7 +213,7 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
 
 
 def _next_whole_batch(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
-    """Return (byte of the extent, base offset) of the first whole batch after damage."""
+    """Return (byte of the extent, base offset) of the first whole batch after damage, or None."""
     found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), bad + 1, least, MAX_OFFSET)
     if found < 0:
         return None

@@ -1,7 +1,6 @@
-"""`Moments`: the state of a store at one moment: topics, the ends of all logs from one publication, small
-files.
+"""`Moments`: the state of a store at one moment: its topics, the ends of all logs, and its small files.
 
-On disk files are only read. Threads: the archiver's; `ends_now` any.
+All ends come from one publication. On disk: only reads. Threads: the archiver's; any may call `ends_now`.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
 NEWEST_ONLY = frozenset({names.ADOPTED, names.ADOPTED_COPY, names.PRODUCER_IDS})
-"""Small files that only grow: their newest content serves for a restore to any time."""
+"""Small files that only grow, so that a restore to any time uses their newest content."""
 _NOT_ARCHIVED = frozenset({names.LAGS, names.LET_GO})
-"""Small files with only momentary information for other processes."""
-_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
+"""Small files that tell other processes of the present state only."""
+_TICK_NS = 2_000_000_000  # more than a step of any file system's clock
 
 Slots = dict[TopicIdPartition, int]
 
 
 class Moment(NamedTuple):
-    """The state of a store at `time` (ms): records that were appended before that time are below `ends`.
-    `all_topics` has (name, id) of all topics, also of topics that are not archived.
+    """The state of a store at `time` (ms). Records that were appended before that time are below `ends`.
+    `all_topics` has (name, id) of all topics, even if they are not archived.
     """
 
     time: int
@@ -87,8 +86,8 @@ class Moments:
         return self._topics[key.topic]
 
     def ends_now(self, slots: Slots) -> dict[TopicIdPartition, Ends]:
-        """Return the ends of these logs. Published ends are all of one moment; an unpublished log's end is
-        read from its files.
+        """Return the ends of these logs. Published ends are all of one moment. If a log has no published
+        ends, its end is read from its files.
         """
         published = self.side.ends_of(list(slots.values()))
         if len(published) == len(slots):
@@ -102,7 +101,7 @@ class Moments:
 
     @property
     def slots(self) -> Slots:
-        """Return the slot keys of the archived partitions."""
+        """Return the key of each archived partition in `.segstore/ends`."""
         return self._slots
 
     def _unpublished(self, key: TopicIdPartition) -> Ends | None:
@@ -116,7 +115,7 @@ class Moments:
         return Ends(0, view.start_offset, end, end, view.stable_offset, 0, layout, -1)
 
     def follower(self, key: TopicIdPartition) -> ReadOnlyPartition:
-        """Return the read-only partition. Raises UnknownTopicOrPartitionError."""
+        """Return the read-only partition of a key. Raises UnknownTopicOrPartitionError."""
         known = self._followers.get(key)
         if known is not None:
             return known
@@ -132,7 +131,7 @@ class Moments:
         return self.follower(key).view
 
     def epochs(self, key: TopicIdPartition) -> tuple[tuple[int, int], ...]:
-        """Return the leader epochs in a log's checkpoint, or none if it is damaged. Raises OSError."""
+        """Return the leader epochs in a log's checkpoint, or no epochs if it is damaged. Raises OSError."""
         path = os.path.join(self.follower(key).directory, names.LEADER_EPOCHS)
         try:
             loaded: LeaderEpochs = LeaderEpochs.load(self.files, path)
@@ -141,7 +140,7 @@ class Moments:
         return loaded.entries
 
     def cleaned(self) -> dict[tuple[str, int], int]:
-        """Return the offsets of cleaner-offset-checkpoint. Raises OSError."""
+        """Return the offsets in cleaner-offset-checkpoint, by partition. Raises OSError."""
         path = os.path.join(self.store.path, names.CLEANER_OFFSETS)
         try:
             seen = self.files.identity(path)

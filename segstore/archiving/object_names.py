@@ -1,11 +1,11 @@
 """Formats and parses every name of an object of an archive, below the archive's base; no other module does.
 
 ```
-claims/<epoch, 10 digits>-<nonce, 16 hex digits>        an archiver took the archive over
-commits/<claim>/<sequence, 20 digits>.commit            a tick's changes, with pieces of tails
+claims/<epoch, 10 digits>-<nonce, 16 hex digits>        the claim of an archiver to be the only writer
+commits/<claim>/<sequence, 20 digits>.commit            the changes since the last commit, with pieces of logs
 commits/<claim>/<sequence, 20 digits>.state             the whole state of the archive
 topics/<topic>/<topic id>/<partition>/
-    <base offset, 20 digits>.<upload>.log               a sealed segment; its other files alike
+    <base offset, 20 digits>.<upload>.log               a sealed segment; its indexes have other suffixes
     <version, 20 digits>.<upload>.segments              the list of the partition's segments
 ```
 
@@ -33,7 +33,7 @@ STATE = ".state"
 SEGMENTS = ".segments"
 SEGMENT_SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
 NO_TOPIC_ID = "-"
-"""Stands for the topic id in the names of objects if an old broker made the topic, which then has no id."""
+"""Stands for the topic id in names of objects if an old broker created the topic, which then has no id."""
 
 _CLAIM = r"([0-9]{10})-([0-9a-f]{16})"
 _CLAIM_NAME = re.compile(_CLAIM)

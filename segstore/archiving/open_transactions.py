@@ -2,8 +2,8 @@
 after them.
 
 A reader may begin at any offset, and needs only the log from that offset on. It reads ahead until every
-transaction of the batches is completed, which mostly takes one more window. As in a store, the control
-batches decide which transactions were aborted. Threads: one, that of the reader.
+transaction of the batches is completed, which mostly takes one more window. The control batches show which
+transactions were aborted, as in a store. Threads: one, that of the reader.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class TransactionsAhead:
-    """The transactions of consecutive windows, the last of which is `_last`. `following` returns the window
-    after a given window, or None at the end of the log.
+    """The transactions of consecutive windows; `_last` is the last of these windows. `following` returns the
+    window after a given window, or None at the end of the log.
     """
 
     def __init__(self, following: Callable[[BatchWindow], BatchWindow | None]) -> None:
@@ -56,8 +56,8 @@ class TransactionsAhead:
 
     def judged(self, window: BatchWindow, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
         """Return (mask, number) for the window's batches from `first` on, below `last`. The mask is True for
-        batches of aborted transactions. The number counts the batches before the first batch whose
-        transaction has no marker in the log; it counts all batches if there is no such batch. Raises
+        batches of aborted transactions. The number is that of the batches before the first batch whose
+        transaction has no marker in the log, or that of all batches if each transaction has a marker. Raises
         CorruptRecordError if the number is 0.
         """
         batches = window.batches[first:last]
@@ -79,7 +79,9 @@ class TransactionsAhead:
         return bad, known
 
     def _reach(self, window: BatchWindow, offset: int) -> None:
-        """Add windows until all transactions that begin up to an offset are completed, or the log ends."""
+        """Add windows until all transactions that begin at or before an offset are completed, or the log
+        ends.
+        """
         if self._last is None or not self._begin <= window.ask.begin < self._last.end:
             self.begun(window)
         while self._last is not None and (

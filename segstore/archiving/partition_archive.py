@@ -15,10 +15,10 @@ from segstore.storage.meta.published_ends import Ends
 
 @dataclass
 class PartitionArchive:
-    """An archiver's state of a partition. `listed` is the newest list; `inodes` has, by base offset, the
-    inode of each log file from which pieces were read. `ready` has the uploaded segments that are in no list
-    yet, `flying` the segments whose upload runs, both by base offset and source. `ends` are the archived
-    ends, or None if the next tick must plan the partition again.
+    """An archiver's state of a partition. `listed` is the newest list. `inodes` has the inode of each log
+    file from which pieces were read, by base offset. `ready` has the uploaded segments that are not in a list
+    yet, and `flying` the segments whose upload runs, both by base offset and source. `ends` are the archived
+    ends, or None if the next `Archiver.tick` must plan the partition again.
     """
 
     key: TopicIdPartition

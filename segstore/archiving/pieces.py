@@ -1,7 +1,7 @@
 """The parts of a log in an archive: sealed segments, and pieces of segments that are not archived as a whole
 yet.
 
-Nothing is on disk: these are entries of the lists of segments and of commits, in the archive. Threads: any;
+Nothing is on disk: the classes are entries of the archive's lists of segments and commits. Threads: any;
 values that do not change.
 """
 
@@ -15,8 +15,8 @@ from segstore.archiving.object_names import PartitionObject, TopicIdPartition
 
 Source = tuple[int, int, int]
 """The identity of a file of the store: inode, size, and time of change (ns). It distinguishes the file from a
-later one with its name. Inode or time alone does not: the log cleaner keeps the time, and file systems reuse
-inodes.
+later file with the same name. Inode and time do so only together, because the log cleaner keeps the time, and
+file systems reuse inodes.
 """
 
 
@@ -28,13 +28,13 @@ def source_of(identity: Iterable[int]) -> Source:
 
 class ArchivedSegment(NamedTuple):
     """A sealed segment, with offsets from `base` on, below `end`. `files` has the size in bytes and the
-    CRC-32C of each of its files, by suffix; `max_timestamp` is the largest timestamp of its records (ms), or
-    -1 without one.
+    CRC-32C of each of its files, by suffix. `max_timestamp` is the largest timestamp of its records (ms), or
+    -1 if no record has one.
 
-    `since` is the time (ms) at which the archiver first saw the segment in the log, `until` the time at which
-    it had left the log, or None. `retired` is the reason: "retention" if the log now starts after it,
-    "replaced" if compaction or an unclean recovery put other segments in its place. `source` is the identity
-    of the store's file when it was read.
+    `since` is the time (ms) at which the archiver first saw the segment in the log. `until` is the time at
+    which the segment had left the log, or None. `retired` is the reason: "retention" if the log now starts
+    after the segment, "replaced" if compaction or an unclean recovery put other segments in its place.
+    `source` is the identity of the store's file when it was read.
     """
 
     base: int

@@ -1,4 +1,4 @@
-"""`plan_partition`: plans a tick's work for a partition, from its segments alone.
+"""`plan_partition`: plans the work of one `Archiver.tick` for a partition, from the list of its segments.
 
 No log is read, and nothing is on disk. Threads: any; values and functions without state.
 """
@@ -17,14 +17,16 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment as LocalSegment
 
 MOST_IN_PIECES = 64 << 20
-"""Bytes of a partition's pieces. Above it, sealed segments are uploaded before the commit."""
+"""If the archive lacks more bytes of a partition than this, sealed segments are uploaded before the commit,
+and not copied into pieces.
+"""
 
 Ready = Mapping[tuple[int, Source], ArchivedSegment]
 """Segments that are archived as a whole, by base offset and source."""
 
 
 class SegmentRead(NamedTuple):
-    """Bytes of a segment's log from `position` on, below `size`, that go into a piece."""
+    """The bytes of a segment's log from `position` on, below `size`, which go into a piece."""
 
     local: LocalSegment
     position: int
@@ -32,9 +34,9 @@ class SegmentRead(NamedTuple):
 
 
 class PartitionPlan(NamedTuple):
-    """A tick's work for a partition. `lost` are pieces whose file has left the log. `first` are the segments
-    to upload before the commit, `later` the segments whose upload begins after the commit, and runs beside
-    later ticks.
+    """The work of one `Archiver.tick` for a partition. `lost` are pieces whose file has left the log. `first`
+    are the segments to upload before the commit. `later` are the segments whose upload begins after the
+    commit; no later tick waits for it.
     """
 
     key: TopicIdPartition
@@ -84,7 +86,9 @@ def plan_partition(
 def readings(
     plan: PartitionPlan, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]
 ) -> list[SegmentRead]:
-    """Return the bytes to read into new pieces, which follow the segments of `listed` and the kept pieces."""
+    """Return the bytes to read into new pieces. They follow the segments of `listed` and the `pieces` that
+    are kept.
+    """
     base, position = _tail(plan.view, listed, pieces)
     found = []
     for slot, local in enumerate(plan.view.segments):
@@ -97,7 +101,7 @@ def readings(
 
 
 def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[ArchivedSegment]:
-    """Return the segments that are the archive's log from now on, each offset once: the store's uploaded
+    """Return the segments that are the archive's log from now on, without overlaps: the store's uploaded
     segments, and older archived segments between them.
 
     An uploaded segment is left out until the segments before it are uploaded. If it would replace only a part
@@ -121,7 +125,9 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
 def _joined(
     segments: list[ArchivedSegment], kept: Collection[ArchivedSegment], begin: int
 ) -> list[ArchivedSegment]:
-    """Return the segments without new ones after a gap, because the gap's offsets are still in pieces."""
+    """Return `segments` without the uploaded segments that follow a gap, because the offsets in the gap are
+    still in pieces. `kept` are segments that always stay.
+    """
     found, old = list[ArchivedSegment](), {_offsets(each) for each in kept}
     for each in segments:
         if each.base <= begin or _offsets(each) in old:
@@ -131,7 +137,7 @@ def _joined(
 
 
 def _halved(old: Collection[ArchivedSegment], new: Collection[ArchivedSegment]) -> list[ArchivedSegment]:
-    """Return the old segments of which the new segments cover only a part."""
+    """Return the old segments whose offsets are only in part in new segments."""
     before, after = {_offsets(each) for each in old}, {_offsets(each) for each in new}
     others = [each for each in new if _offsets(each) not in before]
     return [
@@ -157,7 +163,7 @@ def _covered(segment: ArchivedSegment, others: Collection[ArchivedSegment]) -> i
 def retired(
     listed: SegmentList, current: Collection[ArchivedSegment], plan: PartitionPlan, time: int
 ) -> list[ArchivedSegment]:
-    """Return all segments of the list: the segments of `current`, and the segments that have left the log."""
+    """Return the next list's segments: those of `current`, and all segments that have left the log."""
     kept = {(each.base, each.source, each.upload) for each in current}
     gone = []
     for each in listed.segments:
@@ -175,7 +181,7 @@ def _listed_end(listed: SegmentList) -> int:
 
 
 def _tail(view: LogView, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]) -> tuple[int, int]:
-    """Return the first byte that the archive lacks, as (base offset of its segment, position)."""
+    """Return the position of the first byte that the archive lacks, as (base offset of the segment, byte)."""
     end = _listed_end(listed)
     if pieces and pieces[-1].base >= end:
         return pieces[-1].base, pieces[-1].position + pieces[-1].length

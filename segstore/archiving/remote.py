@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PART = ".part"
-"""The suffix of an object's temporary name, in file systems that show objects before they are complete."""
+"""The suffix of an object's temporary name in file systems that show incomplete objects."""
 HELD = 64 << 20
 """Up to this many bytes of an object are read into memory before its upload begins."""
 PATIENCE = 10.0
-"""Seconds in which a failed request is repeated."""
+"""A failed request is repeated for this many seconds."""
 DAY_MS = 24 * 60 * 60 * 1000
 _REQUEST = re.compile(r" \(Request ID: [^)]*\)")
-"""A server's error text has a different id in each answer. Without the id, a repeated message is logged
-once.
+"""The id in a server's error text, which differs in each answer. It is removed, so that a repeated message is
+logged once.
 """
 
 
 class RemoteFiles:
-    """Objects by names below a base. `uri` is the base's URI without secrets, for messages. Each method
-    raises ArchiveError, which names object and URI, if the file system refuses, or can't be reached within
-    `patience` seconds; pyarrow's error is its cause.
+    """Objects by names below a base. `uri` is the base's URI without secrets, for messages. If the file
+    system refuses a request, or can't be reached within `patience` seconds, each method raises ArchiveError,
+    which names object and URI; pyarrow's error is the cause.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class RemoteFiles:
         files: Files | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        """Open the file system of a URI, such as `s3://bucket/log` or the path of a directory. With
-        `filesystem`, `uri` is a path in it. Raises InvalidArgumentError, ArchiveError.
+        """Open the file system of a URI, such as `s3://bucket/log` or the path of a directory. If
+        `filesystem` is given, `uri` is a path in it. Raises InvalidArgumentError, ArchiveError.
         """
         with Needing("pyarrow", "an archive"):
             from pyarrow import fs
@@ -72,7 +72,7 @@ class RemoteFiles:
         return f"{type(self).__name__}({self.uri!r})"
 
     def __getstate__(self) -> tuple[object, ...]:
-        # A task on another machine needs the secrets, too.
+        # Pickled with the secrets, because a task on another machine needs them.
         return self.uri, self._secret_uri, self._base, self.filesystem, self._patience
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -102,8 +102,8 @@ class RemoteFiles:
         return self._base if self._is_local else None
 
     def end_retries(self) -> None:
-        """Stop repeating failed requests: a request that waits for its next try, or fails later, raises its
-        error at once.
+        """From now on a failed request raises its error at once. Requests that wait for their next try fail
+        now.
         """
         self._retries.end()
 
@@ -125,8 +125,8 @@ class RemoteFiles:
         return self._read(name, whole)
 
     def read_range(self, name: str, at: int, length: int) -> bytes:
-        """Return up to `length` bytes of an object from byte `at` on, fewer only at its end. Raises
-        FileNotFoundError if it does not exist.
+        """Return the `length` bytes of an object from byte `at` on, or fewer at the object's end. Raises
+        FileNotFoundError if the object does not exist.
         """
 
         def part(opened: Any) -> bytes:
@@ -173,8 +173,8 @@ class RemoteFiles:
             return retries.run(lambda: put(self._path(name), source))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; a missing object counts as deleted. pyarrow deletes single objects, so each takes a
-        few requests.
+        """Delete objects. A missing object counts as deleted. pyarrow deletes one object at a time, by a few
+        requests.
         """
         for name in names:
             with self._errors_named(name):
@@ -215,9 +215,9 @@ class RemoteFiles:
                 raise FileNotFoundError(f"{self.uri}: {name}: there is no such object") from None
 
     def _upload(self, path: str, source: _PartsSource) -> int:
-        """Write an object through an output stream, and return its size; after an error delete it. pyarrow
-        sends parts in the background: if a request has failed, `close` fails too, and leaves no object. If
-        `source` has raised an error, `close` completes a short object.
+        """Write an object through an output stream, and return its size. After an error delete the object:
+        pyarrow sends parts in the background, and if `source` has raised an error, `close` completes a short
+        object. If a request has failed, `close` fails, too, and leaves no object.
         """
         stream = self.filesystem.open_output_stream(path, compression=None)
         try:
@@ -288,8 +288,8 @@ class RemoteFiles:
 
 
 class _PartsSource:
-    """The parts of an object to write. Each iteration begins with the first part; `error` is the last
-    exception of an iteration.
+    """The parts of an object to write, which can be iterated again. `error` is the last exception of an
+    iteration.
     """
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
@@ -299,7 +299,7 @@ class _PartsSource:
 
     def hold(self, most: int) -> None:
         """Read the parts into memory, so that they can be iterated again. If they have more than `most`
-        bytes, the parts that were read are iterated before the remaining ones.
+        bytes, the next iteration has the parts in memory first, and then the parts that were not read.
         """
         if isinstance(self._parts, (list, tuple)):
             return

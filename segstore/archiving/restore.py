@@ -1,7 +1,7 @@
 """`restore`: makes a store from an archive, in its newest state or an earlier one.
 
-On disk: a new store under the name `<path>.restoring`, which gets its own name last; see `storage.new_store`.
-Before that the store is opened once: this begins a leader epoch in each partition, and completes transactions
+On disk: a new store in `<path>.restoring`, which is renamed to `path` last; see `storage.new_store`. Before
+the rename the store is opened once, which begins a leader epoch in each partition, and completes transactions
 whose marker is in some partitions and missing in others. In the archive: only reads. Threads and processes:
 any.
 """
@@ -46,17 +46,15 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _ALWAYS_NEWEST = frozenset({names.PRODUCER_IDS})
-"""Small files that are always restored in their newest content, because a producer id must not be given
-twice.
-"""
+"""Small files whose newest content is always restored: a producer id must not be given twice."""
 
 
-_TRIES = 3  # tries of a restore while an archiver removes objects
+_TRIES = 3  # an archiver may remove objects during a try
 
 
 class Restored(NamedTuple):
-    """The result of `restore`; `bytes` counts bytes of logs. `time` is the moment (ms) of the restored state:
-    that of the archive's newest commit, or the requested time if it is earlier.
+    """The result of `restore`. `bytes` is the size of the logs. `time` is the moment (ms) of the restored
+    state: that of the archive's newest commit, or the requested time if it is earlier.
     """
 
     partitions: int
@@ -66,7 +64,7 @@ class Restored(NamedTuple):
 
 
 class _Archive(Objects, ReadableObjects, Protocol):
-    """The objects of an archive, as a restore reads them: a part of `remote.RemoteFiles`."""
+    """The methods of `remote.RemoteFiles` that a restore uses."""
 
 
 def restore(
@@ -85,16 +83,15 @@ def restore(
     Without `at` the newest state is restored. If `at` is a time, in ms since the epoch or as a datetime with
     a zone, each partition ends before its first record that is stamped later; log start offsets, topics and
     their settings are restored as they were at that time. If `at` is a mapping of end offsets by
-    TopicPartition, these partitions end at these offsets, and all other partitions are whole. `topics` are
-    names: they and the internal topics, which have transactions and committed offsets, are restored; by
-    default all.
+    TopicPartition, these partitions end at these offsets, and all other partitions are whole. If `topics`
+    (names) are given, only these topics and the internal topics are restored.
 
     Topics keep their ids, and each partition begins a new leader epoch, so that followers of the store notice
-    that it lacks records. A decided transaction is whole in all restored partitions; an undecided one is
-    aborted. A partition loses its part of a transaction in two cases: its end offset is within or before the
-    part, or an earlier record of the partition is stamped later than the requested time, and the transaction
-    was committed by then. So only a clock that runs ahead, or a timestamp in the future, can tear a
-    transaction.
+    that it lacks records. A transaction that was committed or aborted is whole in all restored partitions; an
+    open transaction is aborted. A partition loses its part of a transaction in two cases: its end offset is
+    within or before the part, or an earlier record of the partition is stamped later than the requested time,
+    and the transaction was committed by then. So only a clock that runs ahead, or a timestamp in the future,
+    can tear a transaction.
 
     `progress` is called with the bytes of logs as they are written. `filesystem` is used instead of the URI's
     file system.
@@ -124,8 +121,8 @@ def restore(
 
 
 def _was_removed(remote: RemoteFiles, error: BaseException) -> bool:
-    """Return whether an error is about an object that the newest state no longer names: an archiver may have
-    removed the object after the older state was read.
+    """Return whether an error is about an object that the newest state no longer names. An archiver may have
+    removed such an object after the older state was read.
     """
     return isinstance(error, CorruptArchiveError) and error.object not in named_objects(remote).objects
 
@@ -151,8 +148,8 @@ def _checked(topic: str, state: ArchiveState) -> str:
 
 
 def _open_once(files: Files, path: str) -> None:
-    """Open and close the store: this begins leader epochs, completes transactions, and raises an error if the
-    store is not sound.
+    """Open and close the store. The open begins leader epochs, completes transactions, and raises an error if
+    the store is not sound.
     """
     with open_store(path, files=files) as store:
         build_indexes(store)
@@ -170,7 +167,7 @@ class _Restoring:
         self._checkpoints = NewCheckpoints()
 
     def run(self, wanted: frozenset[str] | None, progress: Progress) -> Restored:
-        """Make all files of the store durably."""
+        """Make all files of the store, durably."""
         chosen = self._chosen(wanted)
         self._check_ends({topic.name: topic for topic in chosen})
         settings = TopicFiles(self._files, self._target)
@@ -189,8 +186,8 @@ class _Restoring:
     # --- topics ---------------------------------------------------------------------------
 
     def _chosen(self, wanted: frozenset[str] | None) -> list[ArchivedTopic]:
-        """Return the topics to restore. Raises ArchiveError, which lists the archive's topics, if one is
-        missing.
+        """Return the topics to restore. Raises ArchiveError, which lists the archive's topics, if a wanted
+        topic is missing.
         """
         there = [name for name in self._state.topic_names(self._time) if name != CLUSTER_METADATA]
         missing = sorted((wanted or frozenset()) - set(there))
@@ -263,7 +260,7 @@ class _Restoring:
             left = [each for each in left if not each.cut()]
 
     def _rest(self) -> None:
-        """Write the small files. They are last, because their content must fit the restored logs."""
+        """Write the small files. They are written last, because their content must fit the restored logs."""
         for name, versions in self._state.files.items():
             if name in _ALWAYS_NEWEST:
                 data = version_at(self._newest.files.get(name, versions), None)

@@ -1,4 +1,4 @@
-"""`RestoredLog`: the archived bytes of a segment's log that a restored partition gets.
+"""`RestoredLog`: the archived bytes from which one segment of a restored partition is made.
 
 Nothing is on disk. Threads: any; values and functions without state.
 """
@@ -17,8 +17,8 @@ from segstore.errors import CorruptArchiveError
 
 
 class RestoredLog(NamedTuple):
-    """An archived log of a segment: a sealed segment, or pieces. Its offsets are from `base` on, below `end`.
-    Offsets below `first` are also in the log before this log, and are left out.
+    """The archived log of a segment, in a sealed segment's object or in pieces. It has offsets from `base`
+    on, below `end`. Offsets below `first` are left out, because the log before this one has them, too.
     """
 
     base: int
@@ -50,7 +50,7 @@ def file_of(key: TopicIdPartition, segment: ArchivedSegment, suffix: str) -> Obj
 
 
 def of_pieces(pieces: Iterable[ArchivedPiece]) -> Iterator[RestoredLog]:
-    """Yield the logs that pieces make up. Raises CorruptArchiveError if the beginning of a log is missing."""
+    """Yield the logs that are in pieces. Raises CorruptArchiveError if the beginning of a log is missing."""
     for base, group in groupby(pieces, key=lambda it: it.base):
         some = list(group)
         if some[0].position:
@@ -77,8 +77,8 @@ def restored_logs(
 
 
 def check_joined(logs: list[RestoredLog], start: int, end: int, where: str) -> None:
-    """Check that logs have all offsets from `start` on, below `end`. Raises CorruptArchiveError, which names
-    the object `where`.
+    """Check that the logs together have all offsets from `start` on, below `end`. Raises CorruptArchiveError,
+    which names the object `where`.
     """
     at = start
     for each in logs:

@@ -35,8 +35,8 @@ _HANDLES = 16
 
 class RestoredPartition:
     """A partition that is being restored. Make the files of `downloads`, then call `cut`, and repeat both
-    while `cut` returns False; call `finish` last. Then `start` and `end` are the log's offsets, `segments`
-    the number of segments, and `size` their bytes.
+    while `cut` returns False. Call `finish` last. Then `start` and `end` are the start and end offset of the
+    log, `segments` is the number of segments, and `size` their size in bytes.
     """
 
     def __init__(
@@ -50,14 +50,16 @@ class RestoredPartition:
         *,
         gapped: bool,
     ) -> None:
-        """Restore the log as it was at a `time` (ms), or in the newest state if `time` is None. With
-        `gapped`, compaction may have left gaps. Raises ArchiveError, CorruptArchiveError.
+        """Restore the log as it was at a `time` (ms), or in the newest state if `time` is None. If `gapped`,
+        compaction may have left gaps. Raises ArchiveError, CorruptArchiveError.
         """
         self.key = archived.key
         self._files, self._directory, self._archived = files, directory, archived
         end = cut.ends.get(self.key[::2])
         self._limit = Limit(cut.time, archived.end if end is None else end)
-        """The limits of the log: its end offset, requested or the archive's, and the time."""
+        """The limits of the log: the requested time, and the end offset that was requested, or else the
+        archive's.
+        """
         self.start = archived.start if time is None or not listed.starts else listed.start_at(time)
         chosen = listed.current if time is None else listed.at(time)
         if end is not None:
@@ -70,18 +72,19 @@ class RestoredPartition:
         self._waiting = logs[::-1]
         self._made: list[RestoredLog] = []
         self._last_indexes: list[Download] = []
-        """The indexes of the log that `cut` kept whole, which are not downloaded yet."""
+        """The indexes of a log that `cut` did not have to cut; `downloads` returns them next."""
         self._looked_at, self._is_doubtful = 0, False
         self._reaches: int | None = None
-        """The offset after the last record of the log that was cut."""
+        """The offset after the last record of the log that `cut` has cut, None if no log was cut."""
         self.segments = self.size = 0
 
     def _reaching(self, listed: SegmentList, end: int) -> tuple[ArchivedSegment, ...]:
-        """Return the segments of a log that ends at an offset."""
+        """Return the segments from which a log with the end offset `end` is made. Raises ArchiveError if the
+        archive lacks this offset.
+        """
         chosen, first = listed.current, self._archived.start
         if end < first:
-            # The requested end is below the log start offset, so segments that retention removed are needed,
-            # too.
+            # The end is below the log start offset, so segments that retention has removed are needed, too.
             chosen = listed.readable
             first = chosen[0].base if chosen else first
             self.start = first
@@ -131,8 +134,8 @@ class RestoredPartition:
     # --- the log's end --------------------------------------------------------------------
 
     def cut(self) -> bool:
-        """Cut the downloaded logs that overlap with the log before them, or go beyond the limit. Return True
-        if all downloads are made, False if `downloads` has more. Raises CorruptRecordError, OSError.
+        """Remove the records of downloaded logs that the log before has, too, and those beyond the limit.
+        Return True if all files are made, False if `downloads` has more. Raises CorruptRecordError, OSError.
         """
         for log in self._made[self._looked_at :]:
             if log.name > log.base:
@@ -166,7 +169,7 @@ class RestoredPartition:
         self._files.sync_dir(self._directory)
 
     def _find_end(self) -> None:
-        """Set the log end offset."""
+        """Find the log end offset, and make the last segment end there."""
         if self._limit.time is None or self._reaches is None:
             self.end = self._limit.end
         else:
@@ -209,7 +212,9 @@ class RestoredPartition:
 
     @property
     def cleaned(self) -> int | None:
-        """Return the log cleaner's offset, or None if the segments are from before a compaction."""
+        """Return the offset for the cleaner's checkpoint, or None if older segments than the newest are
+        restored.
+        """
         return self._archived.cleaned if self._are_newest else None
 
     def _begin_anew(self) -> None:
@@ -219,7 +224,7 @@ class RestoredPartition:
         self._made, self.end = [], self.start
 
     def _epochs(self, newest: int) -> tuple[tuple[int, int], ...]:
-        """Return the leader epochs of the log, and a new one at its end, without records."""
+        """Return the leader epochs of the log, and a new epoch, which begins at the log's end."""
         cache = LeaderEpochCache(self._archived.epochs)
         cache.truncate_from_end(self.end)
         if self._made and (not cache.entries or cache.entries[0][1] > self.start):

@@ -1,6 +1,6 @@
 """`ArchiveRetention`: chooses the segments and topics to delete from an archive.
 
-The limits of age and size apply only to segments that have left the store's log. Segments that compaction
+The limits of age and size apply only to segments that have left the store's log. Segments that compaction has
 replaced have a retention of their own. Nothing is on disk. Threads: the archiver's.
 """
 
@@ -28,7 +28,7 @@ class ArchiveRetention:
         )
 
     def is_due(self, time: int) -> bool:
-        """Return whether a check is due. If it is, the next check is due after EVERY, or sooner if a
+        """Return whether a check is due. If True, the next check is due after EVERY ms, or sooner if a
         retention is shorter.
         """
         if time < self._due:
@@ -37,7 +37,7 @@ class ArchiveRetention:
         return True
 
     def forgotten(self, state: ArchiveState, time: int) -> list[tuple[str, str]]:
-        """Return the deleted topics whose retention in the archive has expired."""
+        """Return (name, id) of the deleted topics whose retention in the archive has expired."""
         if self._settings.retention_ms < 0:
             return []
         limit = time - self._settings.retention_ms
@@ -46,7 +46,7 @@ class ArchiveRetention:
         ]
 
     def kept_ways(self, ways: Iterable[Way], time: int) -> tuple[Way, ...]:
-        """Return the earlier ways of the archive that are within the retention."""
+        """Return the earlier histories of the archive (`Way`) that are within the retention."""
         return tuple(each for each in ways if not 0 <= self._settings.retention_ms < time - each.until)
 
     def dropped(
@@ -56,8 +56,8 @@ class ArchiveRetention:
         time: int,
         forgotten: Collection[tuple[str, str]],
     ) -> dict[TopicIdPartition, frozenset[str]]:
-        """Return the uploads of segments to delete, by partition. Topics that are `forgotten` are skipped:
-        they are deleted as a whole.
+        """Return the upload ids of the segments to delete, by partition. Topics in `forgotten` are skipped,
+        because they are deleted as a whole.
         """
         found = {}
         for key, each in partitions.items():
@@ -70,8 +70,8 @@ class ArchiveRetention:
         return found
 
     def dropped_of(self, listed: SegmentList, behind: int, time: int) -> frozenset[str]:
-        """Return the uploads of a partition's segments to delete; `behind` is the number of bytes of the
-        partition's pieces.
+        """Return the upload ids of a partition's segments to delete. `behind` is the size of the partition's
+        pieces in bytes.
         """
         settings, gone = self._settings, set()
         left = behind + sum(each.size for each in listed.segments if each.retired != "replaced")

@@ -21,15 +21,15 @@ LASTING = (
     *("HTTP status 401", "HTTP status 403", "AuthenticationFailed", "AuthorizationFailure"),
     *("PERMISSION_DENIED", "UNAUTHENTICATED"),
 )
-"""Texts of pyarrow errors after which an immediate second try fails, too. pyarrow gives these errors no class
-and no number.
+"""If a pyarrow error has one of these texts, an immediate second try would fail, too. pyarrow has no class
+and no number for such errors.
 """
 _LASTING_TYPES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
 class Retries:
-    """Repeats requests after errors that may pass (a server is busy, or can't be reached) until `patience`
-    seconds after the first try.
+    """Repeats requests until `patience` seconds after the first try, if an error may be temporary (a server
+    is busy, or can't be reached).
     """
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Retries:
         self._ended.open()
 
     def run(self, request: Callable[[], T]) -> T:
-        """Return the request's result. Raises its last error."""
+        """Call `request`, perhaps several times, and return its result. Raises the request's last error."""
         until, backoff = self._clock() + self.patience, Backoff(LEAST_MS, MOST_MS)
         while True:
             try:

@@ -1,8 +1,8 @@
 """`salvage`: makes archived segments from pieces whose segment has left the store's log, so that their
 records are kept.
 
-In the archive: a `.log` of each such segment, without indexes, from archived bytes. Threads: any; functions
-without state.
+In the archive: the pieces of each such segment are copied into a `.log` without indexes. Threads: any;
+functions without state.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def salvage(
     since: int,
     time: int,
 ) -> list[ArchivedSegment]:
-    """Join the pieces of each segment, upload them as a segment, and return the entries of the uploaded
-    segments. An entry is retired for "retention" if the store's log, which now begins at offset `begins`, has
-    none of its offsets; else it is "replaced". Raises ArchiveError, CorruptArchiveError.
+    """Join the pieces of each segment, upload the joined bytes as a segment, and return the entries of the
+    uploaded segments. An entry is retired by "retention" if all its offsets are below `begins`, the first
+    offset of the store's log, else as "replaced". Raises ArchiveError, CorruptArchiveError.
     """
     made = []
     for base, run in groupby(pieces, key=lambda each: each.base):

@@ -1,4 +1,5 @@
-"""`SegmentHints`: the indexes of an archived segment, read once, by which a reader finds its first byte.
+"""`SegmentHints`: the indexes of archived segments, by which a reader finds its first byte. Each index is
+read once.
 
 An index is only a hint, as in a store: if its object is missing or damaged, one warning names the object, and
 the segment is read from its beginning. In the archive: only reads. Threads: one.
@@ -19,9 +20,11 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 SMALL = 1 << 20
-"""Bytes of a segment that is read from its beginning, because its index would cost one more request."""
+"""A segment of at most this many bytes is read from its beginning, because its index would cost one more
+request.
+"""
 KEPT = 64
-"""Segments whose indexes are kept."""
+"""The number of segments whose indexes are kept."""
 
 
 class Hint(NamedTuple):
@@ -49,7 +52,9 @@ class SegmentHints:
         return None if found is None else Hint(found[1], extent.segment.base + found[0])
 
     def position_for_time(self, extent: Extent, timestamp: int) -> Hint | None:
-        """Return a batch before which no batch has a timestamp of `timestamp` (ms) or later."""
+        """Return a batch, or None. No batch before the returned batch has a timestamp of `timestamp` (ms) or
+        later.
+        """
         if extent.segment is None or extent.length <= SMALL:
             return None
         found = self._time_index(extent).lookup(timestamp - 1)
@@ -61,18 +66,18 @@ class SegmentHints:
             return extent.length
         index = self._offset_index(extent)
         slot, last = 0, index.entries
-        while slot < last:  # the first entry that is not below
+        while slot < last:  # finds the first entry with an offset not below `below`
             middle = (slot + last) // 2
             if extent.segment.base + index.entry(middle)[0] < below:
                 slot = middle + 1
             else:
                 last = middle
         # An entry has the last offset of a batch. So the batch of the found entry may still begin below
-        # `below`; the batch of the next entry does not.
+        # `below`, but the batch of the next entry does not.
         return index.entry(slot + 1)[1] if slot + 1 < index.entries else extent.length
 
     def edge(self, extent: Extent, offset: int) -> int:
-        """Return the last indexed base offset that is not above `offset`."""
+        """Return the last indexed base offset at or below `offset`."""
         found = self.position(extent, offset - 1)
         return extent.first if found is None else found.last_offset + 1
 

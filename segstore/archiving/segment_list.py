@@ -24,8 +24,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class SegmentList:
-    """The segments of a partition, by base offset and then by `since`. `starts` has (time in ms, log start
-    offset from then on), in the order of time.
+    """The segments of a partition, ordered by base offset and then by `since`. `starts` has the log start
+    offsets, as (time in ms, offset from that time on), ordered by time.
     """
 
     key: TopicIdPartition
@@ -44,8 +44,8 @@ class SegmentList:
 
     @property
     def readable(self) -> tuple[ArchivedSegment, ...]:
-        """Return all segments that can be read as one log: the segments in the log, and before them the
-        segments that only retention removed.
+        """Return the segments that can be read as one log: the segments in the log, and before them the
+        segments that retention removed.
         """
         kept = list(self.current)
         first = kept[0].base if kept else None
@@ -60,16 +60,16 @@ class SegmentList:
         """Return the segments that were in the log at a time (ms), then segments with the records that were
         appended later.
 
-        If compaction has removed records of that time, their segments are returned only if the archive still
-        has them. A segment may overlap with the segment before it. Then only its records from the end of that
-        segment on count.
+        If compaction has removed records of that time, the segments with these records are returned only if
+        the archive still has them. A segment may overlap with the segment before it; its records before the
+        end of that segment must be ignored.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)
         while later := [each for each in self.segments if each.since > time and each.end > end]:
             joining = [each for each in later if each.base <= end]
-            # The earliest segment has the most records, because later segments that begin here were
-            # compacted.
+            # The earliest of these segments has the most records, because later segments with the same base
+            # offset were compacted.
             found = min(
                 joining or later, key=lambda it: (it.since, -it.base) if joining else (it.base, it.since)
             )
@@ -119,7 +119,7 @@ def parse_segment_list(data: bytes, name: str) -> SegmentList:
 
 
 def read_segments(objects: Objects, archived: ArchivedPartition) -> SegmentList:
-    """Return the list of a partition's segments, an empty list if no segment is sealed. Raises
+    """Return the list of a partition's segments, or an empty list if no segment is sealed. Raises
     CorruptArchiveError.
     """
     name = archived.segments

@@ -21,7 +21,7 @@ MOST_UPLOADS = 64
 @dataclass(frozen=True)
 class ArchiveSettings:
     """The arguments of an archiver. `topics` are names, or None for all topics. Times are in ms. A
-    `retention_ms` or `retention_bytes` of -1 is no limit.
+    `retention_ms` or `retention_bytes` of -1 means no limit.
     """
 
     topics: frozenset[str] | None
@@ -34,7 +34,7 @@ class ArchiveSettings:
 
     @property
     def interval(self) -> float:
-        """Return the seconds from the begin of one tick to the next."""
+        """Return the seconds from the beginning of one `Archiver.tick` to that of the next."""
         return self.interval_ms / 1000
 
     def has(self, topic: str) -> bool:

@@ -19,13 +19,15 @@ from segstore.errors import CorruptArchiveError, UnsupportedFormatError
 FORMAT = 1
 
 Versions = tuple[tuple[int, bytes], ...]
-"""(time in ms from which the content was there, content) of a small file, in the order of time."""
+"""The versions of a small file, ordered by time: (time in ms from which the file had this content,
+content).
+"""
 
 
 class ArchivedTopic(NamedTuple):
-    """A topic. `settings` are contents of its settings file, as `storage.meta.topic_info` formats them, or
-    b"" for a broker's topic without such a file. `created` is the last time (ms) at which the archiver did
-    not see the topic, or 0 if the archive began with it. `deleted` is the time of its deletion, or None.
+    """A topic. `settings` are the versions of its settings file, as `storage.meta.topic_info` formats it, or
+    b"" for a broker's topic without such a file. `created` is the last time (ms) at which the topic did not
+    exist yet, or 0 if the archive began with it. `deleted` is the time of its deletion, or None.
     """
 
     name: str
@@ -46,10 +48,11 @@ class ArchivedTopic(NamedTuple):
 class ArchivedPartition:
     """A partition at the moment of the newest commit with an entry for it.
 
-    `segments` is the name of the object with its `SegmentList`, None if no segment is sealed. `pieces` are
-    the log after the sealed segments, in its order, without gaps. `start`, `end` and `stable` are log start
-    offset, high watermark and last stable offset (-1: not known), `epochs` the entries of
-    leader-epoch-checkpoint, `cleaned` the entry of cleaner-offset-checkpoint, `moment` the time (ms).
+    `segments` is the name of the object with its `SegmentList`, or None if no segment is sealed. `pieces` are
+    the log after the sealed segments, in order and without gaps. `start`, `end` and `stable` are log start
+    offset, high watermark and last stable offset (-1: not known). `epochs` are the entries of
+    leader-epoch-checkpoint, `cleaned` is the entry of cleaner-offset-checkpoint, and `moment` is the time
+    (ms).
     """
 
     key: TopicIdPartition
@@ -66,8 +69,8 @@ class ArchivedPartition:
         """Return the entry of the partition in a commit or a state.
 
         In a commit, `pieces` are added to the pieces of earlier commits, and pieces of segments with a base
-        offset below `drop_before` are dropped. A state has all pieces. In a commit's own pieces `at` counts
-        from the end of the commit's header.
+        offset below `drop_before` are dropped. In a state, `pieces` are all pieces. If a piece lies in the
+        object that is being written, its `at` counts from the end of the object's header.
         """
         return {
             "topic": self.key.topic,
@@ -86,8 +89,8 @@ class ArchivedPartition:
 
 
 class Way(NamedTuple):
-    """An earlier history of the archive. The archive's content up to a time (ms), exclusive, is in the
-    commits of another claim, because the store has since lost a part of that content.
+    """An earlier history of the archive, which ended at the time `until` (ms) because the store lost archived
+    records. The commits of `claim` have the archive's content before that time.
     """
 
     until: int
@@ -101,7 +104,7 @@ class ArchiveState:
     name: CommitName
     time: int
     ways: tuple[Way, ...] = ()
-    """The earlier ways, in the order of time."""
+    """The earlier histories of the archive, ordered by time."""
     topics: dict[tuple[str, str], ArchivedTopic] = field(default_factory=dict)
     """The topics, by (name, topic id)."""
     partitions: dict[TopicIdPartition, ArchivedPartition] = field(default_factory=dict)
@@ -109,7 +112,7 @@ class ArchiveState:
     """The versions of small files below `.segstore`, by name."""
 
     def apply(self, header: Mapping[str, Any], name: CommitName, pieces_at: int) -> None:
-        """Apply the changes of a commit; its pieces begin at byte `pieces_at` of its object. Raises
+        """Apply the changes of a commit, whose pieces begin at byte `pieces_at` of its object. Raises
         CorruptArchiveError, UnsupportedFormatError; the state must not be used after an error.
         """
         where = str(name)
@@ -167,8 +170,8 @@ def header_of(
     forgotten: Iterable[tuple[str, str]] = (),
     ways: Iterable[Way] = (),
 ) -> dict[str, Any]:
-    """Return the header of a commit or a state. `partitions` are results of `ArchivedPartition.to_json`,
-    `forgotten` are (name, id) of topics that are deleted from the archive; a commit has no `ways`.
+    """Return the header of a commit or a state. `partitions` are results of `ArchivedPartition.to_json`.
+    `forgotten` are (name, id) of topics that are deleted from the archive. Only a state has `ways`.
     """
     return {
         "format": FORMAT,
@@ -264,8 +267,8 @@ def _check_joined(key: TopicIdPartition, pieces: tuple[ArchivedPiece, ...], wher
 
 
 def with_version(versions: Versions, time: int, data: bytes) -> Versions:
-    """Return versions of a file with its content at a time (ms), or the same object if the content has not
-    changed.
+    """Return the versions of a file with the content `data` from the time `time` (ms) on, or `versions`
+    itself if the content has not changed.
     """
     return versions if versions and versions[-1][1] == data else (*versions, (time, data))
 

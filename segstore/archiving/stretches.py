@@ -1,7 +1,8 @@
-"""`measure`: reads whole batches of a segment's log, up to an offset, and computes the fields of their piece.
+"""`measure`: reads whole batches of a segment's log, up to an offset, and computes the fields of a piece with
+them.
 
-On disk files are only read. The bytes are scanned by calls of C, some MiB each, without a loop over batches.
-Threads: any; functions without state.
+On disk: only reads. C scans the bytes, some MiB at each call, without a loop over batches. Threads: any;
+functions without state.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MOST_STEP = 1 << 30
 
 
 class LogFile(NamedTuple):
-    """The open log of a segment. The handle keeps the file, even if another file gets its name."""
+    """The open log of a segment. The handle stays on this file, even if another file gets its name."""
 
     files: Files
     handle: Handle
@@ -33,7 +34,7 @@ class LogFile(NamedTuple):
 
 class LogStretch(NamedTuple):
     """Whole batches of a log: `length` bytes from byte `position` on, with offsets from `first` on, below
-    `end`. `data` has the bytes; with None they are read from the file again.
+    `end`. `data` has the bytes. If `data` is None, `parts` reads the bytes from the file again.
     """
 
     log: LogFile
@@ -60,7 +61,7 @@ class LogStretch(NamedTuple):
 
 
 def crc_of(data: Buffer, crc: int = 0) -> int:
-    """Return the CRC-32C of bytes; `crc` is the CRC of the bytes before them."""
+    """Return the CRC-32C of `data`, continued from `crc`, the CRC of the bytes before."""
     with ffi.from_buffer("uint8_t[]", data) as view:
         return int(lib.seg_crc32c(crc, view, len(view)))
 
@@ -79,9 +80,9 @@ def crc_of_file(log: LogFile, position: int, length: int) -> int | None:
 def measure(
     log: LogFile, position: int, size: int, offset: int, end_offset: int, keep: int
 ) -> LogStretch | None:
-    """Return the stretch of whole batches from byte `position` and `offset` on, below byte `size` and
-    `end_offset`, or None without a batch. It ends before invalid bytes. Its data are kept if they are at most
-    `keep` bytes. Raises OSError; CorruptRecordError if the first bytes are invalid.
+    """Return the whole batches from byte `position` on, below byte `size` and offset `end_offset`, and before
+    invalid bytes. Return None if there is no batch. Their data are kept if they are at most `keep` bytes.
+    Raises OSError; CorruptRecordError, for `offset`, if the first bytes are invalid.
     """
     found, at, step = _FoundStretch(), position, STEP
     while at < size and found.end < end_offset:

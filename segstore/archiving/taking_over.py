@@ -1,7 +1,7 @@
 """`take_over`: an archiver claims an archive, and continues its newest state.
 
-In the archive: a claim, then a state of this claim, and changed lists of segments. On disk files are only
-read. Threads: one, and those of `Uploads`.
+In the archive: a claim, a state of this claim, and changed lists of segments. On disk: only reads. Threads:
+one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
 
 
 def _read(objects: WritableObjects) -> ArchiveState | None:
-    """Return the newest state, read again if another archiver deletes replaced objects during the read."""
+    """Return the newest state, or None if there is no archive. Read it again if another archiver deletes
+    replaced objects during the read.
+    """
     for _ in range(_TRIES - 1):
         try:
             return newest_state(objects)
@@ -105,7 +107,7 @@ def _warn_if_foreign(objects: WritableObjects, before: ArchiveState, path: str, 
 def read_lists(
     objects: WritableObjects, state: ArchiveState, uploads: Uploads
 ) -> dict[TopicIdPartition, SegmentList]:
-    """Return the lists of segments of all partitions, without damaged lists. Raises ArchiveError."""
+    """Return the lists of segments of all partitions; damaged lists are left out. Raises ArchiveError."""
     held = list(state.partitions.values())
     read = uploads.run([partial(_read_list, objects, each) for each in held])
     return {it.key: each for it, each in zip(held, read, strict=True) if each is not None}
@@ -132,7 +134,7 @@ def _compared(moments: Moments, partition: ArchivedPartition, listed: SegmentLis
         compacted = info.gapped or bool(dict(info.compacted).get(key.partition))
         epochs = moments.epochs(key)
         return compare(moments.files, partition, listed, view, epochs, compacted)
-    except (StoreClosedError, UnknownTopicOrPartitionError):  # it was deleted just now
+    except (StoreClosedError, UnknownTopicOrPartitionError):  # the topic was deleted just now
         return None
 
 
@@ -144,7 +146,7 @@ def _with_lists(
     compared: Mapping[TopicIdPartition, Compared],
     uploads: Uploads,
 ) -> dict[TopicIdPartition, ArchivedPartition]:
-    """Write the changed lists, and return all partitions with their lists' names."""
+    """Write the changed lists, and return all partitions with the names of their lists."""
     found = dict(before.partitions)
     changed: list[tuple[str, TopicIdPartition, Compared]] = []
     for key, each in compared.items():

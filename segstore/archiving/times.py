@@ -20,7 +20,7 @@ _ALLOWED = "give ms since the epoch, a datetime with a time zone, or a mapping {
 
 class Cut(NamedTuple):
     """The ends of restored logs. A log ends before its first record that is stamped later than `time` (ms),
-    or at its end offset in `ends`; without both it is whole.
+    or at its end offset in `ends`. If it has neither limit, it is whole.
     """
 
     time: int | None = None

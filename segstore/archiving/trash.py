@@ -1,11 +1,11 @@
 """`Trash`: objects of an archive that are no longer needed, until they are deleted.
 
 An object is deleted when it has not been needed for the grace time, so that a reader of an older state still
-finds it. The claims are checked before each delete, because another archiver may have taken over, and may
-need objects of an older state. Objects that killed archivers left are found by a list of all objects, at the
-start and once a day. Objects that an earlier way needs stay. Until the objects of earlier ways are known,
-only objects of this claim are deleted, which no earlier way can name. In the archive: only deletes. Threads:
-the archiver's.
+finds it. Before each delete the archiver checks that it is still the writer, because another archiver may
+have taken over, and may need objects of an older state. A list of all objects, at the start and once a day,
+finds the objects that killed archivers left. Objects that an earlier history of the archive (`Way`) needs
+stay. Until these objects are known, only objects that this archiver has written are deleted, which no earlier
+history can name. In the archive: only deletes. Threads: the archiver's.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ class Trash:
         self._next_list = monotonic()
 
     def add(self, found: Iterable[str], time: int) -> None:
-        """Add objects that the newest state has not needed since a time."""
+        """Add objects that the newest state has not needed since `time`."""
         for name in found:
             if self._of_ways is None or name not in self._of_ways:
                 self._since.setdefault(name, time)
 
     def keep(self, of_ways: Collection[str]) -> None:
-        """Protect these objects, which earlier ways need, from deletion."""
+        """Never delete the objects `of_ways`, which earlier histories need."""
         self._of_ways = of_ways
         for name in self._since.keys() & set(of_ways):
             del self._since[name]
 
     @property
     def wants_list(self) -> bool:
-        """Return whether a list of all objects is due, which it is at first, and a day after it last was."""
+        """Return whether a list of all objects is due: at the first call, and then once a day."""
         if monotonic() < self._next_list:
             return False
         self._next_list = monotonic() + FULL_LIST
@@ -106,15 +106,15 @@ def needed_by(state: ArchiveState, lists: Iterable[SegmentList]) -> set[str]:
 
 
 class ListedObjects(NamedTuple):
-    """The names of all objects (`found`), and of the objects that earlier ways need (`of_ways`)."""
+    """The names of all objects (`found`), and of the objects that earlier histories need (`of_ways`)."""
 
     found: set[str]
     of_ways: set[str]
 
 
 def list_all(objects: WritableObjects, ways: Iterable[Way]) -> ListedObjects:
-    """List all objects of an archive, after deleting unfinished objects of killed writers. Raises
-    ArchiveError; CorruptArchiveError if the objects of an earlier way can't be read.
+    """Delete unfinished objects of killed writers, then list all objects of an archive. Raises ArchiveError;
+    CorruptArchiveError if the objects of an earlier history can't be read.
     """
     objects.delete_unfinished()
     found = {name for prefix in (CLAIMS, COMMITS, TOPICS) for name in objects.list(prefix)}
@@ -131,7 +131,9 @@ def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[s
 
 
 def own_objects(claim: ArchiverClaim, state: ArchiveState, last_state: CommitName) -> set[str]:
-    """Return the names of the claim's own object, its last state, and the commits from there on."""
+    """Return the names of the object by which an archiver claims the archive, of its last state, and of the
+    commits after that state.
+    """
     names = {
         str(CommitName(claim, number, COMMIT))
         for number in range(last_state.sequence, state.name.sequence + 1)

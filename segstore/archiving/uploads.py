@@ -1,7 +1,7 @@
-"""`Uploads`: a few threads that make calls; `upload_segment`: uploads a sealed segment to an archive.
+"""`Uploads`: a few threads that make calls. `upload_segment`: uploads a sealed segment to an archive.
 
 In the archive: `.log`, `.index`, `.timeindex`, `.txnindex` and `.snapshot` of a segment, under new names. On
-disk files are only read. Threads: one, the archiver's, calls `run` and `begin`.
+disk: only reads. Threads: the archiver's calls `run` and `begin`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Uploads:
         self._over = False
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Make all calls, and return their results in order. If calls fail, the error of the first of them is
-        raised after all calls have finished.
+        """Make all calls, and return their results in order. If calls fail, the error of the first failed
+        call is raised after all calls have ended.
         """
         if len(calls) == 1:
             return [calls[0]()]

@@ -1,7 +1,7 @@
 """`verify`: reads every object that an archive names, and checks sizes, CRCs and batches.
 
-`contents.named_objects` lists the objects to check, and `verify_objects` checks some of them, also in other
-processes and on other machines. Nothing is on disk; in the archive: only reads. Threads: any.
+`contents.named_objects` lists the objects to check. `verify_objects` checks some of these objects, also in
+other processes and on other machines. Nothing is on disk; in the archive: only reads. Threads: any.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Check = Callable[[RemoteFiles, Collection[NamedObject], Progress], list[Finding]
 
 class Verified(NamedTuple):
     """The result of `verify`. `objects` is the number of checked objects, `bytes` the number of bytes that
-    were read. `unnamed` objects exist, but no state names them any more, or none does yet. They are no fault:
-    an archiver removes them later.
+    were read. `unnamed` is the number of objects that no state names any more, or that no state names yet.
+    These objects are no fault.
     """
 
     findings: list[Finding]
@@ -48,8 +48,8 @@ def verify(
     files: Files | None = None,
     check: Check | None = None,
 ) -> Verified:
-    """Read every object that the newest state of the archive at `uri` and its earlier ways name. Check sizes,
-    CRC-32Cs, and that logs are valid batches with rising offsets.
+    """Read every object that the newest state of the archive at `uri`, or a state of its earlier histories,
+    names. Check sizes, CRC-32Cs, and that logs are valid batches with rising offsets.
 
     A `Finding` has the name of an object as its path. `progress` is called with the bytes that were read.
     `filesystem` is used instead of the URI's file system. An archiver may be running: objects that it removes
@@ -130,7 +130,7 @@ def _verify_range(
 
 class BatchCheck:
     """The check of a log's batches, whose bytes are passed part by part. `findings` has the first damage.
-    `at` is the position of the log's first byte in the object.
+    `at` is the byte of the object at which the log begins.
     """
 
     def __init__(self, name: str, at: int, bounds: LogBounds) -> None:
@@ -139,7 +139,7 @@ class BatchCheck:
         self.findings: list[Finding] = []
 
     def take(self, data: memoryview) -> None:
-        """Check the batches that end in these bytes."""
+        """Check the batches that are complete with these bytes."""
         if self.findings:
             return
         self._left += data

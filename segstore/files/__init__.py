@@ -1,8 +1,8 @@
 """The only package that opens, writes, syncs, maps and renames files. Tests inject faults here.
 
 The package has no file of its own on disk, except for the temporary file of `atomic` while a file is
-replaced. Threads: any. Positions are arguments and nothing is cached, so one `Handle` may serve many threads.
-System errors are raised unchanged as OSError, with the path.
+replaced. Threads: any. Positions are arguments and nothing is cached, so that one `Handle` may serve many
+threads. System errors are raised unchanged as OSError, with the path.
 """
 
 from __future__ import annotations
@@ -24,5 +24,7 @@ class Files(Whole, Locking, SendfileCalls):
     """
 
     def boot(self) -> int:
-        """Return a number of 63 bits that is unique to this start of the machine; 0 if it is unknown."""
+        """Return a number of 63 bits that is unique to this start of the machine, or 0 if it can't
+        be read.
+        """
         return boot()

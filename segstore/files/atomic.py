@@ -1,8 +1,8 @@
 """Atomic replacement: reads whole files, replaces them in one step, and separates them from their other hard
 links.
 
-On disk a file "<path>.tmp" lies beside a file while it is replaced. Threads: any, but only one at a time may
-write a path. Each step is a call of `Files`, so that a test can inject a fault into it.
+A temporary file "<path>.tmp" lies beside a file while it is replaced. Threads: any, but only one at a time
+may write a path. Each step is a call of `Files`, so that a test can inject a fault into it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
 class Whole(Opening, FileContent, Directories, Stats):
-    """Calls on whole files. A crash leaves the old or the new file, and perhaps a temporary file."""
+    """Calls on whole files. After a crash a path has the old or the new file, perhaps beside a temporary
+    file.
+    """
 
     def ensure_directory(self, path: Path) -> None:
-        """Make a directory if it is missing, durable when this returns. Other processes and threads may make
-        it at the same time. Raises OSError: EEXIST if a file has the name.
+        """Make a directory if it is missing, durably. Other processes and threads may make it at the same
+        time. Raises OSError: EEXIST if a file is at the path.
         """
         if self.exists(path):
             return
@@ -43,8 +45,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         self.sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def open_anew(self, path: Path) -> Handle:
-        """Open a new, empty file to read and write. An older file of this name loses the name, but its bytes
-        stay, for its other hard links and open handles. Raises OSError.
+        """Open a new, empty file to read and write. An older file at the path is unlinked; its other hard
+        links and open handles keep its bytes. Raises OSError.
         """
         if self.exists(path):
             try:
@@ -70,7 +72,7 @@ class Whole(Opening, FileContent, Directories, Stats):
 
     def write_atomic(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
         """Replace or create a file in one step, so that readers, also after a crash, see the old or the new
-        content. With `sync` the file is durable when this returns. Raises OSError.
+        content. If `sync`, the new content is durable when this returns. Raises OSError.
         """
         target = os.fspath(path)
         need = memoryview(data).nbytes
@@ -79,18 +81,18 @@ class Whole(Opening, FileContent, Directories, Stats):
             self.sync_dir(directory)
 
     def write_as_itself(self, path: Path, data: Callable[[tuple[int, int, int]], Buffer]) -> None:
-        """Replace or create a file in one step, without a sync, with content that may depend on the new
-        file's identity.
+        """Replace or create a file in one step, without a sync. The content may depend on the new file's
+        identity.
 
-        `data` is called with the new file's identity (`which` with `or_change=False`), which the rename does
-        not change, and returns the content. Raises OSError.
+        `data` is called with the identity (`which` with `or_change=False`), which the rename does not change,
+        and returns the content. Raises OSError.
         """
         in_reserve(lambda: self._replace(os.fspath(path), data, sync=False), PIECE)
 
     def _replace(
         self, target: str, data: Buffer | Callable[[tuple[int, int, int]], Buffer], sync: bool
     ) -> str:
-        """Replace a file and return its directory. Raises OSError; the file is unchanged then."""
+        """Replace a file and return its directory. If this raises OSError, the file is unchanged."""
         directory, temporary = _beside(target)
         try:
             with self.open_anew(temporary) as handle:
@@ -100,19 +102,19 @@ class Whole(Opening, FileContent, Directories, Stats):
                     self.sync(handle)
             self.rename(temporary, target)
         except OSError:
-            # An error of the cleanup is ignored, because the first error says more, and the next write reuses
-            # the name.
+            # An error of the cleanup is ignored, because the first error says more. The next write replaces
+            # the temporary file.
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
         return directory
 
     def write_together(self, contents: Sequence[tuple[Path, Buffer]]) -> None:
-        """Replace or create several files in this order, each in one step; all are durable when this returns.
+        """Replace or create several files in this order, each in one step. All are durable when this returns.
 
         After a power cut each file has its old or its new content. This is quicker than separate writes,
-        because the disk writes all contents at once, then all names. Raises OSError; after an error none, or
-        only the first few, of the files have their new content.
+        because the disk writes all contents at once, then all names. After an OSError only the first few
+        files, or no file, may have their new content.
         """
         need = sum(memoryview(data).nbytes + PIECE for _, data in contents)
         for directory in in_reserve(lambda: self._replace_all(contents), need):
@@ -139,8 +141,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         return dict.fromkeys(directory for _, directory, _ in places)
 
     def take_own(self, path: Path) -> None:
-        """If the file has other names (hard links), replace this name by a durable copy, so that a write in
-        place does not show under the other names. Raises OSError.
+        """If the file has other hard links, put a durable copy in the place of `path`, so that a write in
+        place does not show in the other links. Raises OSError.
         """
         if self.links(path) < 2:
             return

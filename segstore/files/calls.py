@@ -1,8 +1,8 @@
 """The system calls on files: open, read, write and sync regular files, and change directories.
 
-New files get `file_mode`, independent of the umask; new directories also get the search permission for
-everyone who may read. Positions are arguments, so one `Handle` may serve many threads. Errors carry the path.
-Threads: any. The headers of `_native/contract/` declare the C functions.
+New files get `file_mode`, independent of the umask. New directories get `directory_mode`: everyone who may
+read may also search. Positions are arguments, so that one `Handle` may serve many threads. Errors carry the
+path. Threads: any. The headers of `_native/contract/` declare the C functions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FILE_MODE = 0o600
-"""The default mode of new files, which only their owner may read and write."""
+"""The default mode of new files: only their owner may read and write."""
 
 
 class Opening:
@@ -38,18 +38,18 @@ class Opening:
         return self.file_mode | (self.file_mode & 0o444) >> 2
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> Handle:
-        """Open a regular file to read, or also to write; `create` makes a missing file (`file_mode`).
+        """Open a regular file to read, or also to write. If `create`, a missing file is created, with
+        `file_mode`.
 
         Raises OSError: ELOOP for a symbolic link, EINVAL for any other file that is not regular.
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         result = ffi.new("seg_status *")
-        # O_NONBLOCK is set because opening a FIFO must not wait for its other end; regular files ignore the
-        # flag.
+        # O_NONBLOCK: the open of a FIFO must not wait for its other end. Regular files ignore the flag.
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
-            # The open of a device on a file system that is mounted "nodev" fails with this error too.
+            # The open of a device fails with this error, too, if its file system is mounted "nodev".
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise
@@ -69,8 +69,8 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Return whether the mode lacks bits of the wanted mode and has no others, as if the umask had removed
-    them; the mode of a file made by others may differ in other ways.
+    """Return whether `mode` lacks bits of `wanted` and has no other bits, as after a umask. A file that
+    somebody else made may have any mode.
     """
     bits = mode & 0o777
     return bits != wanted and bits | wanted == wanted
@@ -78,7 +78,7 @@ def _is_narrower(mode: int, wanted: int) -> bool:
 
 # --- content -----------------------------------------------------------------------------------
 
-# Reads, writes, cuts, syncs and maps the content of open files.
+# Reads, writes, truncates, syncs and maps the content of open files.
 
 _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 _COPY_CHUNK = 1 << 20
@@ -86,10 +86,10 @@ _MOST_ERRNO = 4096
 
 
 class FileContent:
-    """Calls on the content of open files; sizes and positions in bytes."""
+    """Calls on the content of open files. Sizes and positions are in bytes."""
 
     def pread(self, handle: Handle, size: int, position: int) -> bytes:
-        """Return `size` bytes from `position`; fewer only at the end of the file. Raises OSError as
+        """Return `size` bytes from `position` on, or fewer at the end of the file. Raises OSError as
         pread(2).
         """
         try:
@@ -105,24 +105,24 @@ class FileContent:
         return b"".join(parts)
 
     def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` from `position`; return the bytes read, fewer only at the file's end. Raises OSError
-        as pread(2).
+        """Fill `buffer` with bytes from `position` on. Return their number, which is smaller than the buffer
+        only at the end of the file. Raises OSError as pread(2).
         """
         with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as view:
             done = lib.seg_pread(handle.fd, view, len(view), position)
         return checked(done, handle)
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
-        """Write all of `data` at `position`; return its length. Raises OSError as pwrite(2); a part may be
-        written then.
+        """Write all of `data` at `position`, and return its length. Raises OSError as pwrite(2); a part may
+        be written then.
         """
         with ffi.from_buffer("uint8_t[]", data) as view:
             done: int = lib.seg_pwrite(handle.fd, view, len(view), position)
         return done if done >= 0 else checked(done, handle)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers one after the other from `position`; return the bytes. Raises OSError as
-        pwritev(2); a part may be written then.
+        """Write all buffers, one after the other, from `position` on, and return the number of bytes. Raises
+        OSError as pwritev(2); a part may be written then.
         """
         with lent(buffers) as views:
             pointers, lengths = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(v) for v in views])
@@ -136,52 +136,57 @@ class FileContent:
         return NATIVE if is_plain else OwnWrite(self, handle)
 
     def native_sync(self, handle: Handle) -> Any:
-        """Return the C function by which a tail (log.h) syncs this file; NULL stands for `seg_fdatasync`.
+        """Return the C function by which C (log.h) syncs this file. NULL means `seg_fdatasync`.
 
         Return None if a subclass overrides `sync`, because C would bypass that method.
         """
         return ffi.NULL if type(self).sync is FileContent.sync else None
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """Return the result of `seg_seek` (batch.h): 1 if the batch was found, 0 if there is none below
-        `end`, negative for -errno or a bad header.
+        """Walk the batches from `position` on, and write the header of the first batch with `target` or later
+        offsets to `out` (`seg_seek`, batch.h). Return 1, or 0 if there is no such batch below `end`, or a
+        negative number for an -errno or a bad header.
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
     def read_one(self, handle: Handle, segment: Any, offset: int, point: Any) -> int:
-        """Return the result of `seg_read_one` (segment.h) for a `seg_segment *`: 1, or 0 if the caller must
-        read the slow way.
+        """Return the result of `seg_read_one` (segment.h) for a `seg_segment *`: 1, or 0 if C can't answer
+        and the caller must read in Python.
         """
         result: int = lib.seg_read_one(handle.fd, segment, offset, point)
         return result
 
     def read_many(self, handle: Handle, segment: Any, offsets: Any, n: int, point: Any, out: Any) -> int:
-        """Return the result of `seg_read_many` (segment.h): the number of offsets whose records it read."""
+        """Return the result of `seg_read_many` (segment.h): the number of offsets whose records were read."""
         result: int = lib.seg_read_many(handle.fd, segment, offsets, n, point, out)
         return result
 
     def read_range(self, handle: Handle, segment: Any, *how: Any) -> int:
-        """Return the result of `seg_read_range` (segment.h): 1, or 0 if the caller must read the slow way."""
+        """Return the result of `seg_read_range` (segment.h): 1, or 0 if C can't answer and the caller must
+        read in Python.
+        """
         result: int = lib.seg_read_range(handle.fd, segment, *how)
         return result
 
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
-        """Return the result of `call`, a C function that reads by itself, for the descriptor. Raises OSError
-        if the result is -errno.
+        """Return `call(descriptor)`, the result of a C function that reads the file itself. Raises OSError if
+        the result is -errno.
         """
         result = call(handle.fd)
         return checked(result, handle) if result > -_MOST_ERRNO else result
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
-        """Call `seg_restamp` (staging.h), and return the next offset. Raises OSError: EBADMSG if the bytes
-        are no batches.
+        """Give the batches in the first `end` bytes of a file offsets from `base_offset` on and a leader
+        epoch, and return the next offset (`seg_restamp`, staging.h). Raises OSError: EBADMSG if the bytes are
+        no batches.
         """
         code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
         return checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle)
 
     def copy_range(self, source: Handle, position: int, target: Handle, at: int, count: int) -> int:
-        """Copy `count` bytes from file to file, sharing blocks if the file system can; return the bytes
-        copied, fewer only at the end of the source. Raises OSError; a part may be written then.
+        """Copy `count` bytes from file to file, and share blocks if the file system can. Return the number of
+        copied bytes, which is smaller than `count` only at the end of the source. Raises OSError; a part may
+        be written then.
         """
         done = int(lib.seg_copy_range(target.fd, at, source.fd, position, count))
         if done < 0 and -done not in _NO_COPY_RANGE:
@@ -195,22 +200,24 @@ class FileContent:
         return done
 
     def truncate(self, handle: Handle, size: int) -> None:
-        """Cut the file to `size`, or extend it with a hole. Raises OSError as ftruncate(2)."""
+        """Truncate the file to `size`, or extend it with a hole. Raises OSError as ftruncate(2)."""
         try:
             os.ftruncate(handle.fd, size)
         except OSError as e:
             raise named(e, handle.path) from None
 
     def allocate(self, handle: Handle, position: int, length: int) -> None:
-        """Allocate disk blocks for `length` > 0 bytes from `position`, extending the file. Raises OSError
-        (ENOSPC).
+        """Allocate disk blocks for `length` > 0 bytes from `position` on; the file may grow by that. Raises
+        OSError (ENOSPC).
         """
         code = lib.seg_fallocate(handle.fd, position, length)
         if code < 0:
             raise failed(code, handle.path)
 
     def forbid_copy_on_write(self, handle: Handle) -> None:
-        """Let the file system write an empty file in place from now on (btrfs). Raises OSError."""
+        """Let the file system (btrfs) write a file in place from now on. The file must be empty. Raises
+        OSError.
+        """
         code = lib.seg_no_copy_on_write(handle.fd)
         if code < 0:
             raise failed(code, handle.path)
@@ -222,16 +229,17 @@ class FileContent:
             raise failed(code, handle.path)
 
     def start_sync(self, handle: Handle, position: int, length: int) -> None:
-        """Let the disk begin to write `length` bytes, so that a later `sync` waits less. The call is only a
-        hint; errors are raised by the later `sync`.
+        """Let the disk begin to write `length` bytes, so that a later `sync` waits less. The later `sync`
+        raises the errors of these writes.
         """
         lib.seg_start_sync(handle.fd, position, length)
 
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
-        """Return a shared mapping, which outlives the handle, of the first `length` > 0 bytes.
+        """Return a shared mapping of the first `length` > 0 bytes, which stays valid after the handle is
+        closed.
 
-        Raises OSError: EINVAL if the file is shorter (touching pages after its end would be a SIGBUS),
-        ENOMEM.
+        Raises OSError: EINVAL if the file is shorter, because an access to pages after its end would raise
+        SIGBUS; ENOMEM.
         """
         result = ffi.new("seg_status *")
         code = lib.seg_fstat(handle.fd, result)
@@ -240,7 +248,7 @@ class FileContent:
         if not 0 < length <= result.size:
             raise OSError(errno.EINVAL, f"can't map {length} bytes", handle.path)
         protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
-        # Before Python 3.13, mmap.mmap keeps a duplicate of a mapping's descriptor open.
+        # Not mmap.mmap(fd), which keeps a duplicate of the descriptor open before Python 3.13.
         memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)
         code = lib.seg_map(ffi.from_buffer(memory), length, handle.fd, write)
         if code < 0:
@@ -250,7 +258,7 @@ class FileContent:
 
 # --- directories -------------------------------------------------------------------------------
 
-# Names in directories: created, renamed, removed, listed, made durable.
+# Creates, renames, removes and lists names in directories, and makes them durable.
 
 
 class Directories:
@@ -267,17 +275,17 @@ class Directories:
             handle.close()
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, atomically replacing a file at `target`. Raises OSError as rename(2)."""
+        """Rename a file; a file at `target` is replaced atomically. Raises OSError as rename(2)."""
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Make `target` a hard link to the file at `source`. Raises OSError as link(2): EEXIST if the name
+        """Make `target` a hard link to the file at `source`. Raises OSError as link(2): EEXIST if `target`
         exists.
         """
         os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file's name. Raises OSError as unlink(2)."""
+        """Remove a file's path. Raises OSError as unlink(2)."""
         os.unlink(path)
 
     def rmdir(self, path: Path) -> None:
@@ -285,7 +293,7 @@ class Directories:
         os.rmdir(path)
 
     def listdir(self, path: Path) -> list[str]:
-        """Return the names in a directory, in no order. Raises OSError as opendir(3)."""
+        """Return the names in a directory, in arbitrary order. Raises OSError as opendir(3)."""
         while True:
             try:
                 return os.listdir(path)
@@ -294,7 +302,7 @@ class Directories:
                     raise
 
     def directories(self, path: Path) -> list[str]:
-        """Return the names of the directories in a directory, and of symbolic links to directories. Raises
+        """Return the names in a directory that are directories, or symbolic links to directories. Raises
         OSError as opendir(3).
         """
         while True:

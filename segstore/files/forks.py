@@ -1,5 +1,5 @@
 """Effects of a fork on the child process. A page of memory is cleared in the child, so that a process can
-check without a system call whether it is a child. Files that belong only to the parent are closed.
+check without a system call whether it is a child. Descriptors that belong only to the parent are closed.
 
 Nothing is on disk. Threads: any.
 """
@@ -22,7 +22,7 @@ class Here(Protocol):
 
 
 class _ByNumber:
-    """A flag by process number, for kernels before Linux 4.14, which can't clear pages."""
+    """A flag that compares process numbers, for kernels before Linux 4.14, which can't clear pages."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -43,7 +43,7 @@ def here() -> Here:
 
 
 class Closable(Protocol):
-    """An owner of descriptors that belong to one process."""
+    """An object with descriptors that belong to one process."""
 
     def close(self) -> object: ...
 
@@ -53,8 +53,8 @@ _inherited: LiveSet[Closable] = LiveSet()
 
 def close_in_children(opened: Closable) -> None:
     """Have `opened.close` called in each child process that is forked while `opened` exists. Otherwise the
-    child would keep locks and connections alive, which are released only with the last descriptor. A child
-    made by a bare clone(2) keeps the descriptors until it exits or runs another program.
+    child would keep the parent's locks and connections alive, because they end only with their last
+    descriptor. A child made by a bare clone(2) keeps the descriptors until it exits or runs another program.
     """
     _inherited.add(opened)
 

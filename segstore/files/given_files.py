@@ -1,5 +1,5 @@
-"""Files that users name, outside of any store; and files in memory, for libraries that read secrets from
-files only.
+"""Files outside of any store, whose paths users give, and files in memory, for libraries that read secrets
+only from files.
 
 Threads: any.
 """
@@ -17,27 +17,27 @@ from segstore.idle_files import with_descriptors
 
 
 def is_there(path: str) -> bool:
-    """Return whether a file or directory has this name."""
+    """Return whether there is a file or directory at the path."""
     return os.path.exists(path)
 
 
 def check_regular(path: str) -> None:
-    """Raise OSError (EINVAL) for a directory, a device or a pipe. Links are followed."""
-    # The open of a pipe may wait for ever, and bytes once read from it can't be read again.
+    """Raise OSError (EINVAL) if the path is a directory, a device or a pipe. Links are followed."""
+    # The open of a pipe may wait for ever, and bytes that were read from a pipe can't be read again.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def read_given(path: str, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes; unlike a store's files, the file may be a
-    symbolic link. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for
-    a path that no file can have.
+    """Return the content of a file of at most `most` bytes. The path may be a symbolic link, unlike that of a
+    store's file. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for a
+    path that no file can have.
     """
     try:
         check_regular(path)
         with with_descriptors(lambda: open(path, "rb")) as file:
             data = file.read(most + 1)
-    except ValueError:  # no file name has a NUL, or half of a surrogate pair
+    except ValueError:  # the path has a NUL, or half of a surrogate pair
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most} bytes", path)
@@ -46,7 +46,7 @@ def read_given(path: str, most: int) -> bytes:
 
 @contextmanager
 def memory_file(data: bytes | memoryview) -> Iterator[str]:
-    """Return the path of a file in memory with these bytes, while the block runs. Raises OSError."""
+    """Run a block with the path of a file in memory that has the bytes `data`. Raises OSError."""
     with with_descriptors(lambda: os.fdopen(os.memfd_create("segstore", os.MFD_CLOEXEC), "wb")) as file:
         file.write(data)
         file.flush()
@@ -54,8 +54,8 @@ def memory_file(data: bytes | memoryview) -> Iterator[str]:
 
 
 def in_memory(data: bytes | memoryview) -> Handle:
-    """Return a handle to read these bytes from a file in memory; on systems without such files, from an
-    unnamed temporary file. Raises OSError.
+    """Return a handle to read `data` from a file in memory, or from an unnamed temporary file on systems
+    without memfd_create. Raises OSError.
     """
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:

@@ -12,33 +12,37 @@ from segstore.idle_files import NONE_LEFT, close_some
 
 Path = str | os.PathLike[str]
 CODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
-"""The arguments to encode a path: `os.fspath(path).encode(*CODING)` equals os.fsencode, without a
-Python-level call.
+"""Arguments to encode a path: `os.fspath(path).encode(*CODING)` equals os.fsencode, but makes no Python-level
+call.
 """
 
 
 class User(Protocol):
-    """A user of a descriptor that has no reference to the descriptor's `Handle`."""
+    """An object that uses the descriptor of a `Handle`, without a reference to the handle."""
 
     def let_go(self) -> None:
         """Stop using the descriptor before this returns, or keep a reference to the handle until then."""
 
 
 class Handle:
-    """An open file or directory. Its descriptor is closed at the latest with the last reference."""
+    """An open file or directory. Its descriptor is closed by `close`, or with the last reference to the
+    handle.
+    """
 
     __slots__ = ("__weakref__", "_slot", "failed", "fd", "path", "user")
 
     def __init__(self, path: Path, flags: int, mode: int = 0, found: Any = ffi.NULL) -> None:
-        """Open the file; `found`, a `seg_status *`, gets the result of fstat(2). If no descriptor is left,
-        files of pools are closed. Raises OSError as open(2).
+        """Open the file. If `found`, a `seg_status *`, is given, it gets the result of fstat(2). If the
+        process has no descriptor left, pools of files close some. Raises OSError as open(2).
         """
         self.fd, self.path = -1, os.fspath(path)
         self.failed = ffi.NULL
-        """An int32 that gets the errno of a failed sync, even if an interrupt replaces its exception."""
+        """A pointer to an int32 that gets the errno of a failed sync, even if an interrupt replaces the
+        sync's exception.
+        """
         self.user: Callable[[], User | None] | None = None
-        """A weak reference to the `User` of the descriptor, if there is one."""
-        # This is `descriptors`, inlined, because every access to a file makes a handle.
+        """A weak reference to the `User` of the descriptor, or None."""
+        # `descriptors`, inlined, because each access to a file makes a handle.
         self._slot = ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
         name = self.path.encode(*CODING)
         while (code := lib.seg_open(self._slot, name, flags | os.O_CLOEXEC, mode, found)) < 0:
@@ -47,25 +51,25 @@ class Handle:
         self.fd = self._slot[0]
 
     def let_go(self) -> None:
-        """Make `user` stop using the descriptor, which then closes with the last reference to this object."""
+        """Make `user` stop using the descriptor. The descriptor is then closed with the last reference to
+        this handle.
+        """
         user = None if self.user is None else self.user()
         if user is not None:
             user.let_go()
 
     def fileno(self) -> int:
-        """Return the descriptor, -1 once closed."""
+        """Return the descriptor, or -1 if it is closed."""
         return self.fd
 
     @property
     def closed(self) -> bool:
-        """Return whether the descriptor is closed; False if an interrupt stopped `close` before the
-        descriptor was closed.
-        """
+        """Return whether the descriptor is closed. It is not if an interrupt has ended `close` too early."""
         return bool(self._slot[0] < 0)
 
     def close(self, *_: object) -> None:
-        """Close the descriptor; further calls do nothing, or finish an interrupted close. Ignores the
-        arguments of a `with` block. Raises OSError as close(2).
+        """Close the descriptor. A second call does nothing, or finishes an interrupted close. The arguments
+        of a `with` block are ignored. Raises OSError as close(2).
         """
         self.fd = -1
         code = lib.seg_close(self._slot)
@@ -79,12 +83,14 @@ class Handle:
 
 
 def failed(code: int, path: Path) -> OSError:
-    """Return the OSError of a C call that returned -errno, with the path of its file."""
+    """Return the OSError for `code`, the -errno of a C call, with the path of its file."""
     return OSError(-code, os.strerror(-code), os.fspath(path))
 
 
 def named(error: OSError, path: str) -> OSError:
-    """Return the same error with the path, which errors of calls on descriptors lack."""
+    """Return an OSError with the same errno and the path, because errors of calls on descriptors have no
+    path.
+    """
     # An error without a number comes from a signal handler, not from the disk.
     number = error.errno
     return error if number is None else OSError(number, os.strerror(number), path)

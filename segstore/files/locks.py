@@ -1,5 +1,5 @@
-"""Lock files: whole-file write locks that exclude Kafka brokers too. The file holds the pid of the lock's
-holder as text, and after a blank the address at which the holder serves Kafka's clients, if it does.
+"""Lock files: write locks on whole files, which exclude Kafka brokers, too. The file has the pid of the
+lock's holder as text. If the holder serves Kafka's clients, a blank and its address follow.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
 through Java on the same file. Unlike a POSIX lock, such a lock belongs to the open file, so that closing
@@ -30,7 +30,8 @@ from segstore.threads import LiveSet
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-# struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len (0: to the end of the growing file), l_pid.
+# struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len (0: to the end of the file, even if it
+# grows), l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -41,7 +42,7 @@ class _ClosableLock(Protocol):
 
 
 _held: LiveSet[_ClosableLock] = LiveSet()
-"""Handles that have a lock."""
+"""Handles whose file is locked."""
 
 
 def take(handle: _ClosableLock) -> None:
@@ -55,8 +56,8 @@ def take(handle: _ClosableLock) -> None:
 
 
 def holder(fd: int) -> int | None:
-    """Return the holder of a lock that keeps `fd` from being locked: a pid; -1 for an open file description
-    lock, as segstore takes; None without a lock.
+    """Return the pid of the process whose lock keeps `fd` from being locked, -1 if the lock is an open file
+    description lock, as segstore takes, None if there is no lock.
     """
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, query))
@@ -64,8 +65,8 @@ def holder(fd: int) -> int | None:
 
 
 def _is_of(handle: _ClosableLock, path: Path) -> bool:
-    """Return whether a handle's open file is the file at `path`."""
-    with suppress(OSError):  # another thread may have closed it
+    """Return whether the open file of a handle is the file at `path`."""
+    with suppress(OSError):  # another thread may have closed the handle
         return os.path.samestat(os.fstat(handle.fd), os.stat(path))
     return False
 
@@ -74,18 +75,18 @@ def _is_of(handle: _ClosableLock, path: Path) -> bool:
 
 _TRIES = 100
 _LONGEST_TEXT = 300
-"""Most bytes read of a lock file: a pid and an address."""
+"""At most this many bytes of a lock file are read: a pid and an address."""
 
 
 class Locking(Opening, FileContent, Stats):
     """Lock files. A lock is released when its handle is closed, or its process dies."""
 
     def lock(self, path: Path) -> Handle:
-        """Lock a file, which is created if missing, until the returned handle is closed. While it is locked,
-        its content is this process's pid as text.
+        """Lock a file until the returned handle is closed. A missing file is created. While the file is
+        locked, its content is this process's pid as text.
 
-        Raises BlockingIOError if any process, also a live Kafka broker, holds a lock on it; EMLINK if the
-        file has another hard link, by which other programs may use the file; other OSErrors as `open`.
+        Raises BlockingIOError if any process, also a live Kafka broker, holds a lock on the file; EMLINK if
+        the file has another hard link, by which other programs may use the file; other OSErrors as `open`.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)
@@ -99,12 +100,14 @@ class Locking(Opening, FileContent, Stats):
         raise OSError(errno.EAGAIN, "The lock file was removed again and again", os.fspath(path))
 
     def _take(self, handle: Handle, path: Path) -> bool:
-        """Lock an open file; return False if its name was removed before the lock was taken."""
+        """Lock an open file, and return True. Return False if the file at `path` was removed before the lock
+        was taken.
+        """
         try:
             if self.links(path) > 1:
                 raise OSError(errno.EMLINK, "A lock file that has another name (a hard link)", handle.path)
             take(handle)
-            # A lock on a removed file would not exclude a process that then opens a new file of that name.
+            # A lock on a removed file would not exclude a process that then creates a new file at the path.
             if self.inode(path) != self.inode(handle):
                 return False
         except FileNotFoundError:
@@ -115,8 +118,8 @@ class Locking(Opening, FileContent, Stats):
         return True
 
     def lock_byte(self, handle: Handle, at: int) -> None:
-        """Lock one byte of an open writable file, which may lie after its end, until the handle is closed.
-        Raises BlockingIOError if another open file or process has a lock on it, OSError.
+        """Lock the byte at `at`, which may lie after the file's end, until the handle, an open writable file,
+        is closed. Raises BlockingIOError if another open file or process has a lock on the byte, OSError.
         """
         close_in_children(handle)
         wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
@@ -126,7 +129,7 @@ class Locking(Opening, FileContent, Stats):
             raise named(e, handle.path) from None
 
     def has_locked_byte(self, handle: Handle, first: int, count: int = 1) -> bool:
-        """Return whether an open file other than this handle's has a lock on one of `count` bytes. Raises
+        """Return whether any byte of `count` bytes from `first` on is locked, except by this handle. Raises
         OSError.
         """
         query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0)
@@ -137,15 +140,17 @@ class Locking(Opening, FileContent, Stats):
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def announce(self, handle: Handle, address: str) -> None:
-        """Write the address of this process into a lock file that it holds: ASCII, or "" without an address.
-        Raises OSError.
+        """Write the address of this process, in ASCII, into a lock file that it holds; "" means that it has
+        no address. Raises OSError.
         """
         text = f"{os.getpid()} {address}".strip().encode()
         self.pwrite(handle, text, 0)
         self.truncate(handle, len(text))
 
     def lock_address(self, path: Path) -> str:
-        """Return the address of the process that has locked the file, "" if unknown. Raises OSError."""
+        """Return the address of the process that has locked the file, or "" if there is no address. Raises
+        OSError.
+        """
         if self.lock_holder(path) is None:
             return ""
         with self.open(path) as handle:
@@ -153,7 +158,9 @@ class Locking(Opening, FileContent, Stats):
         return text.partition(b" ")[2].decode("ascii", "replace")
 
     def lock_holder(self, path: Path) -> int | None:
-        """Return the pid that has locked the file, 0 if unknown, None without a lock. Raises OSError."""
+        """Return the pid of the process that has locked the file, 0 if the pid is unknown, None if the file
+        is not locked. Raises OSError.
+        """
         try:
             handle = self.open(path)
         except FileNotFoundError:
@@ -166,13 +173,11 @@ class Locking(Opening, FileContent, Stats):
         return int(text) if text.isdigit() else 0
 
     def is_locked_here(self, path: Path) -> bool:
-        """Return whether a handle of this process holds the lock of the file; False if the file is
-        missing.
-        """
+        """Return whether a handle of this process has locked the file. False if the file is missing."""
         return any(_is_of(handle, path) for handle in _held.all())
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether any process holds a lock on the file; False if it is missing. Raises OSError as
+        """Return whether any process has locked the file. False if the file is missing. Raises OSError as
         `open`.
         """
         return self.lock_holder(path) is not None
@@ -180,13 +185,13 @@ class Locking(Opening, FileContent, Stats):
 
 # --- machine -----------------------------------------------------------------------------------
 
-# The identity of this start of the machine, read from /proc.
+# The id of this start of the machine, from /proc.
 
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's id of this start of the machine, "" if unknown. A clock would not do, because it
-    may be set.
+    """Return the kernel's id of this start of the machine, or "" if it can't be read. A time would not serve,
+    because the clock may be set.
     """
     try:
         with with_descriptors(lambda: open(_BOOT_ID, encoding="ascii", errors="replace")) as file:
@@ -197,7 +202,7 @@ def boot_id() -> str:
 
 @cache
 def boot() -> int:
-    """Return a number of 63 bits that is unique to this start of the machine; 0 if it is unknown."""
+    """Return a number of 63 bits that is unique to this start of the machine, or 0 if it can't be read."""
     try:
         return uuid.UUID(boot_id()).int & (1 << 63) - 1
     except ValueError:

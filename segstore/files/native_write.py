@@ -1,7 +1,7 @@
 """The function by which C appends batches to a log's file (`seg_writer` of `_native/contract/active.h`).
 
-C writes by itself, unless a subclass of `Files` overrides `pwrite` or `pwritev`, as in tests; then C calls
-these methods. Threads: any.
+C writes by system calls, unless a subclass of `Files` overrides `pwrite` or `pwritev`, as in tests. Then C
+calls the overridden methods. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class NativeWrite:
-    """Writes of C: `c` is the function, NULL for `seg_pwritev`."""
+    """The function by which C writes: `c`; NULL means `seg_pwritev`."""
 
     c: Any = ffi.NULL
 
     def raised(self) -> BaseException | None:
-        """Return and forget the exception of the last failed call, of which C knows only a number."""
+        """Return the exception of the last failed call, or None, and forget it. C knows only its number."""
         return None
 
     def check(self) -> None:
-        """Raise the exception of the last failed call, if any."""
+        """Raise the exception of the last failed call, if there is one."""
 
 
 NATIVE = NativeWrite()
@@ -42,11 +42,11 @@ class Writing(Protocol):
 
 
 class OwnWrite(NativeWrite):
-    """Writes to a file by `pwrite` and `pwritev` of `files`. It holds only a weak reference to the handle."""
+    """Writes a file by `pwrite` and `pwritev` of `files`. It has only a weak reference to the handle."""
 
     def __init__(self, files: Writing, handle: Handle) -> None:
         self._raised: BaseException | None = None
-        # The reference is weak, because a tail that was stopped must not keep its file open.
+        # Weak references, because a tail that was stopped must not keep its file open.
         open_file, this = weakref.ref(handle), weakref.ref(self)
 
         @ffi.callback("seg_writer", error=-errno.EIO)  # type: ignore[untyped-decorator]
@@ -68,12 +68,12 @@ class OwnWrite(NativeWrite):
         self.c = called_by_c
 
     def raised(self) -> BaseException | None:
-        """Return and forget the exception of the last failed call."""
+        """Return the exception of the last failed call, or None, and forget it."""
         raised, self._raised = self._raised, None
         return raised
 
     def check(self) -> None:
-        """Raise the exception of the last failed call, if any."""
+        """Raise the exception of the last failed call, if there is one."""
         raised = self.raised()
         try:
             if raised is not None:

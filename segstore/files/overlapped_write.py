@@ -1,7 +1,7 @@
 """Overlapped writes: one chunk of a long append is written while the next one is being encoded.
 
-Threads: used by one at a time. The caller itself does the last write; another thread does the writes before
-that, and stops at the end of the `with` block. At most one write is under way, so that order and errors are
+Threads: one at a time uses a `Pipeline`. The caller does the last write. A worker thread does the writes
+before, and stops at the end of the `with` block. At most one write is under way, so that order and errors are
 those of plain calls.
 """
 
@@ -20,10 +20,10 @@ _Step = Callable[[], None]
 
 
 class Pipeline:
-    """A context manager that makes writes in order. Leaving the block waits for the last write and raises its
-    error.
+    """A context manager that makes writes in order. The end of the block waits for the last write, and raises
+    its error.
 
-    Ctrl-C may interrupt the exit from the block. So code that catches the interrupt must call `end` before it
+    Ctrl-C may interrupt the end of the block. So code that catches the interrupt must call `end` before it
     continues.
     """
 
@@ -32,14 +32,14 @@ class Pipeline:
         self._held: _Step | None = None
         self._worker: Worker | None = None
         self._under_way = False
-        # held during a write in the thread, so that a finalizer there waits for no thread (`mutex`)
+        # Held during a write in the worker thread: a finalizer that runs there waits for no thread (`mutex`).
         self._writing = Mutex()
 
     def __enter__(self) -> Pipeline:
         return self
 
     def append(self, write: Write) -> None:
-        """Schedule this write after the earlier ones. Raises the OSError of an earlier write."""
+        """Schedule a write after the earlier ones. Raises the OSError of an earlier write."""
         pending, self._held = self._held, lambda: self._write(write)
         if pending is not None:
             self._start(pending)
@@ -68,7 +68,7 @@ class Pipeline:
     def _start(self, write: _Step) -> None:
         self._wait()
         if self._worker is None:
-            self._worker = Worker("segstore-append")  # so that `end` can stop it if `start` is interrupted
+            self._worker = Worker("segstore-append")  # set before `start`, so that `end` can stop it
             self._worker.start()
         self._under_way = True
         self._worker.do(lambda: self._run(write))
@@ -84,7 +84,7 @@ class Pipeline:
             self._worker.result()
 
     def end(self) -> None:
-        """Wait for the write that is under way; writes that were not begun are never made. May be
+        """Wait for the write that is under way, and drop the scheduled writes that have not begun. May be
         repeated.
         """
         if self._worker is not None:

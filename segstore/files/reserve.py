@@ -1,13 +1,14 @@
 """A reserve: files whose blocks are freed for metadata when the file system is full.
 
-On disk a reserve is a few files with allocated blocks, whose content means nothing. Without a reserve nothing
-could free space on a full file system, because a log start offset is written before a segment is removed, and
-a topic's settings before its directories. The files are cut piece by piece, only as far as needed, because
-other writers of a full file system take each block that becomes free. With its last piece a file is removed,
-which also frees an inode. Log data never uses the reserve.
+A reserve is a few files with allocated blocks, whose content means nothing. Without a reserve no space could
+be freed on a full file system, because a log start offset is written before a segment is removed, and a
+topic's settings before its directories. The files are truncated piece by piece, only as far as needed,
+because other writers take each block that becomes free. With its last piece a file is removed, which also
+frees an inode. Log data never uses the reserve.
 
 Threads: any; a thread may use a reserve within its `with` block. If an interrupt prevents `__exit__` of a
-block, no thread may use the reserve after it, and the end of the next block allocates the reserve again.
+block, no thread may use the reserve after the block, and the end of the next block allocates the reserve
+again.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from segstore.files.stats import Space
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a full file system, and of a used-up quota."""
+"""Errors for a full file system, and for a used-up quota."""
 SIZE = 1 << 17
-"""Bytes of the reserve of a store with few partitions."""
+"""Bytes in the reserve of a store with few partitions."""
 FILES = 8
-"""Number of files of the reserve. The removal of each also frees an inode. The first close of a store needs
-five.
+"""Number of files in a reserve. The removal of each file also frees an inode; the first close of a store
+needs five inodes.
 """
-PIECE = 1 << 12  # bytes; a block of most file systems has this size
+PIECE = 1 << 12  # bytes; the size of a block in most file systems
 LOOK = ".look"
 """The suffix of the files that `Reserve.has_room` creates and removes."""
 
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 class Calls(Protocol):
-    """The calls of `Files` that a reserve makes."""
+    """The methods of `Files` that a reserve calls."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> Handle: ...
 
@@ -60,14 +61,14 @@ class Calls(Protocol):
 
 
 Frame = tuple[int, "CodeType"]
-"""A frame by its id and its code. A reference to the frame itself would keep its variables alive, among them
-perhaps a store.
+"""The id and the code of a frame. A reference to the frame itself would keep its variables alive, perhaps a
+store.
 """
 
 
 class _Using(threading.local):
-    """The `with` blocks of reserves that a thread is in, the innermost last, each with its frame. Blocks
-    whose `__exit__` was interrupted may still be listed.
+    """The `with` blocks of reserves that a thread has entered, the innermost last, each with its frame. A
+    block whose `__exit__` was interrupted may still be listed.
     """
 
     blocks: tuple[tuple[Reserve, Frame], ...] = ()
@@ -77,7 +78,7 @@ _using = _Using()
 
 
 def _usable() -> list[Reserve]:
-    """Return the reserves of the blocks that the calling thread is in, and drop blocks whose frame is no
+    """Return the reserves of the blocks that the calling thread has entered. Forget blocks whose frame is no
     longer on the stack.
     """
     alive: set[Frame] = set()
@@ -90,15 +91,15 @@ def _usable() -> list[Reserve]:
 
 
 def give(need: int) -> bool:
-    """Free `need` bytes, and some for the file system's own use, from a reserve that the calling thread may
-    use; return False if there is no such reserve.
+    """Free `need` bytes, and a piece for the file system itself, from a reserve that the calling thread may
+    use. Return False if nothing could be freed, else True.
     """
     return bool(_using.blocks) and any(reserve.give(need) for reserve in reversed(_usable()))
 
 
 def in_reserve(change: Callable[[], T], need: int = 0) -> T:
-    """Return the result of `change`. If the file system is full, free `need` bytes of the calling thread's
-    reserve, and repeat the call. Raises OSError.
+    """Call `change`, and return its result. If the file system is full, free `need` bytes of the calling
+    thread's reserve, and call `change` again. Raises OSError.
     """
     while True:
         try:
@@ -109,9 +110,7 @@ def in_reserve(change: Callable[[], T], need: int = 0) -> T:
 
 
 class Sparing:
-    """A `with` block in which the calling thread uses no reserve: it writes optional files, and leaves the
-    reserve to files that are needed.
-    """
+    """A `with` block in which the calling thread uses no reserve, because it writes optional files."""
 
     def __enter__(self) -> None:
         self._before, _using.blocks = _using.blocks, ()
@@ -121,31 +120,31 @@ class Sparing:
 
 
 class Reserve:
-    """A reserve of FILES files, each of which may be missing or short. Within its `with` block the calling
-    thread may use the reserve; at the end of the outermost block the used part is allocated again.
+    """A reserve of FILES files. A file may be missing or short. Within its `with` block the calling thread
+    may use the reserve; at the end of the outermost block the used part is allocated again.
     """
 
     def __init__(self, files: Calls, path: str) -> None:
-        """`path` is the common path of the files, without their numbers."""
+        """`path` is the path of each file, without the file's number."""
         self._files = files
         self._paths = [f"{path}.{n}" for n in range(FILES)]
         self._each, self._is_whole = 0, True
 
     def take(self, size: int) -> None:
-        """Allocate `size` bytes, or as many as possible. Never raises OSError, because the reserve must not
+        """Allocate `size` bytes, or as many as possible. No OSError is raised, because the reserve must not
         prevent an open.
         """
         self._each, self._is_whole = size // FILES, False
         self._fill_all(anew=True)
 
     def take_again(self) -> bool:
-        """Allocate the freed bytes again, or as many as possible; return whether the reserve is whole."""
+        """Allocate the freed bytes again, or as many as possible. Return whether the reserve is complete."""
         if not self._is_whole:
             self._fill_all()
         return self._is_whole
 
     def _fill_all(self, anew: bool = False) -> None:
-        self._is_whole = True  # set first, because another thread that frees bytes clears it
+        self._is_whole = True  # set first: another thread that frees bytes sets it to False
         try:
             for path in self._paths:
                 self._fill(path, anew)
@@ -155,14 +154,15 @@ class Reserve:
                 raise
 
     def _fill(self, path: str, anew: bool) -> None:
-        """Allocate the bytes of one file; with `anew` also those of its existing bytes that may have no
-        blocks. Raises OSError; a part may be allocated then.
+        """Allocate the missing bytes of one file. If `anew`, its existing bytes are allocated again if they
+        may have no blocks. Raises OSError; a part may be allocated then.
         """
         files = self._files
         size_now, allocated, names = self._allocation(path)
         if anew and names > 1:
-            files.unlink(path)  # the other name (a hard link) keeps these bytes
-        # A copy by other tools may have the size without the blocks (holes), or an older, larger size.
+            files.unlink(path)  # its other hard link keeps the blocks
+        # A copy of a store by other tools may have the size without the blocks (holes), or an older, larger
+        # size.
         if anew and (names > 1 or size_now != self._each or allocated < size_now):
             size_now = 0
         piece = self._each - size_now
@@ -189,8 +189,8 @@ class Reserve:
             return 0, 0, 0
 
     def has_room(self, need: int = 0) -> bool:
-        """Return whether the reserve is whole, and the file system has room for FILES more files, SIZE bytes
-        and `need` bytes.
+        """Return whether the reserve is complete, and the file system has room for FILES more files, SIZE
+        bytes and `need` bytes.
         """
         files, looks = self._files, [path + LOOK for path in self._paths]
         try:
@@ -206,13 +206,13 @@ class Reserve:
         return True
 
     def forget_looks(self) -> None:
-        """Remove the files that a killed `has_room` left."""
+        """Remove the files of `has_room`, which a killed process may have left."""
         for path in self._paths:
             with suppress(OSError):
                 self._files.unlink(path + LOOK)
 
     def give(self, need: int) -> bool:
-        """Free up to `need` + PIECE bytes; return False if nothing was freed."""
+        """Free up to `need` + PIECE bytes. Return False if nothing was freed, else True."""
         self._is_whole = False
         to_free = need + PIECE
         for path in reversed(self._paths):
@@ -222,8 +222,8 @@ class Reserve:
         return to_free < need + PIECE
 
     def _cut(self, path: str, most: int) -> int:
-        """Cut up to `most` bytes off a file, and remove it with its last piece; return the bytes freed.
-        Raises OSError.
+        """Free up to `most` bytes of a file, and remove the file with its last piece. Return the number of
+        freed bytes. Raises OSError.
         """
         files = self._files
         with files.open(path, write=True) as handle:

@@ -1,6 +1,6 @@
-"""Unix sockets with a name in a directory: one process listens, others connect.
+"""Unix sockets with a path: one process listens, others connect.
 
-On disk is a socket, with the mode of new files. If a path is longer than the 108 bytes that the system takes,
+The socket on disk has the mode of new files. If a path is longer than the 108 bytes that the system allows,
 `/proc/self/fd` stands for its directory. Child processes inherit no descriptor. Threads: functions without
 state.
 
@@ -22,17 +22,17 @@ from segstore.idle_files import with_descriptors
 T = TypeVar("T")
 
 _LONGEST = 107  # bytes of a path, without the terminating zero
-_WAITING = 128  # connections that nobody has accepted yet
+_WAITING = 128  # connections that are not accepted yet
 
 
 def listen(files: Files, path: str) -> socket.socket:
-    """Return a socket that listens at a path, and never blocks; a file of this name is replaced. Raises
+    """Return a socket that listens at a path, in place of a file that is there. Its calls never block. Raises
     OSError.
     """
     listener = _socket()
     try:
         if files.exists(path):
-            files.unlink(path)  # a dead process may have left it; bind needs a free name
+            files.unlink(path)  # left by a dead process; bind needs a free path
         _at(path, listener.bind)
         os.chmod(path, files.file_mode)  # before anybody can connect
         listener.listen(_WAITING)
@@ -44,7 +44,9 @@ def listen(files: Files, path: str) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> socket.socket:
-    """Return a new connection, which never blocks. Raises BlockingIOError if nobody connects, OSError."""
+    """Return a new connection, whose calls never block. Raises BlockingIOError if no connection waits,
+    OSError.
+    """
     connection = with_descriptors(listener.accept)[0]
     close_in_children(connection)
     connection.setblocking(False)
@@ -52,8 +54,8 @@ def accept(listener: socket.socket) -> socket.socket:
 
 
 def connect(path: str, seconds: float) -> socket.socket:
-    """Return a connection to the socket at a path; its calls wait at most `seconds`. Raises OSError:
-    FileNotFoundError, ConnectionRefusedError if nobody listens, TimeoutError.
+    """Return a connection to the socket at a path. Its calls wait at most `seconds`. Raises OSError:
+    FileNotFoundError, ConnectionRefusedError if no process listens, TimeoutError.
     """
     connection = _socket()
     try:
@@ -72,8 +74,8 @@ def _socket() -> socket.socket:
 
 
 def _at(path: str, call: Callable[[str], T]) -> T:
-    """Return the result of `call` for the path, or, if the path is too long, for a shorter path to the same
-    name.
+    """Return `call(path)`, or, if the path is too long, the result of `call` for a shorter path to the same
+    file.
     """
     if len(path.encode(*CODING)) <= _LONGEST:
         return call(path)

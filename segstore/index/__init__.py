@@ -1,6 +1,6 @@
-"""Sparse index files beside a segment's log: hints that are derived from the log, never evidence.
+"""Sparse index files beside a segment's log. They are only hints, because they are derived from the log.
 
-`sparse` states the thread contract of active and sealed indexes.
+The docstring of `sparse` tells which threads may use active and sealed indexes.
 """
 
 from __future__ import annotations

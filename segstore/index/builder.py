@@ -1,5 +1,5 @@
 """The index builder makes a segment's index entries from its batch headers, for a segment that is written or
-indexed as a whole. The entries of the active segment are made with its appends (`_native/active.c`).
+indexed as a whole. The entries of the active segment are made with its appends instead (`_native/active.c`).
 
 The rules are those of org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on
 the batches and `index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk.
@@ -23,8 +23,9 @@ EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
 
 
 def closing_entry(state: Any, base_offset: int) -> bytes:
-    """Return the time index entry that sealing or closing adds to a segment with this index state
-    (`seg_index_state`); b"" if the last entry has the largest timestamp already.
+    """Return the time index entry that is added when a segment is sealed or closed, or b"" if the last entry
+    has the largest timestamp already. `state` is the segment's `seg_index_state`, in which the entry is
+    noted.
     """
     if state.max_timestamp <= state.last_time_entry:
         return b""
@@ -33,8 +34,8 @@ def closing_entry(state: Any, base_offset: int) -> bytes:
 
 
 class IndexBuilder:
-    """Makes the index entries of one segment; `state` is the state of its indexes after the batches so
-    far.
+    """Makes the index entries of one segment. `state` is the state of its indexes after the batches that were
+    added.
     """
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
@@ -42,13 +43,12 @@ class IndexBuilder:
         self.base_offset, self.interval_bytes = base_offset, interval_bytes
         self._state = ffi.new("seg_index_state *", EMPTY)
         self._n_time = ffi.new("int64_t *")
-        self._capacity = -1  # there are no buffers yet for C's entries
+        self._capacity = -1  # there are no buffers for entries yet
 
     @property
     def state(self) -> State:
-        """Return the bytes since the last entry, the largest timestamp (-1 for none) and its offset, and the
-        last time index entry's timestamp. If an earlier state is set, the calls of `add` since then are
-        undone.
+        """Return (bytes since the last entry, largest timestamp or -1, its offset, timestamp of the last time
+        index entry). Setting an earlier state undoes the later calls of `add`.
         """
         s = self._state
         return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry
@@ -59,11 +59,11 @@ class IndexBuilder:
             setattr(self._state, name, value)
 
     def add(self, batches: Any) -> tuple[bytes, bytes]:
-        """Return the entries for the offset index and the time index that these batches add.
+        """Return (entries for the offset index, entries for the time index) that these batches add.
 
-        `batches` is memory of `seg_batch`, in the log's order; each `position` is a byte of the segment's log
-        file. Raises OSError (EOVERFLOW), with the state unchanged, if an offset or a position doesn't fit the
-        segment's int32.
+        `batches` is memory of `seg_batch`, in the order of the log; each `position` is a byte of the
+        segment's log file. Raises OSError (EOVERFLOW), with the state unchanged, if a relative offset or a
+        position doesn't fit an int32.
         """
         first = held("seg_batch[]", batches)
         n = len(first)
@@ -93,5 +93,5 @@ class IndexBuilder:
     def _room(self, n: int) -> None:
         offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
         time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
-        # Set in one statement, because an interrupt must not leave `_capacity` larger than the buffers.
+        # One statement, because an interrupt must not leave `_capacity` larger than the buffers.
         self._offset_out, self._time_out, self._capacity = offset_out, time_out, n

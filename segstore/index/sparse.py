@@ -1,13 +1,14 @@
-"""The sparse indexes of a segment, the offset index and the time index: files of fixed-size, rising entries.
+"""The sparse indexes of a segment, the offset index and the time index: files of entries of a fixed size, in
+rising order.
 
-On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a write
-through the mapping into a hole of the file, on a full disk, would raise SIGBUS) and ends in zeros. A sealed
-index is trimmed to its entries. A broker's index may be preallocated, so the number of entries is never taken
-from the file's size.
+An active index is empty before its first entry. Then it grows by 64 KiB of allocated blocks, because on a
+full disk a write through the mapping into a hole of the file would raise SIGBUS. The bytes after the entries
+are zeros. A sealed index is truncated to its entries. A broker's index may be preallocated, so the number of
+entries is never taken from the file's size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
 which the writer replaces whole. A view reads only the entries below its count. These entries never change,
-and a file is only trimmed above them. Only `truncate_to` removes entries, and leaves zeros in their place.
+and a file is only truncated after them. Only `truncate_to` removes entries, and leaves zeros in their place.
 The mapping of an old view is unmapped when the last reference to the mapping is dropped. Other processes map
 only sealed files, and read active files by pread.
 """
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 GROWTH = 65536
 _LEAST_BATCH = 26  # bytes, of a message of magic 0
 MOST_RELATIVE = INT32_MAX
-"""The largest relative offset, and the largest position; both are int32."""
+"""The largest relative offset and the largest position: both are int32."""
 MOST = MOST_RELATIVE + 1
 
 
 class View(NamedTuple):
-    """Entries for look-ups: a C pointer, their number, and the memory that they lie in."""
+    """The entries for look-ups: a C pointer to them, their number, and the memory that has them."""
 
     pointer: Any
     n: int
@@ -47,21 +48,21 @@ class View(NamedTuple):
 
 
 _EMPTY = View(ffi.NULL, 0, b"")
-_view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)  # a call of C
+_view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)  # in C
 
 
 class SparseIndex:
-    """Look-ups in entries of two fields; subclasses define the fields and their order."""
+    """Look-ups in entries of two fields. Subclasses define the fields and their order."""
 
     ENTRY: ClassVar[struct.Struct]
-    OFFSET_FIELD: ClassVar[int]  # the index of the relative offset in an entry
+    OFFSET_FIELD: ClassVar[int]  # the field with the relative offset: 0 or 1
     SPARE: ClassVar[int] = 0  # entries that `is_full` leaves free
-    _slot: ClassVar[Any]  # the binary search by the first field (a `seg_..._slot` of _native/index.c)
-    _valid: ClassVar[Any]  # the native count of leading valid entries
+    _slot: ClassVar[Any]  # C's binary search by the first field
+    _valid: ClassVar[Any]  # C's count of the valid entries before the first invalid one
 
     _view: View
     _count: Any = None
-    """In an active index, a pointer to the number of its entries."""
+    """A pointer to the number of entries of an active index; None in a sealed index."""
 
     def __init__(self, files: Files, path: str | os.PathLike[str]) -> None:
         self._files, self.path = files, os.fspath(path)
@@ -73,12 +74,12 @@ class SparseIndex:
 
     @property
     def view(self) -> View:
-        """Return the view for C's look-ups, valid for as long as a reference exists."""
+        """Return the view for C's look-ups, which is valid while it is referenced."""
         return self._view
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """Return both fields of entry `slot`; negative slots count from the end. Raises IndexError if there
-        is no such entry.
+        """Return both fields of the entry `slot`. Negative slots count from the end. Raises IndexError if
+        there is no such entry.
         """
         view = self.view
         slot += view.n if slot < 0 else 0
@@ -87,7 +88,7 @@ class SparseIndex:
         return self.ENTRY.unpack_from(view.memory, slot * self.ENTRY.size)
 
     def lookup(self, key: int) -> tuple[int, int] | None:
-        """Return the last entry whose first field is at most `key`, or None."""
+        """Return the last entry whose first field is at most `key`, or None if there is no such entry."""
         pointer, count, memory = self._view if self._count is None else self.view
         slot = self._slot(pointer, count, key)
         if slot < 0:
@@ -96,8 +97,8 @@ class SparseIndex:
 
     @classmethod
     def valid_entries(cls, data: Any, end_relative: int, log_size: int) -> int:
-        """Return the number of leading entries of `data` (bytes-like) that are in order and inside their
-        segment.
+        """Return the number of entries of `data` (bytes-like) before the first entry that is out of order or
+        outside of the segment.
 
         The segment has offsets up to `end_relative` (end offset - base offset) and `log_size` bytes.
         """
@@ -112,12 +113,12 @@ class SparseIndex:
 
     @classmethod
     def format(cls, entries: Iterable[tuple[int, int]]) -> bytes:
-        """Return the bytes of entries."""
+        """Return the bytes of the entries."""
         return b"".join(cls.ENTRY.pack(*entry) for entry in entries)
 
 
 def _mapping(memory: Any) -> tuple[Any, Any]:
-    """Return a pointer to memory, and the memory."""
+    """Return (C pointer to the memory, the memory)."""
     return held("uint8_t[]", memory), memory
 
 
@@ -126,12 +127,13 @@ def _pages(size: int) -> int:
 
 
 class ActiveIndex(SparseIndex):
-    """The writable index of a partition's active segment; it keeps no descriptor open. C adds the entries of
-    appended batches; the segment's `seg_active` has the entries' memory, and its `seg_end` their number.
+    """The writable index of a partition's active segment. No descriptor stays open. C adds the entries of
+    appended batches: the segment's `seg_active` points to the entries' memory, and its `seg_end` has their
+    number.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # the fields of `seg_end` with the number of entries and the room
-    MEMORY: ClassVar[str]  # the field of `seg_active` with the memory
+    FIELDS: ClassVar[tuple[str, str]]  # fields of `seg_end`: number of entries, room
+    MEMORY: ClassVar[str]  # the field of `seg_active` for the memory
 
     def __init__(
         self,
@@ -142,22 +144,21 @@ class ActiveIndex(SparseIndex):
         active: Any,
         entries: int = 0,
     ) -> None:
-        """Open the file, create it if it is missing, and truncate it to its first `entries` entries, which
-        are valid. From then on `end` has the number of the entries, and `active` has their memory. Raises
-        OSError.
+        """Open the file, or create it, and truncate it to its first `entries` entries, which are valid. From
+        then on `end` has the number of entries, and `active` points to their memory. Raises OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
         self._view = _EMPTY  # the last view that was made
         self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
-        self._end, self._active = end, active  # kept for the pointers into them
+        self._end, self._active = end, active  # referenced, because the pointers lead into them
         count, most = self.FIELDS
         self._count, self._most = ffi.addressof(end, count), ffi.addressof(end, most)
-        self._looked_at = 0  # the most entries that a view had before some were dropped
+        self._looked_at = 0  # the most entries of a view before a `truncate_to`
         self.max_entries = max_bytes // self.ENTRY.size
-        # Bytes of the file; the bytes after the entries are allocated. While the file grows or is trimmed,
-        # and if an interrupt has left that unfinished, `_size` is the larger of both sizes, and `_room` the
+        # The size of the file in bytes; the bytes after the entries are allocated. While the file grows or is
+        # truncated, and after an interrupt during that, `_size` is the larger of both sizes, and `_room` the
         # smaller one. Entries are only written below `_room`.
         self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
@@ -172,33 +173,35 @@ class ActiveIndex(SparseIndex):
 
     @property
     def view(self) -> View:
-        """Return the view for C's look-ups, valid for as long as a reference exists."""
-        count = self._count[0]  # before the memory, which then has all counted entries
+        """Return the view for C's look-ups, which is valid while it is referenced."""
+        count = self._count[0]  # read before the memory, which then has all counted entries
         view, (pointer, memory) = self._view, self._mapped
         if view.n != count or view.memory is not memory:
             view = self._view = _view((pointer, count, memory))
         return view
 
     def _map(self, mapped: tuple[Any, Any]) -> None:
-        self._mapped = mapped  # keeps the memory alive
+        self._mapped = mapped  # the reference keeps the memory alive
         setattr(self._active, self.MEMORY, mapped[0])
 
     def _most_in(self, room: int) -> int:
-        """Return the number of entries that fit in `room` bytes, besides the entry that sealing adds."""
+        """Return the number of entries that fit in `room` bytes, if room for the entry that sealing adds is
+        left free.
+        """
         return min(room // self.ENTRY.size, self.max_entries - self.SPARE) - self.SPARE
 
     def is_full(self, n: int = 1) -> bool:
-        """Return whether `n` more entries would not fit `max_bytes`."""
+        """Return whether `max_bytes` has no room for `n` more entries."""
         return bool(self._count[0] + n > self.max_entries - self.SPARE)
 
     def reserve(self, n: int) -> None:
-        """Reserve room on disk for `n` more entries. Raises OSError (ENOSPC); nothing has changed then."""
+        """Reserve room on disk for `n` more entries. If this raises OSError (ENOSPC), nothing has changed."""
         need = (self._count[0] + n) * self.ENTRY.size
         if need > self._room:
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
-        """Add whole entries. Raises OSError, but not if `reserve` has made room for them."""
+        """Add whole entries. Raises OSError, unless `reserve` has made room for them."""
         n = len(entries) // self.ENTRY.size
         if not n:
             return
@@ -209,7 +212,7 @@ class ActiveIndex(SparseIndex):
         self._count[0] = count + n
 
     def truncate_to(self, relative_offset: int) -> None:
-        """Remove the entries with offsets from `relative_offset` on; this needs no room on the disk."""
+        """Remove the entries with offsets from `relative_offset` on. This needs no room on the disk."""
         n, memory = self._count[0], self._mapped[1]
         keep = n
         while keep and self.entry(keep - 1)[self.OFFSET_FIELD] >= relative_offset:
@@ -218,24 +221,24 @@ class ActiveIndex(SparseIndex):
             return
         self._looked_at = max(self._looked_at, n)
         self._count[0] = keep
-        # A look-up that is under way may find these zeros, which point to the log's start. The search from
-        # there is slow, but finds the right batch.
+        # A look-up that is under way may find these zeros, which stand for the log's start. The search from
+        # the start is slow, but finds the right batch.
         size = self.ENTRY.size
         memory[keep * size : n * size] = bytes((n - keep) * size)
 
     def seal(self) -> None:
-        """Trim the file to its entries. Look-ups still work afterwards, and an append would make the file
+        """Truncate the file to its entries. Look-ups still work afterwards, and an append would make the file
         larger again. Raises OSError.
         """
         used = self._count[0] * self.ENTRY.size
         if used == self._size:
             return
-        # `_most` is lowered before the file is trimmed, so that the file is never shorter than the room that
-        # `seg_end` promises to C.
+        # `_most` is lowered before the file is truncated: C writes entries up to `_most`, and the file must
+        # have room for them.
         self._room = used
         self._most[0] = self._most_in(used)
-        # The file is not cut if an older, longer view may still read a page that would be cut off; a new file
-        # replaces it.
+        # An older, longer view may still read a page that a truncation would cut off. Then a new file
+        # replaces the old one instead.
         if self._looked_at and _pages(self._looked_at * self.ENTRY.size) > _pages(used):
             replace_index(self._files, self.path, bytes(self._mapped[1][:used]))
         else:
@@ -263,8 +266,9 @@ class ActiveIndex(SparseIndex):
                 self._files.allocate(handle, room, size - room)
                 mapped = _mapping(self._files.map(handle, size, write=True))
             except OSError:
-                # If posix_fallocate is emulated, it may have allocated a part before it failed. That part is
-                # cut off. An error of the cut is ignored, so that the error of the allocation is raised.
+                # posix_fallocate, if it is emulated, may have allocated a part before it failed. That part is
+                # cut off. An error of the truncation is ignored, so that the error of the allocation is
+                # raised.
                 with contextlib.suppress(OSError):
                     self._files.truncate(handle, room)
                     self._size = room
@@ -289,13 +293,13 @@ class SealedIndex(SparseIndex):
         """Map the file and count its valid entries. Raises OSError (FileNotFoundError).
 
         Entries outside the segment's `log_size` (bytes) and `end_relative` (end offset - base offset) are not
-        valid. With `mapped=False` the file is copied into memory, not mapped, because it may still be written
-        or cut.
+        valid. If `mapped` is False, the file is copied into memory, because it may still be written or
+        truncated.
         """
         super().__init__(files, path)
         with files.open(path) as handle:
-            # A batch has at most one entry, and is at least as large as its header. So the log's size limits
-            # the number of entries, even if the file has room for more.
+            # A batch has at most one entry, and at least the size of its header. So the log's size limits the
+            # number of entries, even if the file has room for more.
             most = (log_size // _LEAST_BATCH + 2) * self.ENTRY.size
             size = min(files.size(handle), most)
             memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)
@@ -303,7 +307,7 @@ class SealedIndex(SparseIndex):
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """Return an index of these entries, without a file."""
+        """Return an index with the entries in `data`, without a file."""
         index = cls.__new__(cls)
         SparseIndex.__init__(index, Files(), "memory")
         index._adopt(data, MOST, MOST)
@@ -314,14 +318,15 @@ class SealedIndex(SparseIndex):
         pointer, _ = _mapping(memory)
         self._view = View(pointer, n, memory)
         next_entry = memory[n * self.ENTRY.size : (n + 1) * self.ENTRY.size]
-        #: Whether bytes other than zeros follow the valid entries; allocated room has only zeros.
+        # Whether bytes other than zeros follow the valid entries. Allocated room has only zeros.
         self.damaged: bool = any(next_entry)
 
 
 def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *, sync: bool = False) -> None:
-    """Replace the index, if there is one, with a file with these entries, by rename. Raises OSError.
+    """Write the entries into a new file, and rename it over the index, which may be missing. Raises OSError.
 
-    Without `sync` a power cut may damage the file; the next load detects this when it validates the entries.
+    Without `sync` a power cut may damage the file; the next load of the index detects this when it validates
+    the entries.
     """
     files.write_atomic(path, entries, sync=sync)
 
@@ -329,12 +334,12 @@ def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *,
 # --- offset index ------------------------------------------------------------------------------
 
 # `<base offset>.index`: entries of relative offset int32 and position int32, big-endian
-# (org.apache.kafka.storage.internals.log.OffsetIndex). An entry is the last offset of a batch, relative to
-# the segment's base offset, and the position where that batch begins in the log.
+# (org.apache.kafka.storage.internals.log.OffsetIndex). An entry has the last offset of a batch, relative to
+# the segment's base offset, and the position at which that batch begins in the log.
 
 
 class OffsetIndex(SparseIndex):
-    """`lookup(relative_offset)` gives (relative offset, position)."""
+    """Entries (relative offset, position), looked up by relative offset."""
 
     ENTRY = struct.Struct(">ii")
     OFFSET_FIELD = 0
@@ -355,13 +360,13 @@ class SealedOffsetIndex(OffsetIndex, SealedIndex):
 # --- time index --------------------------------------------------------------------------------
 
 # `<base offset>.timeindex`: entries of timestamp int64 and relative offset int32, big-endian
-# (org.apache.kafka.storage.internals.log.TimeIndex). An entry is the largest timestamp (ms) of its segment so
-# far and the last offset, relative to the base offset, of the batch that has this timestamp. No record up to
+# (org.apache.kafka.storage.internals.log.TimeIndex). An entry has the largest timestamp (ms) of its segment
+# so far, and the last offset, relative to the base offset, of the batch with this timestamp. No record up to
 # that offset has a later timestamp.
 
 
 class TimeIndex(SparseIndex):
-    """`lookup(timestamp)` gives (timestamp, relative offset)."""
+    """Entries (timestamp, relative offset), looked up by timestamp."""
 
     ENTRY = struct.Struct(">qi")
     OFFSET_FIELD = 1

@@ -1,9 +1,9 @@
 """The transaction index of a segment, `.txnindex`: the transactions that a marker in this segment aborted.
 
-An entry has 34 bytes, big-endian: version int16 = 0, producer id, first offset, last offset (the marker's)
-and last stable offset, int64 each (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
-There is no file before a segment's first abort. Like every index the file is only a hint. Only its leading
-plausible entries are used; if the file has other bytes after them, the log's control batches are read.
+An entry has 34 bytes, big-endian: version int16 = 0, then as int64 producer id, first offset, last offset
+(the marker's) and last stable offset (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
+There is no file before a segment's first abort. Like every index the file is only a hint: the entries before
+the first impossible one are used, and if other bytes follow them, the log's control batches are read.
 Threads: any; functions without state.
 """
 
@@ -42,7 +42,7 @@ class AbortedTxn(NamedTuple):
     """An aborted transaction: its producer's batches from `first_offset` to `last_offset`, which is the
     marker's offset.
 
-    Below `last_stable_offset` every transaction was decided when the marker was written.
+    When the marker was written, every transaction below `last_stable_offset` had ended.
     """
 
     producer_id: int
@@ -52,27 +52,27 @@ class AbortedTxn(NamedTuple):
 
 
 def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
-    """Return the leading entries that can belong to the segment from `base_offset` on: an array of
-    `entry_type`, a view of `data`. The whole file is sound if `len(result) * ENTRY_SIZE == len(data)`.
+    """Return the entries before the first one that can't belong to the segment with `base_offset`: an array
+    of `entry_type`, which is a view of `data`. The whole file is sound if `len(result) * ENTRY_SIZE ==
+    len(data)`.
     """
     found = np.frombuffer(data, entry_type(), len(data) // ENTRY_SIZE)
     first, last = found["first_offset"], found["last_offset"]
     good = (found["version"] == VERSION) & (found["producer_id"] >= 0) & (found["last_stable_offset"] >= 0)
-    # A transaction has a record before its marker, so zeros, as a power cut leaves them, are no entry.
+    # A transaction has a record before its marker, so the zeros that a power cut may leave are no entry.
     good &= (first >= 0) & (first < last) & (last >= base_offset)
     good[1:] &= last[1:] > last[:-1]
     return found if good.all() else found[: int(good.argmin())]
 
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """Return the bytes of entries on disk; later entries are appended after them."""
+    """Return the bytes of entries, as they are appended to the file."""
     return np.array([(VERSION, *txn) for txn in txns], entry_type()).tobytes()
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound). Also
-    return True if these are all such entries, False if later segments may have more (Kafka:
-    TransactionIndex.collectAbortedTxns).
+    """Return (the `entries` that overlap offsets [fetch_offset, upper_bound), whether later segments have no
+    more such entries). `entries` is an array of `entry_type` (Kafka: TransactionIndex.collectAbortedTxns).
     """
     decided = np.flatnonzero(entries["last_stable_offset"] >= upper_bound)
     looked_at = entries[: int(decided[0]) + 1] if len(decided) else entries

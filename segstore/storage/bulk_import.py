@@ -1,9 +1,9 @@
 """A bulk import, `importing`: appends records to one topic, all of them or none. The import may create the
 topic and the store.
 
-On disk the records are staged and adopted whole; after a failure a topic or store that was made for the
-import is removed. If the process is killed, at most an empty topic stays. Threads: one. Processes: this one
-is the store's writer during the import.
+The records are staged, and appended together by one adoption. After a failure a topic or store that was made
+for the import is removed. If the process is killed, at most an empty topic stays. Threads: one. Processes:
+this one is the store's writer during the import.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = Logger("segstore")
 
 
 class Importing(NamedTuple):
-    """The topic, and the stager whose records are appended when the block ends."""
+    """The topic of an import, and the stager whose records are appended when the block ends."""
 
     topic: TopicInfo
     stager: Stager
@@ -46,13 +46,14 @@ def importing(
     *,
     files: Files | None = None,
 ) -> Iterator[Importing]:
-    """Open a block that stages records for `topic`: they are durable and visible, all at once, when the block
-    has ended. If the block raises, or the records can't be appended, the store is left as it was before.
+    """Run a block that stages records for `topic`. When the block has ended, the records become durable and
+    visible, all at once. If the block raises, or the records can't be appended, the store is left as it was
+    before.
 
-    If `partitions` is given, the topic is created with `config`, and so is the store if it is missing; else
-    the topic must exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError,
-    ConfigError, the errors of `segstore.open` and of `Stager`. If closing the store raises StorageError, the
-    records are in the log already.
+    If `partitions` is given, the topic is created with `config`, and the store is created if it is missing.
+    Otherwise the topic must exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError,
+    InvalidTopicError, ConfigError, the errors of `segstore.open` and of `Stager`. If closing the store raises
+    StorageError, the records are in the log already.
     """
     check_not_internal(topic, "nothing is imported into it")
     path, files = arguments.path("path", path), files or Files()
@@ -89,8 +90,8 @@ def importing_into(
 
 @contextmanager
 def _perhaps_new(path: str, files: Files) -> Iterator[None]:
-    """Run a block in which a store may be created at `path`, and remove a created store if the
-    block raises.
+    """Run a block that may create a store at `path`. If the block raises, remove a store that it has
+    created.
     """
     with os_errors():
         missing = not files.exists(path)
@@ -112,7 +113,7 @@ def _unmake(path: str, files: Files, missing: bool) -> None:
 
 @contextmanager
 def _opened(path: str, files: Files) -> Iterator[Store]:
-    """Run a block with the store open; an error of the block takes precedence over an error of closing."""
+    """Run a block with the store open. If the block and the close both fail, the block's error is raised."""
     store = store_module.open(path, files=files)
     try:
         yield store

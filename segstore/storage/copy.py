@@ -1,9 +1,9 @@
 """`copy`: a snapshot of a store as a new store, also while a writer uses the source.
 
-On disk the source is only read; the target is made under the name `<target>.copying`, synced whole, and
-renamed last. Bytes are shared with the source if the file system can (copy_file_range). Threads and
-processes: any; all partitions are copied up to the ends of one publication, so that the copy has each
-transaction in all of its partitions or in none.
+The source is only read. The target is made as `<target>.copying`, synced whole, and renamed last. Bytes are
+shared with the source if the file system can (copy_file_range). Threads and processes: any. All partitions
+are copied up to ends that were published at one moment, so that the copy has each transaction in all of its
+partitions or in none.
 """
 
 from __future__ import annotations
@@ -42,16 +42,18 @@ _SMALL = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
 
 
 class FrozenLog(NamedTuple):
-    """A log as it was at one moment: open files, and the content of `.txnindex` files by base offset."""
+    """A log at one moment: its segments, whose files are open, and the content of its `.txnindex` files by
+    base offset.
+    """
 
     view: LogView
     aborts: dict[int, bytes]
 
 
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
-    """Return a view's log as it is now; its first `most` files stay open. Each further file is opened when it
-    is copied, and checked then for changes. Raises FileNotFoundError if a file was removed, or compaction is
-    swapping segments: during a swap, merged records exist twice.
+    """Return the log of `view` as it is now. Its first `most` files stay open; a later file is opened, and
+    checked for changes, when it is copied. Raises FileNotFoundError if a file was removed, or compaction is
+    swapping segments, because some records are in two files during a swap.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -69,9 +71,11 @@ def hold(files: Files, view: LogView, most: int) -> FrozenLog:
 
 class PartitionCopy:
     """The copy of one partition up to an offset. After `run`, which is called once, `start` and `end` are the
-    copy's offsets, `segments` and `size` (bytes) the size of the copy.
+    start and end offset of the copy, `segments` is the number of its segments, and `size` the size of its log
+    in bytes.
 
-    `ends` are the published ends of the copied moment; with None the log is copied as it is now.
+    `ends` are the published ends of the moment that is copied. If `ends` is None, the log is copied as it is
+    now.
     """
 
     def __init__(
@@ -83,9 +87,7 @@ class PartitionCopy:
         progress: Callable[[int], None],
         held: FrozenLog | None = None,
     ) -> None:
-        """With `held`, exactly these open segments are copied, even if their names belong to
-        other files now.
-        """
+        """If `held` is given, its open segments are copied, even if other files have their paths by now."""
         self._files, self._source, self._target, self._progress = files, source, target, progress
         self._held = held
         view = held.view if held else source.view
@@ -94,8 +96,8 @@ class PartitionCopy:
         self.segments = self.size = 0
 
     def run(self) -> bool:
-        """Copy the partition. Return False if files were removed or changed; the caller must then remove the
-        target, and copy again. Raises OSError.
+        """Copy the partition, and return True. Return False if files were removed or changed; the caller must
+        then remove the target, and copy again. Raises OSError.
         """
         self._files.mkdir(self._target)
         view = self._held.view if self._held else self._source.view
@@ -115,7 +117,7 @@ class PartitionCopy:
         return True
 
     def _limit(self, view: LogView, slot: int) -> int:
-        """Return the size of a segment's part in the copy, in bytes."""
+        """Return the number of bytes of a segment that are copied, from its beginning on."""
         size = view.end_of(slot)
         if view.next_base(slot) <= self.end and slot < len(view.segments) - 1:
             return size
@@ -150,7 +152,7 @@ class PartitionCopy:
                 self._small(name)
 
     def _small(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the file need not exist
+        with contextlib.suppress(FileNotFoundError):  # there may be no such file
             data = self._files.read_file(os.path.join(self._source.directory, name))
             self._files.write_atomic(os.path.join(self._target, name), data)
 
@@ -158,7 +160,7 @@ class PartitionCopy:
 # --- copy ------------------------------------------------------------
 
 Progress = Callable[[int], None]
-_TRIES = 5  # the number of tries, because a compaction may remove segments that are being copied
+_TRIES = 5  # a try fails if compaction removes segments during it
 _LOOKS = 1000
 _NOT_COPIED = frozenset(
     (
@@ -166,11 +168,13 @@ _NOT_COPIED = frozenset(
         *(names.CLOSED, names.FORMAT, names.SHARED, names.MEMBERS, names.HOST),
     )
 )
-"""Files that are not copied. A copy is not shared, so its format file is written anew when it is opened."""
+"""Files that are not copied. The format file is among them, because it is written anew when the copy, which
+is not shared, is opened.
+"""
 
 
 class Copied(NamedTuple):
-    """The result of `copy`; `bytes` counts the bytes of logs."""
+    """The result of `copy`. `bytes` is the size of the copied logs."""
 
     partitions: int
     segments: int
@@ -186,11 +190,11 @@ def copy(
 ) -> Copied:
     """Copy a store, also one that is in use, to `target`, which must be missing or an empty directory.
 
-    The copy is a closed store, with the topics, records, committed offsets and producer states of one moment;
-    its partitions begin a new leader epoch. A directory of a replicated store is copied with its replicas, up
-    to their high watermarks, and the copy is a store without replicas. `progress` is called with the bytes of
-    each copied log. Raises StorageError, with EBUSY if another copy is being made at `target`;
-    CorruptRecordError if the end of a log can't be found.
+    The copy is a closed store with the topics, records, committed offsets and producer states of one moment.
+    Its partitions begin a new leader epoch. If the source is a directory of a replicated store, its replicas
+    are copied up to their high watermarks, and the copy is a store without replicas. `progress` is called
+    with the bytes of each copied log. Raises StorageError, with EBUSY if another copy is being made at
+    `target`; CorruptRecordError if the end of a log can't be found.
     """
     path = arguments.path("target", target)
     with os_errors(), ExitStack() as stack:
@@ -225,7 +229,7 @@ def _lies_in(files: Files, path: str, root: str) -> bool:
 
 
 def _check_opens(files: Files, path: str) -> None:
-    """Open and close the copy, which builds its indexes, and raises an error if the copy is not sound."""
+    """Open and close the copy. The open builds its indexes, and raises an error if the copy is not sound."""
     with store_module.open(path, files=files) as store:
         build_indexes(store)
 
@@ -242,15 +246,16 @@ class _Copying:
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
-        """Copy the store, and return the numbers. Return None if the source changed in a way that spoils the
-        copy, for example if compaction removed records of the copied moment; the caller must then remove the
-        target, and copy again.
+        """Copy the store, and return the counts. Return None if the copy is not sound because the source was
+        changed, for example if compaction removed records of the copied moment; the caller must then remove
+        the target, and copy again.
         """
         topics = self._topics()
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
-        # Read the cleaner's offsets before the published ends, so that the copy is clean up to these offsets.
+        # Read the cleaner's offsets before the published ends: the copied logs are then compacted at least up
+        # to these offsets.
         path = os.path.join(self._store.path, names.CLEANER_OFFSETS)
         self._cleaned = try_offsets(self._files, path)[0] or {}
         moment = self._moment(topics, keys)
@@ -281,8 +286,8 @@ class _Copying:
         return {name: info for name, info in self._store.topics().items() if name != CLUSTER_METADATA}
 
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Return whether settings were altered since they were read. If so, the copy's logs may have offset
-        gaps that its settings do not allow.
+        """Return whether settings of a copied topic were altered. If so, the copy's logs may have offset gaps
+        that its settings do not allow.
         """
         now = self._topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]
@@ -291,11 +296,12 @@ class _Copying:
     def _moment(
         self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]
     ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, FrozenLog]] | None:
-        """Return the ends of one moment, and the open files of compacted logs at that moment; None if the
+        """Return (published ends of one moment, open files of compacted logs at that moment), or None if the
         files keep changing.
         """
-        # Keep the files of compacted logs open: a compaction after this moment may remove a record because a
-        # newer record of its key was appended after this moment. The copy would have neither of the two.
+        # The files of compacted logs stay open. After this moment a newer record of a key may be appended,
+        # and compaction may then remove the older one; without the open files the copy would have neither of
+        # the two.
         compacted = [
             k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
         ]
@@ -339,16 +345,14 @@ class _Copying:
         return one
 
     def _check_same(self, info: TopicInfo, number: int) -> None:
-        """Check that the copied partition still belongs to this topic, by its metadata, which were copied
-        last.
-        """
+        """Check by the copied `partition.metadata` that the partition still belongs to this topic."""
         path = os.path.join(self._target, names.partition_dir(info.name, number), names.PARTITION_METADATA)
         said = self._files.read_file(path) if self._files.exists(path) else b""
         if info.ours and info.topic_id and info.topic_id.encode() not in said:
             raise _deleted(StoreClosedError(f"{names.partition_dir(info.name, number)} is another one's now"))
 
     def _copy_small_files(self) -> None:
-        """Copy the small files, last, because they must agree with all copied logs."""
+        """Copy the small files. They are copied last, because they must agree with all copied logs."""
         for path in small_files(self._files, self._store.path):
             data, name = self._files.read_file(path), os.path.basename(path)
             if name in (names.ADOPTED, names.ADOPTED_COPY):
@@ -359,7 +363,7 @@ class _Copying:
 
 
 def small_files(files: Files, root: str) -> Iterator[str]:
-    """Yield the paths of the small files below `.segstore` that a copy of a store has too."""
+    """Yield the paths of the files in `.segstore` that belong into a copy of a store."""
     ours = os.path.join(root, names.OURS)
     if files.exists(ours):
         folders = set(files.directories(ours))

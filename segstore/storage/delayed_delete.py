@@ -1,9 +1,9 @@
 """Delayed deletion: `.deleted` files stay for file.delete.delay.ms, then they are unlinked.
 
 A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
-found or put aside stay until their delay is over, also across closes and crashes, because their modification
-time is the time at which they were renamed. Threads: any; one lock, which is not held while files are
-touched.
+found or renamed stay until their delay is over, also across closes and crashes. The delay begins at the
+rename, which is the modification time of the file. Threads: any; one lock, which is not held while files are
+unlinked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = Logger("segstore")
 
 
 class _WaitingFiles(NamedTuple):
-    """Files that are unlinked when the clock (ms) is `due`. `found`: an open has found them."""
+    """Files that are unlinked at the time `due` (ms). `found`: an open has found them."""
 
     due: int
     delay_ms: int
@@ -30,7 +30,7 @@ class _WaitingFiles(NamedTuple):
 
 
 class Graveyard:
-    """Files that were renamed to `.deleted`, by the time (ms) at which they are unlinked."""
+    """The `.deleted` files that wait, each until the time (ms) at which it is unlinked."""
 
     def __init__(self, files: Files, clock: Callable[[], int], scheduler: Scheduler) -> None:
         self._files, self._clock, self._scheduler = files, clock, scheduler
@@ -38,16 +38,18 @@ class Graveyard:
         self._waiting: list[_WaitingFiles] = []
 
     def put(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink the files after `delay_ms`. If it is 0, unlink them at once, which may raise OSError."""
+        """Unlink the files after `delay_ms`. If the delay is 0, unlink them now; only then OSError
+        is raised.
+        """
         if delay_ms <= 0:
             self._unlink(paths)
         elif paths:
             self._wait(_WaitingFiles(self._clock() + delay_ms, delay_ms, False, paths))
 
     def put_found(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink files of a partition that is being opened, `delay_ms` after they became `.deleted`. A file
-        that is due and can't be removed is reported, and tried again by `clear`. Raises an OSError of reading
-        the files' times.
+        """Unlink `.deleted` files of a partition that is being opened, `delay_ms` after their rename. A
+        failure to unlink is logged, and `clear` tries again. Raises OSError if the files' times can't be
+        read.
         """
         now = self._clock()
         by_due: dict[int, list[str]] = {}
@@ -59,7 +61,7 @@ class Graveyard:
                 self._wait(_WaitingFiles(due, delay_ms, True, together))
 
     def _is_removed(self, paths: Sequence[str]) -> bool:
-        """Unlink the files; return False, with a warning, if one can't be removed."""
+        """Unlink the files, and return True. If a file can't be unlinked, log a warning, and return False."""
         try:
             self._unlink(paths)
         except OSError as error:
@@ -73,9 +75,9 @@ class Graveyard:
         self._scheduler.after(max(0, entry.due - self._clock()) / 1000, self.clear)
 
     def clear(self, *, closing: bool = False) -> None:
-        """Unlink the files that are due, and at a clean close all except those that an open has found. All
-        are tried, then the last OSError is raised; files that could not be unlinked are tried again by the
-        next `clear`.
+        """Unlink the files that are due. If `closing`, unlink all files except those that an open has found.
+        All files are tried; then the last OSError is raised. Files that could not be unlinked are tried again
+        by the next call.
         """
         failed: OSError | None = None
         for entry in self._take(closing):
@@ -95,7 +97,7 @@ class Graveyard:
         """Return the files to unlink now, oldest first."""
         with self._lock:
             now = self._clock()
-            # If the clock was set back, the files wait at most their delay from now on.
+            # If the clock was set back, the files wait only their delay from now on.
             waiting = [one._replace(due=min(one.due, now + one.delay_ms)) for one in self._waiting]
             taken = [one for one in waiting if one.due <= now or (closing and not one.found)]
             self._waiting = [one for one in waiting if one.due > now and not (closing and not one.found)]

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """A violated invariant: the file or directory, and the byte position and offset if there are any."""
+    """A violated invariant: the faulty file or directory, with the byte position and the offset of the fault,
+    each None if it has none.
+    """
 
     path: str
     position: int | None

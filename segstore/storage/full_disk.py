@@ -1,9 +1,8 @@
-"""A full disk: when appends find no room, this is noted and logged once, and once more when there is room
-again.
+"""A full disk: logs once when appends find no room, and once when there is room again.
 
-On disk `.segstore/full`, a `CheckedFile` that exists while the disk is full, so that other processes see it
-(`segstore stats`); its bytes come from the reserve. Threads: any; the work is done in the store's scheduler,
-since `met` is called with an append token held.
+`.segstore/full`, a `CheckedFile`, exists while the disk is full, so that other processes see this state
+(`segstore stats`). Its bytes come from the reserve. Threads: any. The work is done in the store's scheduler,
+because `met` is called with an append token held.
 """
 
 from __future__ import annotations
@@ -26,16 +25,17 @@ from segstore.storage.scheduler import Scheduler
 log = Logger("segstore")
 
 LOOK = 2.0
-"""Seconds between two checks for room. Most clients try again sooner, so their failure is seen."""
-FORGET_MS = 600_000
-"""Milliseconds after which the size of a failed append is ignored, because it may be larger than the disk.
+"""Seconds between two checks for room. Most clients retry sooner, so a check sees whether their
+retry failed.
 """
+FORGET_MS = 600_000
+"""After this many ms the size of a failed append is ignored: it may be larger than the disk."""
 
 
 @dataclass(frozen=True)
 class FullNote:
-    """The note of a full disk. Appends fail since `since_ms` (ms since the epoch); `path` is the file of the
-    first failed append, `error` the system's error text.
+    """The note of a full disk. Appends fail since `since_ms` (ms since the epoch). `path` is the file of the
+    first failed append, and `error` the system's error text.
     """
 
     since_ms: int
@@ -54,7 +54,7 @@ FULL_NOTE = CheckedFile(names.FULL, "note of a full disk", _made, 1 << 16)
 
 
 def read_note(files: Files, root: str) -> FullNote | None:
-    """Return the note of a full disk; None if there is none, or it can't be read."""
+    """Return the note of a full disk, or None if there is no note, or the note can't be read."""
     try:
         return FULL_NOTE.read(files, root)
     except (CorruptCheckpointError, OSError):
@@ -62,8 +62,8 @@ def read_note(files: Files, root: str) -> FullNote | None:
 
 
 class FullDisk:
-    """The state of one store's disk: full, or with room. `reserve` is the store's; `hurry` removes deleted
-    segments without their delay.
+    """Whether one store's disk is full. `reserve` is the store's `Reserve`. `hurry` unlinks `.deleted` files
+    without their delay.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class FullDisk:
         self._files, self._root, self._clock, self._scheduler = files, root, clock, scheduler
         self._reserve, self._hurry = reserve, hurry
         self.note: FullNote | None = None
-        """The note while the disk is full; None while there is room."""
+        """The note while the disk is full; None if there is room."""
         self._met = 0  # number of appends that found no room
-        self._need, self._last_ms = 0, 0  # bytes of the largest such append, time of the last
+        self._need, self._last_ms = 0, 0  # of these: bytes of the largest, time of the last
         self._noted = False
         self._begun = False  # used by the scheduler's thread only
 
@@ -116,15 +116,15 @@ class FullDisk:
 
     def _look(self, met: int) -> None:
         """Clear the note if there is room for the largest failed append and for the reserve, and no append
-        has failed since the last look.
+        has failed since the last check.
         """
         need = self._need if self._clock() - self._last_ms < FORGET_MS else 0
-        # Small appends may succeed while a large one, which a client retries later, still finds no room.
+        # Small appends may succeed while there is no room for a large one, which its client retries later.
         if met != self._met or not self._reserve.has_room(need):
             self._scheduler.after(LOOK, partial(self._look, self._met))
             return
         self._begun = False
-        # cleared before the log line, so that an append that fails from now on makes a new note
+        # Cleared before the log line, so that an append that fails from now on makes a new note.
         note, self.note = self.note, None
         self.forget()
         seconds = (self._clock() - (note.since_ms if note else 0)) / 1000
@@ -132,7 +132,7 @@ class FullDisk:
         log.warning("%s: there is room again after %.0f s (%d bytes are free)", self._root, seconds, free)
 
     def forget(self) -> None:
-        """Remove the note of a dead writer, or one that is out of date."""
+        """Remove the note, because its writer is dead, or there is room again."""
         with suppress(OSError):
             if self._noted or self._files.exists(FULL_NOTE.path(self._root)):
                 self._files.unlink(FULL_NOTE.path(self._root))

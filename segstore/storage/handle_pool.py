@@ -1,7 +1,7 @@
 """A pool of open files, so that many partitions fit under a small RLIMIT_NOFILE.
 
-Threads: any. A borrowed `Handle` stays open as long as it is referenced; eviction only drops the pool's own
-reference, so that no descriptor is closed during a read.
+Threads: any. A `Handle` stays open while it is referenced. Eviction drops only the pool's own reference, so
+that no descriptor is closed during a read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def default_limit() -> int:
 
 
 class HandlePool:
-    """A pool of at most `limit` open files, or fewer if the process runs out of descriptors; the files that
+    """A pool of at most `limit` open files, or fewer if the process runs out of descriptors. The files that
     were opened first are dropped first.
     """
 
@@ -33,9 +33,9 @@ class HandlePool:
         self.lock = nesting()  # a signal handler may read while this thread has the lock
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
-        """Return the open file with the key (path, write), None if it is not open."""
-        # Replaced when a name is forgotten: if `get` was opening a file at that time, it opens the file
-        # again, because the name may have belonged to another file.
+        """Return the open file with the key (path, write), or None if the pool has no such file."""
+        # Replaced by each `forget`: a `get` that was opening a file at that time opens the path again,
+        # because another file may be there now.
         self._forgotten = object()
         idle_files.register(self)
 
@@ -50,24 +50,24 @@ class HandlePool:
             handle = self.files.open(path, write=write)
             with self.lock:
                 if seen is not self._forgotten:
-                    continue  # the name may have belonged to another file
+                    continue  # another file may be at the path now
                 handle = self._open.setdefault(key, handle)
             if len(self._open) > self.limit:
                 self._drop_oldest(lambda _: self.limit)
             return handle
 
     def close_some(self) -> bool:
-        """Drop a quarter of the files to free descriptors; return False if the pool is empty."""
+        """Drop a quarter of the files to free descriptors. Return False if no file was dropped, else True."""
         return self._drop_oldest(lambda there: there * 3 // 4)
 
     def _drop_oldest(self, limit: Callable[[int], int]) -> bool:
-        """Drop the files that were opened first, until `limit(number of files)` are left; return whether any
-        was dropped.
+        """Drop the files that were opened first, until `limit(number of files)` files are left. Return
+        whether a file was dropped.
         """
         with self.lock:
             kept = limit(len(self._open))  # under the lock, because another thread may drop files too
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
-        for each in dropped:  # without the lock, because `let_go` may wait for an append in C on a slow disk
+        for each in dropped:  # not under the lock: `let_go` may wait for an append in C
             each.let_go()
         return bool(dropped)
 
@@ -82,7 +82,7 @@ class HandlePool:
         """Drop all files in `directory`, which was renamed, or whose files are listed anew."""
         with self.lock:
             self._forgotten = object()
-            for key in list(self._open):  # a list, since a signal handler may open a file during the loop
+            for key in list(self._open):  # a copy: a signal handler may open a file
                 if os.path.dirname(key[0]) == directory:
                     self._drop(key)
 

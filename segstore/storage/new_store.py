@@ -1,9 +1,8 @@
-"""`NewStore`: a copied or restored store that is made in a temporary directory, and renamed when it is
+"""`NewStore`: a copied or restored store, which is made in a temporary directory, and renamed when it is
 complete.
 
-On disk: `<target><suffix>`, synced whole before it is renamed to `<target>`, and a lock file
-`<target><suffix>.lock` while it is made. Threads and processes: any, but only one at a time makes a store at
-the same place.
+`<target><suffix>` is synced whole before it is renamed to `<target>`. `<target><suffix>.lock` is locked while
+the store is made. Threads and processes: any, but only one at a time makes a store at the same place.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ from segstore.storage.store.store import Store
 
 
 class NewStore:
-    """A store to be made at `target`, an absolute path; `what` is its name in errors, such as "copy"."""
+    """A store that is made at `target`, an absolute path. `what` is a noun for error texts, such as
+    "copy".
+    """
 
     def __init__(self, files: Files, target: str, suffix: str, what: str) -> None:
         self._files, self._target, self._what = files, target, what
@@ -50,8 +51,8 @@ class NewStore:
                 self._files.unlink(path)
 
     def begin(self) -> None:
-        """Make the directory, and remove one that a killed process left. Raises StorageError (EEXIST) if the
-        target exists, and is not an empty directory.
+        """Make the directory, in place of a directory that a killed process left. Raises StorageError
+        (EEXIST) if the target exists, and is not an empty directory.
         """
         files, target = self._files, self._target
         if files.exists(target) and (files.is_symlink(target) or files.listdir(target)):
@@ -77,8 +78,8 @@ class NewCheckpoints:
         self._lines: dict[str, dict[TopicPartitionKey, int]] = {name: {} for name in names.OFFSET_CHECKPOINTS}
 
     def add(self, key: TopicPartitionKey, start: int, end: int, cleaned: int | None) -> None:
-        """Add a partition whose log is synced from offset `start` to `end`; `cleaned` is the cleaner's
-        offset, None if it has none.
+        """Add a partition whose log is synced from offset `start` to `end`. `cleaned` is the offset for the
+        cleaner's checkpoint, or None.
         """
         lines = {names.RECOVERY_POINTS: end, names.LOG_STARTS: start, names.HIGH_WATERMARKS: end}
         if cleaned is not None:
@@ -88,7 +89,7 @@ class NewCheckpoints:
 
     @property
     def ends(self) -> dict[TopicPartitionKey, int]:
-        """Return the log end offsets."""
+        """Return the log end offset of each partition."""
         return self._lines[names.HIGH_WATERMARKS]
 
     def write(self, files: Files, root: str) -> None:
@@ -98,7 +99,7 @@ class NewCheckpoints:
 
 
 def build_indexes(store: Store) -> None:
-    """Build the missing indexes. Raises CorruptRecordError, StorageError."""
+    """Build the missing indexes of all segments. Raises CorruptRecordError, StorageError."""
     for info in store.topics().values():
         for number in info.partition_ids:
             for segment in store.partition(info.name, number).source.view.segments:

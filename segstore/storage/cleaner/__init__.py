@@ -2,7 +2,7 @@
 key.
 
 Read `cleaner` first. `cleanable` chooses the part to compact. `offset_map` has the latest offset of every
-key, `retain` has the rules by which batches stay whatever their keys. `segment_reader` reads segments,
+key. `retain` has the rules for batches that stay or go whatever their keys. `segment_reader` reads segments,
 `rewrite` writes new segments. `swap` puts the new segments in place, and documents the files and the order of
 steps. `throttle` limits the rate. `upgrade` rewrites messages of magic 0 and 1 with the same modules.
 Threads: one cleaning of a partition at a time.

@@ -1,7 +1,7 @@
-"""The cleanable part of a log, and whether it is due for compaction. On disk only headers are read.
+"""The cleanable part of a log, and whether it is due for compaction. Only batch headers are read from disk.
 
 The rules are Kafka's (org.apache.kafka.storage.internals.log.LogCleanerManager.cleanableOffsets, LogToClean).
-Threads: any; functions of a view.
+Threads: any.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Dirty(NamedTuple):
-    """The part of a log that was not compacted yet: offsets `first_dirty` to `until`, which is a segment's
-    base offset.
+    """The cleanable part of a log that was not compacted yet: its offsets are `first_dirty` to `until` - 1,
+    and `until` is a segment's base offset.
 
-    `bytes` is its size, `ratio` is `bytes` divided by the size of the log up to `until`; `late`: a record has
-    waited longer than max.compaction.lag.ms.
+    `bytes` is the size of this part. `ratio` is `bytes` divided by the size of the log up to `until`. `late`:
+    a record of the part has waited for compaction longer than max.compaction.lag.ms.
     """
 
     ratio: float
@@ -34,17 +34,19 @@ class Dirty(NamedTuple):
 
 
 def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty:
-    """Return the dirty part of a log, whatever its settings; `bytes` is 0 if no segment can be compacted.
-    Raises OSError.
+    """Return the dirty part of a log, even if the topic's settings ask for no compaction; `bytes` is 0 if no
+    segment can be compacted. Raises OSError.
     """
-    # Read the view first: a segment that is sealed after this read is the active one of the view, and is not
-    # compacted. In the other order it would be sealed in the view, and missing in `written_still`.
+    # Read the view before `written_still`: a segment that is sealed between these reads is then the view's
+    # active segment, which is not compacted. In the other order it would be compacted though it is still
+    # written to.
     view, config = partition.view, partition.config
     written_still = partition.written_still()
     first = _first_dirty(view, checkpoint_offset)
     last = _first_uncleanable(view, config, first, now_ms)
-    # Do not compact a segment that a stopped process may still write to: when the process continues, it cuts
-    # the file by its name, and compaction would have put another file there [A5].
+    # Do not compact a segment that a stopped process may still write to: when the process continues, it
+    # truncates the file at the segment's path, which after a compaction would be the new file (rule A5 of
+    # docs/shared.md).
     last = min([last, *(view.slot(base) for base in written_still if base >= view.bases[0])])
     sizes = [s.size for s in view.segments[: last + 1]]
     begin = min(view.slot(first), last)
@@ -56,9 +58,11 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty | None:
-    """Return the part to compact; None if the settings do not ask for it now. Raises OSError.
+    """Return the dirty part of a log, or None if the topic's settings do not ask for its compaction now.
+    Raises OSError.
 
-    `checkpoint_offset` is the offset in cleaner-offset-checkpoint, None if it has no line.
+    `checkpoint_offset` is the partition's offset in cleaner-offset-checkpoint, None if the file has no line
+    for the partition.
     """
     config = partition.config
     if "compact" not in config.cleanup_policy:
@@ -69,17 +73,18 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
-    """Return the first dirty offset."""
-    # An offset outside of the log is another log's, or this log has lost its end: then the whole log is
-    # dirty.
+    """Return the offset of the first record that was not compacted."""
+    # A checkpoint offset outside of the log is of another log, or this log has lost its end. The whole log is
+    # dirty in both cases.
     if checkpoint_offset is None or not view.start_offset <= checkpoint_offset <= view.end_offset:
         return view.start_offset
     return checkpoint_offset
 
 
 def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: int) -> int:
-    """Return the slot of the first segment that may not be compacted: the active segment, the segment of the
-    last stable offset, or the first segment with a record that is younger than min.compaction.lag.ms.
+    """Return the index in `view.segments` of the first segment that may not be compacted: the active segment,
+    the segment with the last stable offset, or the first dirty segment with a record that is younger than
+    min.compaction.lag.ms.
     """
     stable = view.stable_offset if view.stable_offset >= 0 else view.end_offset
     last = min(view.slot(stable), len(view.segments) - 1)
@@ -92,7 +97,9 @@ def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: i
 
 
 def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> bool:
-    """Return whether a sealed segment from slot `begin` on began more than max.compaction.lag.ms ago."""
+    """Return whether the first record of a sealed segment from `view.segments[begin]` on is older than
+    max.compaction.lag.ms.
+    """
     before = now_ms - config.max_compaction_lag_ms
     if before <= 0:
         return False

@@ -1,7 +1,7 @@
 """Compacts one partition: it keeps the latest value of every key, with its offset (Kafka: Cleaner.doClean).
 
-On disk the segments from the log's beginning to the end of the dirty part are written anew, group by group.
-Threads: one cleaning of a partition at a time, in the cleaning thread; appends and reads go on.
+The segments from the log's beginning to the end of the dirty part are rewritten, group by group. Threads: one
+cleaning of a partition at a time, in the cleaning thread; appends and reads go on.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 
 
 def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: int) -> list[list[Segment]]:
-    """Return the segments in order, in groups that fit into one segment by the sizes of their logs and
-    indexes.
+    """Return the segments, in order, in groups; the logs and the indexes of a group fit into one segment.
 
-    All segments lie below offset `until`; a group has at most `most` segments, since all their files are open
-    at once.
+    All records of the segments lie below offset `until`. A group has at most `most` segments, because all
+    files of a group are open at once.
     """
     groups: list[list[Segment]] = []
     ends = [*(s.base_offset for s in segments[1:]), until] if segments else []
@@ -78,8 +77,8 @@ def fill(
     chunk: int,
     throttle: Throttler,
 ) -> None:
-    """Put the keys of `segments` from offset `first` up to `until`, their end, into the map, or as many as it
-    has room for. `offsets.latest` becomes the offset up to which the map has all keys.
+    """Put the keys of the records from offset `first` up to `until`, the end of `segments`, into the map,
+    until the map is full. `offsets.latest` becomes the last offset up to which the map has all keys.
 
     Raises CorruptRecordError, OSError, CleaningStopped.
     """
@@ -96,8 +95,8 @@ def fill(
 def _pass_plain(
     offsets: OffsetMap, segment: Segment, first: int, stretch: SegmentReader, throttle: Throttler
 ) -> int:
-    """Put the keys of the uncompressed batches at the beginning into the map; return the
-    position after them.
+    """Put the keys of the uncompressed batches at the beginning of the segment into the map. Return the
+    position after these batches.
     """
     stretch.begin(segment, _position(segment, first))
     while not stretch.is_over and (passed := stretch.put(offsets, first)):
@@ -114,7 +113,9 @@ def _take(
     chunk: int,
     throttle: Throttler,
 ) -> bool:
-    """Put the keys of the segment from byte `position` on into the map; return False if the map is full."""
+    """Put the keys of the segment from byte `position` on into the map. Return False if the map is full, else
+    True.
+    """
     for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
         done = offsets.put(piece.records, first)
         if done < len(piece.records):
@@ -124,7 +125,7 @@ def _take(
 
 
 def _position(segment: Segment, offset: int) -> int:
-    """Return the position of the batch that holds `offset`, or of the first later batch."""
+    """Return the position of the batch that has `offset`, or of the first later batch."""
     if offset <= segment.base_offset:
         return 0
     found = segment.locate(offset, segment.size)
@@ -139,9 +140,10 @@ log = Logger("segstore")
 class CleanResult(NamedTuple):
     """The result of a cleaning. `end_offset` is the offset for cleaner-offset-checkpoint.
 
-    Bytes and segments are counted for the replaced segments (before) and the new ones (after). `keyless`
-    records were dropped because they had no key. `stopped`: the cleaning stopped early, because the store is
-    closed, the topic was deleted, or retention removed segments; finished groups stay.
+    The counts of bytes, segments and records are those of the replaced segments (before) and of the new ones
+    (after). `keyless` is the number of records that were dropped because they had no key. `stopped`: the
+    cleaning ended early, because the store was closed, the topic was deleted, or retention removed segments.
+    Groups that were finished before stay compacted.
     """
 
     end_offset: int
@@ -156,7 +158,9 @@ class CleanResult(NamedTuple):
     stopped: bool = False
 
     def plus(self, other: CleanResult) -> CleanResult:
-        """Return the sum of this result and a later one."""
+        """Return the sum of this result and a later one, with the `end_offset` and `stopped` of the later
+        one.
+        """
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return CleanResult(other.end_offset, stopped=other.stopped, **counts)
 
@@ -174,12 +178,13 @@ def clean(
     swapped: Callable[[CleanResult], object] = lambda counts: None,
     flushed: Callable[[], object] = lambda: None,
 ) -> CleanResult:
-    """Compact all that may be compacted, in as many passes as the dedupe buffer needs.
+    """Compact the cleanable part of a log, in as many passes as the dedupe buffer needs.
 
-    `advanced` is called with the cleaned offset after each pass, for the cleaner's checkpoint; `swapped` with
-    the counts of each replaced group of segments; `flushed` before each pass, to make the recovery point
-    durable, because recovery accepts gaps of compaction only below that point. Raises CorruptRecordError,
-    StorageError, OSError: nothing is lost then, and finished groups stay.
+    `advanced` is called after each pass with the offset for the cleaner's checkpoint. `swapped` is called
+    with the counts of each replaced group of segments. `flushed` is called before each pass, and must make
+    the recovery point durable: compaction leaves offset gaps, and only below that point recovery accepts
+    gaps. Raises CorruptRecordError, StorageError, OSError: no record is lost then, and finished groups stay
+    compacted.
     """
     check_settled(partition)
     done = CleanResult(checkpoint_offset or 0)
@@ -193,12 +198,12 @@ def clean(
         dirty = dirtiness(partition, checkpoint_offset, now_ms)
         done = CleanResult(dirty.first_dirty)
         while dirty.bytes and dirty.first_dirty < dirty.until:
-            # Before records are removed, the later records of their keys must be durable, and so must the
-            # markers of transactions below `dirty.until`; the markers may lie above it.
+            # Before a record is removed, the later record of its key must be durable. So must be the markers
+            # of transactions below `dirty.until`, even if a marker lies above it.
             partition.flusher.flush(partition.view.end_offset)
             flushed()
-            # A change of the settings that switches compaction off notes the recovery point as the end of all
-            # gaps. After such a change no gap may be made above that end.
+            # When an altered setting switches compaction off, the recovery point is noted as the end of all
+            # gaps. No gap may be made above that end afterwards.
             if "compact" not in partition.config.cleanup_policy:
                 raise CleaningStopped
             end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
@@ -214,7 +219,7 @@ def clean(
 
 
 class _Pass:
-    """One pass: it fills the map, and rewrites all segments up to the offset that the map reaches."""
+    """One pass: it fills the map, and rewrites all segments up to the offset that the map has reached."""
 
     def __init__(
         self,
@@ -232,19 +237,19 @@ class _Pass:
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
-        # Segments are dropped from this list when they are replaced. Otherwise their files would stay open,
-        # and their space on disk would not be freed.
+        # A segment is dropped from this list when it is replaced. Otherwise its file would stay open, and its
+        # space on disk would not be freed.
         self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 
     def run(self) -> int:
-        """Run the pass; return the offset up to which the log is clean then. Raises CleaningStopped,
+        """Run the pass, and return the offset up to which the log is compacted. Raises CleaningStopped,
         StoreClosedError, CorruptRecordError, OSError.
         """
         try:
             return self._run()
         except (CorruptRecordError, OSError) as error:
-            # If segments were removed during the pass, their names are free, or belong to a new topic of the
-            # same name, so the error does not matter.
+            # If segments were removed during the pass, their files are missing, or are those of a new topic
+            # with the same name. So the error does not mean damage.
             if not set(self._left) <= set(self.partition.view.segments):
                 raise CleaningStopped from error
             raise

@@ -1,8 +1,8 @@
 """The offset map: the latest offset of every key in a part of a log, in bounded memory. Nothing is on disk.
 
-As in Kafka's SkimpyOffsetMap, a key takes 24 bytes: 16 of a hash in its place, and 8 of the offset. Each map
-draws a new seed for the hash, so that nobody can make keys with equal hashes. Threads: one at a time; C works
-on whole columns without the GIL.
+As in Kafka's SkimpyOffsetMap, a key takes 24 bytes: a hash of 16 bytes instead of the key, and the offset.
+Each map draws a new seed for the hash, so that nobody can make keys with equal hashes. Threads: one at a
+time; C works on whole columns without the GIL.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SLOT = 24
-"""Bytes of memory for a key."""
+"""Bytes of memory per key."""
 _LEAST = 64
 
 
 class OffsetMap:
-    """A map of at most `memory` bytes of slots, or less if there are at most `keys` keys; it is filled up to
-    `load_factor`.
+    """A map that takes at most `memory` bytes, and less if at most `keys` keys can come. At most the fraction
+    `load_factor` of its slots is used.
 
-    `latest` is the offset up to which the map has all keys (-1: none).
+    `latest` is the last offset up to which the map has all keys (-1: none).
     """
 
     def __init__(
         self, memory: int, load_factor: float, keys: int, seed: tuple[int, int] | None = None
     ) -> None:
         slots = max(min(memory // SLOT, 2 * keys), _LEAST)
-        # np.empty, because np.zeros gets no huge pages, which make the map three times as fast.
+        # np.empty, because np.zeros gets no huge pages; with huge pages the map is three times as fast.
         self._slots: NDArray[np.uint64] = np.empty(slots * SLOT // 8, np.uint64)
         self._slots.fill(0)
         self.c = ffi.new("seg_offset_map *")
@@ -47,8 +47,8 @@ class OffsetMap:
         return int(self.c.used)
 
     def put(self, records: Records, from_offset: int = 0) -> int:
-        """Put the keys of records at or above `from_offset` into the map; return the number of records that
-        fitted.
+        """Put the keys of records from offset `from_offset` on into the map. Return the number of records
+        before the first one for which the map has no room.
         """
         c = columns(records)
         done = lib.seg_map_put(
@@ -57,8 +57,8 @@ class OffsetMap:
         return checked(done)
 
     def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
-        """Return SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and the number of dropped records without
-        a key.
+        """Return (SEG_DROP, SEG_LATEST or SEG_KEEP for each record, number of dropped records
+        without a key).
         """
         c, keyless = columns(records), ffi.new("int64_t *")
         keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)
@@ -71,7 +71,7 @@ class OffsetMap:
 
 
 def columns(records: Records) -> Any:
-    """Return the rows of decoded records as a `seg_columns *`, valid as long as the records are
+    """Return the rows of decoded records as a `seg_columns *`, which is valid while the records are
     referenced.
     """
     c, matrix = ffi.new("seg_columns *"), records._matrix
@@ -86,8 +86,8 @@ def columns(records: Records) -> Any:
 
 
 def checked(result: int) -> int:
-    """Return the result of a C function that can't fail on columns of decoded records; raise AssertionError
-    if it did.
+    """Return `result`, the result of a C function that can't fail on columns of decoded records. Raise
+    AssertionError if the function failed.
     """
     if result < 0:
         raise AssertionError(f"decoded records can't be compacted: {result}")

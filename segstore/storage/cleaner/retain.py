@@ -1,9 +1,9 @@
 """The rules by which compaction keeps or drops batches whatever their keys (Kafka: Cleaner.cleanInto).
 
-The rules that depend on keys are in `_native/compact.c` (Kafka: Cleaner.shouldRetainRecord): `seg_map_keep`
-checks whether a record's offset is the latest of its key, and `judge` whether a tombstone may be removed.
+The rules for keys are in `_native/compact.c` (Kafka: Cleaner.shouldRetainRecord): `seg_map_keep` checks
+whether a record's offset is the latest of its key, and `judge` checks whether a tombstone may be removed.
 
-On disk files are only read. Threads: the cleaning thread.
+Segments are only read. Threads: the cleaning thread.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 # --- transactions ------------------------------------------------------------------------------
 
-# The treatment of batches of transactions (Kafka: CleanedTransactionMetadata). Records of an aborted
-# transaction are dropped. A marker stays while a batch of its transaction is in the log, and for
-# delete.retention.ms after that. The log's own markers say which transactions were aborted; they are read
-# when the first batch of a transaction is met.
+# Batches of transactions (Kafka: CleanedTransactionMetadata). Records of an aborted transaction are dropped.
+# A marker stays while a batch of its transaction is in the log, and for delete.retention.ms after that. The
+# log's own markers tell which transactions were aborted; they are read when the first batch of a transaction
+# is met.
 
 _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class Aborted:
-    """The aborted transactions of a log, found by the markers in `view()`. `view` is called at most once, and
-    the view is not kept, because it would keep the files of replaced segments open.
+    """The aborted transactions of a log, from the markers in `view()`. `view` is called at most once, and its
+    result is not kept, because a view keeps the files of replaced segments open.
     """
 
     def __init__(self, view: Callable[[], LogView]) -> None:
@@ -50,19 +50,19 @@ class Aborted:
     @cached_property
     def rows(self) -> NDArray[np.int64]:
         """Return one row for each aborted transaction, with the fields of AbortedTxn, ordered by last offset.
-        Raises CorruptRecordError at a damaged marker.
+        Raises CorruptRecordError if a marker is damaged.
         """
         view = self._view()
         first = view.segments[0]
-        # A transaction may have begun in a deleted segment; its first offset is in the producer snapshot at
-        # the log's first segment.
+        # A transaction may have begun in a deleted segment. The producer snapshot at the first segment has
+        # the first offset of such a transaction.
         state, found = state_at(first.pool.files, first.directory, first.base_offset), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))
         return np.array(found, np.int64).reshape(-1, 4)
 
     def without_keys(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return a mask of the batches whose keys are ignored: markers, and batches of aborted
+        """Return a mask of the batches whose keys don't count: markers, and batches of aborted
         transactions.
         """
         kinds = batches["attributes"] & _OF_TRANSACTION
@@ -72,28 +72,33 @@ class Aborted:
         return mask
 
     def of(self, batch: np.void) -> AbortedTxn | None:
-        """Return the aborted transaction to which a batch or marker belongs; None if it belongs to none."""
+        """Return the aborted transaction to which a batch or marker belongs, or None if there is no such
+        transaction.
+        """
         rows, base = self.rows, batch["base_offset"]
         hit = (rows[:, 0] == batch["producer_id"]) & (rows[:, 1] <= base) & (rows[:, 2] >= base)
         return AbortedTxn(*rows[int(hit.argmax())].tolist()) if hit.any() else None
 
 
 class Decided:
-    """Decides about the batches and markers of transactions. Its methods must get all batches of the cleaned
+    """Decides which batches and markers of transactions stay. `policies` must get all batches of the cleaned
     part, in order.
     """
 
     def __init__(self, aborted: Aborted, now_ms: int) -> None:
         self._aborted, self._now = aborted, now_ms
-        # The ids of producers with an open transaction of which a batch was met.
+        # The ids of producers with an open transaction that has a batch in the cleaned part, up to the
+        # present batch.
         self._met: set[int] = set()
         self.kept: list[AbortedTxn] = []
-        """Aborted transactions that still have batches, in order of their markers: the entries of a new
-        .txnindex.
+        """The entries of a new .txnindex: the aborted transactions that still have batches, in order of their
+        markers.
         """
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
-        """Return SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER for each batch."""
+        """Return the flags SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER of each batch, 0 if none
+        applies.
+        """
         policies: NDArray[np.uint8] = np.zeros(len(batches), np.uint8)
         kinds = batches["attributes"] & _OF_TRANSACTION
         for i in kinds.nonzero()[0].tolist():
@@ -113,8 +118,8 @@ class Decided:
         return int(lib.SEG_NO_RECORDS if horizon else lib.SEG_ALL_RECORDS | lib.SEG_SPENT_MARKER)
 
     def _is_spent(self, segment: Segment, batch: NDArray[np.void]) -> bool:
-        """Return whether no batch of the marker's transaction was met; true for a marker without a
-        record, because an earlier cleaning has removed the record.
+        """Return whether the log has no batch of the marker's transaction any more. True if an earlier
+        cleaning has removed the marker's record.
         """
         if not batch["count"][0]:
             return True
@@ -133,20 +138,21 @@ class Decided:
 # --- retain ------------------------------------------------------------
 
 LastRecords = Mapping[int, tuple[int, int]]
-"""By producer id: the last offset of the producer's last data batch, -1 if it has none, and the producer's
-epoch."""
+"""By producer id: the last offset of the producer's last data batch (-1 if there is none), and the producer's
+epoch.
+"""
 
 
 class Policy:
-    """The policy for each batch. `until` is the end of the cleaned part: its last batch stays, so that the
-    log still shows that end.
+    """The flags and codecs of the rewritten batches. `until` is the end of the cleaned part. Its last batch
+    stays, even without records, so that the log still ends there.
     """
 
     def __init__(self, config: TopicConfig, decided: Decided, last_records: LastRecords, until: int) -> None:
         self._decided, self._last_records, self._until = decided, last_records, until
         self._last_offsets = np.array([last for last, _ in last_records.values()], np.int64)
         self.retained: NDArray[np.int64] = np.unique(np.append(self._last_offsets, until - 1))
-        """The last offsets, in rising order, of the batches outside of transactions that stay without
+        """The last offsets, ascending, of the batches outside of transactions that stay even without
         records.
         """
         self._codec = None if config.compression_type == "producer" else _code(config.compression_type)
@@ -154,12 +160,12 @@ class Policy:
 
     @property
     def recodes(self) -> bool:
-        """Return whether batches get the topic's codec, by which they may become larger."""
+        """Return whether batches get the topic's codec. A batch may grow by that."""
         return self._codec is not None
 
     @property
     def compresses(self) -> bool:
-        """Return whether plain batches become compressed."""
+        """Return whether the topic's codec compresses, so that uncompressed batches become compressed."""
         return bool(self._codec)
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
@@ -170,16 +176,16 @@ class Policy:
         return policies
 
     def codecs(self, batches: NDArray[np.void], before: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the new codec of each batch; `before` are the present codecs. A batch whose codec changes is
-        written anew.
-        """
+        """Return the new codec of each batch; `before` are the present codecs."""
         codecs = before.copy()
         if self._codec is not None:
             codecs[(batches["attributes"] & CONTROL_FLAG == 0) & (batches["count"] > 0)] = self._codec
         return codecs
 
     def _last_of_producer(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return a mask of the batches with an active producer's last sequence or epoch."""
+        """Return a mask of the batches that show an active producer's last sequence number, or, if it has no
+        data batches, its epoch.
+        """
         found: NDArray[np.bool_] = np.zeros(len(batches), bool)
         if not self._last_records:
             return found

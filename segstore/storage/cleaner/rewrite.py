@@ -1,7 +1,7 @@
 """Rewrites the batches of segments, and leaves out superseded records (Kafka: Cleaner.cleanInto).
 
-On disk are the `.cleaned` files of a group of segments: log, both indexes, .txnindex. Threads: the cleaning
-thread; no other thread uses these files before the swap.
+The new files of a group of segments have `.cleaned` names: the log, both indexes, the .txnindex. Threads: the
+cleaning thread; no other thread uses these files before the swap.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Growing:
             pool, partition.directory, base_offset, 0, writable=False, interval=interval
         )
         self._partition, self._files = partition, pool.files
-        with partition.names_held():  # the lock keeps a new topic of the same name from making the directory
+        with partition.names_held():  # raises if the topic was deleted
             self.handle: Handle = self._create(names.LOG)
         self._builder = IndexBuilder(segment.base_offset, segment.interval)
         self._offsets, self._times = bytearray(), bytearray()
@@ -62,8 +62,9 @@ class _Growing:
         segment.size += len(memoryview(data))
 
     def finish(self, aborted: Sequence[AbortedTxn], modified: int) -> None:
-        """Make the segment durable under its `.cleaned` names, and readable through open files. `modified`
-        (ns since the epoch) becomes the files' time, which is the segment's age if no record has a timestamp.
+        """Make the segment durable under its `.cleaned` names, and readable by its open file. `modified` (ns
+        since the epoch) becomes the files' modification time, from which the segment's age is known if no
+        record has a timestamp.
         """
         files = self._files
         self._times += self._builder.last_time_entry()
@@ -83,7 +84,7 @@ class _Growing:
 
 
 class Output:
-    """The new segments of a group: several if a single one would exceed `most` bytes, else one."""
+    """The new segments of a group: one, or several if one would exceed `most` bytes."""
 
     def __init__(self, partition: Partition, base_offset: int, most: int) -> None:
         """Begin the first segment. Raises OSError, StoreClosedError."""
@@ -95,7 +96,7 @@ class Output:
         return [one.segment for one in self._growing]
 
     def add(self, data: memoryview, batches: NDArray[np.void]) -> None:
-        """Append whole batches, which lie one after the other in `data`. Raises OSError."""
+        """Append the batches `batches`, whose bytes are in `data`, one after the other. Raises OSError."""
         while len(batches):
             one = self._growing[-1]
             ends = batches["size"].cumsum(dtype=np.int64)
@@ -123,15 +124,15 @@ class Output:
 # --- rewrite ------------------------------------------------------------
 
 Levels = Mapping[int, "int | None"]
-"""The level at which each codec compresses; None is the codec's default."""
+"""The compression level of each codec; None is the codec's default."""
 
 _GROWTH = 16
-"""Bytes by which a record may become larger, because of its varints."""
+"""Bytes by which a rewritten record may grow, because its varints may become longer."""
 
 
 @dataclass
 class CleanerStats:
-    """Counts of a rewrite. `changed`: batches that differ from the old ones; `keyless`: records that were
+    """Counts of a rewrite. `changed`: batches that differ from the old ones. `keyless`: records that were
     dropped because they had no key.
     """
 
@@ -142,8 +143,9 @@ class CleanerStats:
 
 
 class Rewriter:
-    """Rewrites the segments of one pass. The map decides which records stay, the policy which batches. Delete
-    horizons are in ms since the epoch.
+    """Rewrites the segments of one pass. The offset map decides which records stay, and the policy which
+    batches. `new_horizon_ms` is the delete horizon that tombstones get, and markers whose transaction has no
+    batches any more, in ms since the epoch.
     """
 
     def __init__(self, offsets: OffsetMap, policy: Policy, now_ms: int, new_horizon_ms: int) -> None:
@@ -155,7 +157,9 @@ class Rewriter:
         self.counts = CleanerStats()
 
     def rewrite(self, segment: Segment, output: Output, chunk: int, throttle: Throttler) -> None:
-        """Append the retained batches of a segment. Raises CorruptRecordError, OSError, CleaningStopped."""
+        """Append the retained batches of a segment to `output`. Raises CorruptRecordError, OSError,
+        CleaningStopped.
+        """
         position = self._pass_plain(segment, output, chunk, throttle)
         for piece in pieces(segment, position, chunk, throttle):
             data, batches = self._compact(segment, piece)
@@ -164,8 +168,8 @@ class Rewriter:
                 output.add(data, batches)
 
     def _pass_plain(self, segment: Segment, output: Output, chunk: int, throttle: Throttler) -> int:
-        """Rewrite the plain batches at the beginning of a segment, if they stay plain; return the position
-        after them.
+        """Rewrite the plain batches (uncompressed, and not of a transaction) at the beginning of a segment,
+        unless the topic's codec compresses them. Return the position after these batches.
         """
         if self._policy.compresses:
             return 0
@@ -189,7 +193,7 @@ class Rewriter:
         return stretch.position
 
     def _compact(self, segment: Segment, piece: CleanerPiece) -> tuple[memoryview, NDArray[np.void]]:
-        """Return the retained batches of a piece, one after the other, each with its new codec."""
+        """Return the data and the headers of the retained batches of a piece, each with its new codec."""
         n, records, how, counts = len(piece.batches), piece.records, self._how, self.counts
         policies = self._policy.policies(segment, piece.batches)
         codecs = self._policy.codecs(piece.batches, piece.codecs)
@@ -220,8 +224,8 @@ class Rewriter:
 def compressed(
     data: memoryview, batches: NDArray[np.void], plain: NDArray[np.bool_], level: Levels
 ) -> tuple[memoryview, NDArray[np.void]]:
-    """Return the data and the headers of the same batches. The `plain` batches are compressed by the codecs
-    in their headers, and sealed.
+    """Return the data and the headers of the batches after compression of those in the mask `plain`, each by
+    the codec in its header.
     """
     parts: list[Any] = []
     headers = batch_ptr(batches)

@@ -1,8 +1,9 @@
-"""The cleaner's reads of a segment: some batches at a time, decoded, or long runs of plain batches in C.
+"""The cleaner's reads of a segment: some batches at a time, decoded, or in C long runs of plain batches
+(uncompressed, and not of a transaction).
 
-On disk files are only read. Threads: the cleaning thread. Memory: one chunk as stored, and one decompressed.
-For runs of plain batches buffers of 30 times `chunk` are allocated, of which the kernel provides only the
-pages that are written.
+Segments are only read. Threads: the cleaning thread. Memory: one chunk as stored, and one decompressed. For
+runs of plain batches, buffers of 30 times `chunk` are allocated, but the kernel provides only the pages that
+are written.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
     from segstore.storage.segment.segment import Segment
 
 MOST_PLAIN = 8 << 20
-"""Decompressed bytes at which a piece ends; a single batch may be larger."""
+"""A piece ends at this many decompressed bytes; only a single batch may be larger."""
 
 
 class CleanerPiece(NamedTuple):
-    """Whole batches of magic 2 in `data`. The positions in their headers count from `position`; `records` are
-    their records.
+    """Whole batches of magic 2, their headers `batches`, and their records. A batch begins in `data` at the
+    position in its header, less `position`.
 
-    `codecs` has the codec of each batch in the segment. Batches that were made of `old` messages, of magic 0
-    and 1, are uncompressed here.
+    `codecs` has the codec of each batch in the segment. If `old`, the batches were made from messages of
+    magic 0 and 1, and are uncompressed in `data`.
     """
 
     data: Bytes
@@ -55,10 +56,10 @@ def pieces(
     throttle: Callable[[int], None],
     wanted: Wanted | None = None,
 ) -> Iterator[CleanerPiece]:
-    """Yield all batches of a segment from byte `start` on, or only those that are `wanted`; every CRC is
-    checked.
+    """Yield the batches of a segment from byte `start` on, without those for which `wanted` returns False.
+    Every CRC is checked.
 
-    Raises CorruptRecordError if a batch is damaged, since unreadable batches must not be compacted.
+    Raises CorruptRecordError if a batch is damaged, because unreadable batches must not be compacted.
     """
     files, handle, end, at = segment.pool.files, segment.handle, segment.size, start
     offset = segment.base_offset
@@ -78,18 +79,19 @@ def pieces(
 
 
 def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
-    """Return the batches in runs: of magic 2, of plain old messages, and single wrappers."""
+    """Split the batches into runs of magic 2, runs of uncompressed old messages, and single wrappers."""
     if not len(batches) or (batches["magic"] == MAGIC).all():
         return [batches] if len(batches) else []
     old = batches["magic"] != MAGIC
-    # A wrapper is a run of its own, because it keeps its codec, and only one is decompressed at a time.
+    # A wrapper (a compressed message that has messages) is a run of its own, because it keeps its codec, and
+    # only one is decompressed at a time.
     wrapper = old & (batches["attributes"] & CODEC_MASK != 0)
     begins = (old[1:] != old[:-1]) | wrapper[1:] | wrapper[:-1]
     return np.split(batches, np.flatnonzero(begins) + 1)
 
 
 def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterator[CleanerPiece]:
-    """Yield a run of batches, whose offsets are at least `least`. Raises CorruptRecordError."""
+    """Yield a run of batches in pieces. All its offsets are at least `least`. Raises CorruptRecordError."""
     old = run["magic"][0] != MAGIC
     data, position, batches = step.data, step.position, run
     codec = (run["attributes"] & CODEC_MASK).astype(np.uint8)
@@ -105,19 +107,18 @@ def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterat
 
 # --- stretch -----------------------------------------------------------------------------------
 
-# C goes over long runs of plain batches without Python, and so without the GIL. Each return to Python takes
-# the GIL from an appending thread, which must be woken again. A cleaner that returned after every buffer
-# would delay one append in twenty. `pieces` reads compressed batches, damaged batches, and batches of
-# transactions.
+# C reads long runs of plain batches without a return to Python, and so without the GIL. Each return takes the
+# GIL from an appending thread, which must be woken again: a cleaner that returned after every buffer would
+# delay one append in twenty. `pieces` reads the other batches: compressed, damaged, or of transactions.
 
 COLUMNS = 7
 _WINDOWS = 8
-"""The factor of `chunk` that limits the output of one call."""
+"""One call returns at most this many times `chunk` bytes."""
 
 
 class SegmentReader:
-    """Goes over a segment from byte `position` on, at most `at_once` bytes a call, through a window of
-    `chunk` bytes; each call advances `position`.
+    """Reads a segment from byte `position` on, at most `at_once` bytes a call, by a buffer of `chunk` bytes.
+    Each call advances `position`.
     """
 
     def __init__(self, chunk: int, at_once: int) -> None:
@@ -137,7 +138,7 @@ class SegmentReader:
         c.keep = held("uint8_t *", self._keep)
 
     def begin(self, segment: Segment, position: int) -> None:
-        """Begin the next call at a position of a segment."""
+        """Set the segment and the position at which the next call begins."""
         self._segment, self._handle = segment, segment.handle
         self._c.position, self._c.least = position, segment.base_offset
 
@@ -150,17 +151,18 @@ class SegmentReader:
         return self.position >= self._segment.size
 
     def put(self, offsets: OffsetMap, first: int) -> int:
-        """Put the keys of records at or above offset `first` into the map; return the number of bytes that
-        were read; 0 if the next batch is not plain, or does not fit into the map. Raises OSError.
+        """Put the keys of records from offset `first` on into the map, and return the number of bytes that
+        were read. Return 0 if the next batch is compressed or of a transaction, or does not fit into the map.
+        Raises OSError.
         """
         return self._read(lambda: lib.seg_map_stretch(offsets.c, self._c, first))
 
     def compact(
         self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
     ) -> tuple[memoryview, NDArray[np.void]]:
-        """Return the retained part of the next batches, valid until the next call; `how` gets the counts. A
-        batch stays, even without records, if its last offset is in `retained`, which is sorted. Raises
-        OSError.
+        """Return the data and the headers of the retained part of the next batches, valid until the next
+        call. The counts are in `how`. A batch stays, even without records, if its last offset is in the
+        sorted array `retained`. Raises OSError.
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)

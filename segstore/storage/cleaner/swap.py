@@ -1,20 +1,21 @@
 """The swap puts new segments in place of old ones; after a crash the next open finishes or undoes it.
 
-A reader in another process finds a whole log at every moment. On disk, in this order, in the partition's
+A reader in another process finds a whole log at every moment. These steps change files in the partition's
 directory:
 
-  1. The `.cleaned` names are synced, then they become `.swap`, the last segment's first, and that is synced.
-     After a crash before the last rename a `.cleaned` file is left, and the open undoes the swap; after a
-     later crash the open finishes the swap (`storage.segment.segment_files`).
+  1. The new files have `.cleaned` names. The directory is synced, they are renamed to `.swap`, the last
+     segment's first, and the directory is synced again. After a crash before the last rename a `.cleaned`
+     file is left, and the open undoes the swap; after a later crash the open finishes the swap
+     (`storage.segment.segment_files`).
   2. Readers of this process see the new segments through open files, so the names do not matter to them.
   3. The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
-     until all are renamed the old segments hold the missing records. Their indexes stay `.swap`, by which an
-     open recognizes the swap.
-  4. The remaining old segments become `.deleted`, the oldest first, so that after a crash they have no record
-     that a removed record had superseded. That is synced.
-  5. The indexes get their names, and that is synced.
-  6. Readers in other processes are notified to list the segments again; `.deleted` files are removed after
-     file.delete.delay.ms.
+     until all are renamed the old segments have the missing records. The new indexes stay `.swap`, by
+     which an open recognizes the swap.
+  4. The remaining old segments become `.deleted`, the oldest first. So after a crash no old segment has a
+     record that was superseded by a record in a removed segment. The directory is synced.
+  5. The new indexes get their plain names, and the directory is synced.
+  6. Readers in other processes are notified to list the segments again. The `.deleted` files are removed
+     after file.delete.delay.ms.
 
 Threads: the cleaning thread; `names_held` keeps other threads from removing segments, and from renaming the
 topic's directory, during the swap.
@@ -40,8 +41,8 @@ INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
 
 
 def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Put `new`, finished `.cleaned` segments, in place of `old`. Raises CleaningStopped if one of `old` is
-    not in the log any more; OSError.
+    """Put `new`, finished `.cleaned` segments, in place of `old`. Raises CleaningStopped if a segment of
+    `old` is no longer in the log; OSError.
     """
     with partition.names_held():
         if not partition.segments.lies_in(old):
@@ -55,8 +56,8 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
             partition.replace(old, new)
             buried = _put_in_place(partition, old, new)
         except BaseException as error:
-            # Only the next open can finish a half-done swap (`segment_files.finish_renames`), and no other
-            # swap may begin before that.
+            # Only the next open can finish a half-done swap (`segment_files.finish_renames`). No other swap
+            # may begin before that.
             partition.unsettled = _text_of(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})
@@ -74,13 +75,13 @@ def _retire(old: Sequence[Segment]) -> None:
 
 
 def undo(partition: Partition, new: Sequence[Segment]) -> None:
-    """Remove the files of `new`, also under the names of a half-done swap. Raises OSError; if the files may
-    then look like an unfinished swap, no swap can begin before the store is reopened.
+    """Remove the files of `new`, with `.cleaned` or `.swap` names. Raises OSError. If the files may then look
+    like an unfinished swap, no swap can begin before the store is reopened.
     """
     files, first = partition.context.files, new[0]
     try:
         if files.exists(first.file(names.LOG + names.SWAP)):
-            # Rename this file first, so that after a crash in `undo` the next open undoes the swap, too.
+            # Rename this file first: after a crash in `undo` the next open then undoes the swap.
             _rename(first, (names.LOG,), names.SWAP, names.CLEANED)
             files.sync_dir(partition.directory)
     except OSError as error:
@@ -97,14 +98,14 @@ def undo(partition: Partition, new: Sequence[Segment]) -> None:
 
 @contextmanager
 def undone_on_error(partition: Partition, new: Callable[[], Sequence[Segment]]) -> Iterator[None]:
-    """Run a block that writes the segments `new()` and swaps them in; if it fails before the swap, their
-    files are removed.
+    """Run a block that writes the segments `new()` and swaps them in. If the block fails before the swap,
+    remove the files of these segments.
     """
     try:
         yield
     except BaseException:
         if partition.unsettled is None:
-            # An error of `undo` is dropped, because the block's error is raised; `remove_strays` removes the
+            # An error of `undo` is dropped, because the block's error is raised. `remove_strays` removes the
             # files before the next swap.
             with suppress(OSError):
                 undo(partition, new())
@@ -112,7 +113,7 @@ def undone_on_error(partition: Partition, new: Callable[[], Sequence[Segment]]) 
 
 
 def check_settled(partition: Partition) -> None:
-    """Raise StorageError if a swap was left half done. No swap may begin before the store is reopened."""
+    """Raise StorageError if a swap is half done, because only an open of the store can finish it."""
     if partition.unsettled is not None:
         raise StorageError(
             f"{partition.directory}: a swap can only be finished by reopening: {partition.unsettled}"
@@ -120,8 +121,8 @@ def check_settled(partition: Partition) -> None:
 
 
 def remove_strays(partition: Partition) -> None:
-    """Remove the new files that a failed `undo` has left beside the old segments, because the next swap would
-    take them for its own. Raises OSError.
+    """Remove the new files that a failed `undo` has left, because the next swap would take them for its own.
+    Raises OSError.
     """
     files = partition.context.files
     with partition.names_held():
@@ -136,14 +137,12 @@ def remove_strays(partition: Partition) -> None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the error's text, which is kept in place of the error, because a traceback would keep files
-    open.
-    """
+    """Return the error's text. The error itself is not kept, because its traceback would keep files open."""
     return str(error) or type(error).__name__
 
 
 def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) -> None:
-    """Rename a segment's files; a `.txnindex` need not exist."""
+    """Rename a segment's files; there may be no `.txnindex`."""
     files = segment.pool.files
     for suffix in suffixes:
         source = segment.file(suffix + before)
@@ -155,7 +154,7 @@ def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Se
     """Do steps 3 to 5; return the paths of the `.deleted` files."""
     context, buried = partition.context, []
     for segment in reversed(new):
-        # Rename the old .txnindex before the log is replaced: beside the new log it would count as the new
+        # Rename the old .txnindex before the log is replaced: beside the new log it would be read as the new
         # segment's index.
         _rename(segment, (names.TXN_INDEX,), "", names.DELETED)
         _rename(segment, (names.LOG,), names.SWAP, "")

@@ -1,8 +1,8 @@
 """The cleaner's throttle: it limits the rate, makes pauses, and lets the cleaner be stopped. Nothing is on
 disk.
 
-The cleaner pauses in proportion to its processor time, because it is not urgent, and delays an append
-whenever it runs. Threads: `stop` may be called from any; only the cleaning thread uses the other methods.
+The cleaner pauses in proportion to its processor time, because it is not urgent, and delays appends while it
+runs. Threads: any may call `stop`; only the cleaning thread uses the other methods.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from segstore.threads import Latch
 
 INTERVAL = 0.3  # seconds between two looks at the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
-MOST_AT_ONCE = 32 << 20  # bytes, which take about 30 ms: `stop` waits that long
+MOST_AT_ONCE = 32 << 20  # bytes: their read takes about 30 ms, for which a stop must wait
 
 
 REST = 0.5  # seconds of pause for each second of processor time
@@ -23,15 +23,17 @@ LEAST_REST, LONGEST_REST = 0.005, 0.25
 
 
 class CleaningStopped(Exception):
-    """Raised if the store closes, or the cleaned log was replaced or deleted; the new files are
-    removed then.
+    """Raised if the store closes, or the log that is cleaned was replaced or deleted. The new files are then
+    removed.
     """
 
 
 class Throttler:
-    """Called with the number of bytes read or to be written; it waits if the rate is too high.
+    """An object that the cleaner calls with the number of bytes that it has read, or is going to write. The
+    call waits if the rate is too high.
 
-    `clock` gives seconds; `wait(seconds)` returns True, at once, when the cleaning must stop.
+    `clock` returns seconds. `wait(seconds)` returns True, at once, if the cleaning must stop, else False
+    after `seconds`.
     """
 
     def __init__(
@@ -55,11 +57,11 @@ class Throttler:
         return max(1, int(min(MOST_AT_ONCE, self._rate * INTERVAL)))
 
     def stop(self) -> None:
-        """Have the present or next call raise CleaningStopped."""
+        """Make the present or the next call raise CleaningStopped."""
         self._stopping.open()
 
     def __call__(self, nbytes: int) -> None:
-        """Wait as needed. Raises CleaningStopped."""
+        """Wait if the rate is too high, or a pause is due. Raises CleaningStopped."""
         if self._stopping.is_open:
             raise CleaningStopped
         self._seen += nbytes
@@ -76,7 +78,7 @@ class Throttler:
         rest = REST * (self._worked() - self._rested)
         if rest >= LEAST_REST and self._wait(min(rest, LONGEST_REST)):
             raise CleaningStopped
-        if not 0 <= rest < LEAST_REST:  # below 0: this is another thread, with its own processor time
+        if not 0 <= rest < LEAST_REST:  # below 0: another thread, with its own processor time, calls
             self._rested = self._worked()
 
 
@@ -86,8 +88,8 @@ class Throttler:
 
 
 class GivingWay(Throttler):
-    """A throttle that calls `turn()` while it waits. `turn` does the work that is due, and returns the
-    seconds until its next call.
+    """A throttle that calls `turn()` at each call, and while it waits. `turn` does work that is due, and
+    returns the seconds until it must be called again.
     """
 
     def __init__(self, bytes_per_second: float, turn: Callable[[], float], *, stopping: Latch) -> None:
@@ -95,7 +97,7 @@ class GivingWay(Throttler):
         self._turn = turn
 
     def __call__(self, nbytes: int) -> None:
-        """Take a turn, then wait as needed. Raises CleaningStopped."""
+        """Call `turn`, then wait as `Throttler` does. Raises CleaningStopped."""
         self._turn()
         super().__call__(nbytes)
 

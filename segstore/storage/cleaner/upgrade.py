@@ -1,9 +1,9 @@
 """Upgrades a partition: messages of magic 0 and 1 become record batches of magic 2.
 
-Offsets, keys, values, times, and the codec of each wrapper stay. Kafka has no such upgrade: it converts
-messages when it sends them. On disk each segment with old messages is written anew, compared with the old
-one, and swapped in as by a compaction (`swap`); batches of magic 2 are copied. Threads: one cleaning or
-upgrade of a partition at a time; appends and reads go on.
+Offsets, keys, values, times, and the codec of each wrapper (a compressed message that has messages) stay.
+Kafka has no such upgrade: it converts messages when it sends them. Each segment with old messages is
+rewritten, compared with the old one, and swapped in as by a compaction (`swap`); batches of magic 2 are
+copied. Threads: one cleaning or upgrade of a partition at a time; appends and reads go on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class UpgradedSegment(NamedTuple):
-    """The result of the upgrade of a segment: its number of records, and the bytes of its log before and
+    """The result of the upgrade of a segment: its number of records, and the size of its log before and
     after.
     """
 
@@ -57,12 +57,13 @@ def upgrade(
     swapped: Callable[[UpgradedSegment], object],
     flushed: Callable[[], object] = lambda: None,
 ) -> None:
-    """Rewrite all segments with messages of magic 0 or 1; if the active segment has any, it is sealed first.
+    """Rewrite all segments with messages of magic 0 or 1. If the active segment has such messages, it is
+    sealed first.
 
-    `swapped` is called with the result of each segment; `flushed` is called once, before the first segment is
-    replaced, to make the recovery point durable. A segment beyond the high watermark of a replica is skipped.
-    Raises CleaningStopped, StoreClosedError, CorruptRecordError, StorageError, OSError: segments upgraded
-    before the error stay upgraded.
+    `swapped` is called with the result of each segment. `flushed` is called once, before the first segment is
+    replaced, and must make the recovery point durable. A segment beyond the high watermark of a replica is
+    skipped. Raises CleaningStopped, StoreClosedError, CorruptRecordError, StorageError, OSError: segments
+    that were upgraded before the error stay upgraded.
     """
     check_settled(partition)
     found = []
@@ -74,7 +75,8 @@ def upgrade(
         return
     if found[-1] is partition.segments[-1]:
         partition.roll()
-    # Sync the log before a swap, so that a crash after the swap loses no record after the new segment.
+    # Sync the log before a swap. Otherwise a crash after the swap might lose records that follow the new
+    # segment.
     partition.flusher.flush(partition.view.end_offset)
     flushed()
     for segment in found:
@@ -85,7 +87,7 @@ def upgrade(
 
 @contextmanager
 def _unless_removed(partition: Partition, segment: Segment) -> Iterator[None]:
-    """Run a block whose errors are ignored if retention has removed the segment."""
+    """Run a block, and ignore its errors if retention has removed the segment."""
     try:
         yield
     except (CleaningStopped, CorruptRecordError, OSError):
@@ -94,8 +96,8 @@ def _unless_removed(partition: Partition, segment: Segment) -> Iterator[None]:
 
 
 def holds_old(segment: Segment, throttle: Throttler) -> bool:
-    """Return whether a segment holds messages of magic 0 or 1. Raises CorruptRecordError if damage may hide
-    them.
+    """Return whether a segment has messages of magic 0 or 1. Raises CorruptRecordError if damage may hide
+    such messages.
     """
     files, handle, end, at = segment.pool.files, segment.handle, segment.size, 0
     offset, status = segment.base_offset, lib.SEG_END
@@ -127,7 +129,7 @@ def _upgraded(partition: Partition, old: Segment, chunk: int, throttle: Throttle
 
 
 def _as_it_was_compressed(piece: CleanerPiece, level: Levels) -> tuple[memoryview, NDArray[np.void]]:
-    """Return the batches of a piece, one after the other, each with its former codec."""
+    """Return the data and the headers of a piece's batches, each compressed as in the segment."""
     batches = piece.batches.copy()
     start = int(batches["position"][0]) - piece.position
     data = memoryview(piece.data)[start : start + int(batches["size"].sum(dtype=np.int64))]
@@ -149,8 +151,8 @@ def _aborted(segment: Segment) -> list[AbortedTxn]:
 
 
 class RecordDigest:
-    """A digest of records, whatever their batches: their number, and a digest of each column except the
-    headers, which old messages don't have.
+    """The number of records, and a digest of each of their columns, whatever the batches. Headers are left
+    out, because old messages have none.
     """
 
     def __init__(self) -> None:
@@ -189,8 +191,8 @@ def _joined(column: ByteColumn) -> NDArray[np.uint8]:
 
 
 def _check(new: list[Segment], before: RecordDigest, chunk: int, throttle: Throttler) -> None:
-    """Read the new segments before they replace the old segment. Raises StorageError if their records differ
-    from `before`, the old segment's; CorruptRecordError.
+    """Compare the records of the new segments with `before`, the digest of the old segment's records. Raises
+    StorageError if the records differ; CorruptRecordError.
     """
     after, old = RecordDigest(), False
     for segment in new:

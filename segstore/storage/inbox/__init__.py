@@ -1,1 +1,3 @@
-"""The inbox of staged appends, as the store's writer serves it: sealed manifests are verified and adopted."""
+"""The inbox of staged appends: the store's writer verifies sealed manifests, and adopts them (appends their
+records, once).
+"""

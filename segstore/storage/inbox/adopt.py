@@ -1,27 +1,28 @@
-"""Adoption of one sealed manifest in a store without replicas: all of its records, once, or none, in these
-steps.
+"""Adopts one sealed manifest in a store without replicas: all of its records are appended once, or none is.
 
-1. The id is looked up. If it was adopted, it is not adopted again, and other records under it are refused.
-   Topics, partitions and every staged file are checked. Small files are gathered; large ones get the offsets
-   that the partition would assign now. The gathered and the large files are synced, and so are the records
-   that the partitions have already. Appends go on during this step.
-2. The append tokens of the partitions are taken, in order of their directories. The intent, which has the end
-   of each log, is written and synced. A note (`joined`) of the segments that are joined from small files is
-   written and synced, too.
-3. The batches are appended.
-4. They are synced, except for joined segments, because the files that the note names are on disk.
+1. The id is looked up. If it was adopted, it is not adopted again, and other records under the id are
+   refused. Topics, partitions and every staged file are checked. Small files are joined. Large files get the
+   offsets that the partition would assign now. The joined and the large files are synced, and so are the
+   records that the partitions have already. Appends go on during this step.
+2. The append tokens (the locks of the partitions' appends) are taken, in order of their directories. The
+   intent, which has the end of each log, is written and synced. A note (`joined`) of the segments that are
+   joined from small files is written and synced, too.
+3. The batches are appended to the logs.
+4. The logs are synced, except for joined segments: recovery can join them again, because the staged files
+   that the note names are on disk.
 5. The id is recorded with its offsets, synced. Until here a failure undoes everything; from here on the
    adoption is finished, by this process or by recovery at the next open.
 6. The ends of all partitions are published at once. The tokens are released.
 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed only after the
    segments joined from them are synced.
 
-If a step fails, the id is forgotten, the logs are cut to their old ends, durably, and the intent is removed.
-If the disk refuses that, the partitions are fenced and the intent stays for the next open.
+If a step up to 5 fails, the id is forgotten, the logs are truncated to their old ends, durably, and the
+intent is removed. If this undo fails, too, the partitions are fenced (they take no appends), and the intent
+stays for the next open.
 
-Nowhere else is an fsync made while append tokens are held. Here it is necessary: an append after this one
-could not be acknowledged while the adoption may still be undone. Threads: one at a time, none of which runs
-signal handlers: the thread that has begun an adoption finishes or undoes it.
+An append that follows the adoption can't be acknowledged while the adoption may still be undone. So the
+append tokens are held during the syncs, which nothing else in the engine does. Threads: one at a time, and
+never one that runs signal handlers, because a handler's exception would end the adoption half-way.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _AT_A_TIME = 4
 
 
 class Adopter:
-    """Adopts manifests of one store. `topics()` and `partition(topic, number)` are methods of the store;
-    `segment_bytes` is a setting of StoreConfig. `unsynced` gets the segments that must be synced later.
+    """Adopts manifests of one store. `segment_bytes` is `StoreConfig.inbox_segment_bytes`. `unsynced` is
+    called with the note of the joined segments that must be synced later.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class Adopter:
         self._clock, self._segment_bytes, self._unsynced = clock, segment_bytes, unsynced
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Adopt a manifest (steps 1 to 6). Raises UnknownTopicOrPartitionError, StagedFilesError,
-        RecordTooLargeError, InvalidRecordError, IdempotencyConflictError if the manifest can never be
-        adopted; StorageError, OSError if it can't be now.
+        """Adopt a manifest (steps 1 to 6), and return its adoption, or the earlier adoption of its id. Raises
+        UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
+        IdempotencyConflictError if the manifest can never be adopted; StorageError, OSError if it can't be
+        adopted now.
         """
         known = self._ids.find(manifest.id)
         if known is not None:
@@ -111,8 +113,8 @@ class Adopter:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
             self._check_sealed(manifest)
-            # The note is written before the segments get their names, so that no background sync of the
-            # segments delays the note's sync.
+            # The note is written before `append` gives the segments their names, because a background sync of
+            # the named segments would delay the note's sync.
             if joined.segments:
                 write_joined(self._folder, joined)
             for one in work:
@@ -140,7 +142,9 @@ class Adopter:
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
     def _rewrite_note(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
-        """Return `joined`, after rewriting the note if some noted files could not become segments."""
+        """Replace the written note `noted` by `joined` if they differ, because some files could not become
+        segments. Return `joined`.
+        """
         if joined != noted:
             forget_joined(self._folder, noted.stem)
             if joined.segments:
@@ -156,8 +160,8 @@ class Adopter:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
                 one.put_back()
-            # The note is removed before the intent, because without an intent recovery would join the note's
-            # files again.
+            # The note is removed before the intent: if recovery finds a note without an intent, it joins the
+            # note's files again.
             forget_joined(self._folder, manifest.stem)
             not_undone = [place for one, place in zip(work, places, strict=True) if not one.undone]
             if not_undone:
@@ -175,8 +179,8 @@ def _joined(manifest: Manifest, work: Sequence[PartitionAdoption]) -> JoinNote:
 
 
 def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFile) -> None:
-    """Raise UnknownTopicOrPartitionError if the file's topic or partition was deleted, StagedFilesError if
-    its stager's directory is missing or a link; OSError.
+    """Raise UnknownTopicOrPartitionError if the topic or partition of a file was deleted, StagedFilesError if
+    the directory of its stager is missing or a link; OSError.
     """
     info = find_topic(topics, file.topic, file.partition)
     if info.topic_id != file.topic_id:
@@ -189,8 +193,8 @@ def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFi
 
 
 def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdoption]) -> None:
-    """Call `do` for each partition, in several threads. When all calls have returned, raise the error of the
-    first failed partition.
+    """Call `do` for each partition, in several threads. When all calls have ended, raise the error of the
+    first partition that failed.
     """
     # Several syncs at once take less time than one after the other.
     turns, failed = iter(enumerate(work)), {}

@@ -1,9 +1,9 @@
-"""Appends verified staged files to one partition's log: copies, or whole files as segments.
+"""Appends verified staged files to one partition's log: copies their batches, or makes a file a segment.
 
-On disk are the partition's segment files. A staged file becomes a segment by a hard link, and keeps its own
-name. So until the adoption is finished or undone, such a file is never cut; an undo removes only its name as
-a segment. Threads: the holder of the partition's append token, except for `prepare`, which is called before.
-No method makes records visible.
+A staged file becomes a segment by a hard link, and keeps its path in the inbox. So a segment is never
+truncated before its adoption is finished or undone; an undo unlinks the segment's path. Threads: `prepare` is
+called before the partition's append token is taken, the other methods by the token's holder. No method makes
+records visible.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, 
 
 class PartitionAdoption:
     """The adoption of one manifest's files by one partition. The caller calls `prepare`, `place` and `append`
-    in this order, and `put_back` if the adoption fails. `topic` is the first staged file, which has the names
-    of topic and partition. A file of less than `segment_bytes` does not become a segment.
+    in this order, and `put_back` if the adoption fails. `topic` is the first staged file, which has the
+    topic's name and the partition's number. A file of less than `segment_bytes` does not become a segment.
     """
 
     def __init__(
@@ -48,21 +48,21 @@ class PartitionAdoption:
         self.partition, self.topic = partition, files[0]
         self._staged, self._folder, self._segment_bytes = files, folder, segment_bytes
         self._work: list[VerifiedFile] = []
-        self._indexes: dict[str, list[str]] = {}  # by a staged file's path: its future index files
+        self._indexes: dict[str, list[str]] = {}  # by a file's path: the paths of its index files
         self._writer, self._segments = partition.writer, partition.segments
         self._pool, self._files = partition.context.pool, partition.context.files
         self._restore: AppendUndo | None = None
         self._last = 0  # the number of the segment that was active before the append
-        self._replaced = False  # a staged file has replaced the active segment, which was empty
+        self._replaced = False  # whether a staged file has replaced the active segment, which was empty
         self._temporary = ""  # path of a link before its rename to a segment's name
-        # The parts of each joined file, by its path, if the files are synced only after the adoption.
+        # By the path of a joined file that is synced only after the adoption: the staged files in it.
         self._joined: dict[str, tuple[StagedFile, ...]] = {}
 
     # --- without the token ----------------------------------------------------------------
 
     def prepare(self, gatherer: Gatherer) -> None:
-        """Check the staged files, and flush the log. Join small files; write the expected offsets into the
-        files that will become segments, and sync them.
+        """Check the staged files, flush the log, and join small files. Write the expected offsets into the
+        files that will become segments, and sync these files.
 
         The expected offsets are right unless another append to the partition comes before `place`. Raises
         StagedFilesError, RecordTooLargeError, InvalidRecordError; StorageError, OSError.
@@ -92,11 +92,12 @@ class PartitionAdoption:
         return len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
 
     def _may_sync_later(self, runs: Sequence[Sequence[VerifiedFile]]) -> bool:
-        """Return whether the new segments may be synced after the adoption is acknowledged: all files are
-        joined into segments, and all staged files are on disk, so that the segments can be made again.
+        """Return whether the new segments may be synced after the adoption is acknowledged. They may if all
+        files are joined into segments and all staged files are on disk, because the segments can then be
+        joined again.
         """
-        # With flush.messages the segments are synced before, because otherwise the next append would wait for
-        # their sync.
+        # With flush.messages the segments are synced before the acknowledgement, because otherwise the next
+        # append would wait for their sync.
         return self.partition.config.flush_messages == NEVER and all(
             self._is_joined(run)
             and all(one.durable for one in run)
@@ -107,8 +108,8 @@ class PartitionAdoption:
     def _joined_of(
         self, run: Sequence[VerifiedFile], gatherer: Gatherer, place: tuple[int, int], *, later: bool
     ) -> VerifiedFile:
-        """Join files into one file, and return the joined file, checked. With `later` it is not synced
-        now.
+        """Join the files of `run` into one file, check it, and return its description. It is synced if it
+        will become a segment, unless `later` says that it is synced after the adoption.
         """
         parts = tuple(one.file for one in run)
         sync = not later and sum(part.size for part in parts) >= self._segment_bytes
@@ -127,8 +128,9 @@ class PartitionAdoption:
         return verify(self._files, path, file, self.partition.config, self._segment_bytes)
 
     def _runs(self, checked: Sequence[VerifiedFile]) -> Iterator[list[VerifiedFile]]:
-        """Yield groups of consecutive files. A file that is not to be joined is a group of its own; other
-        files form groups up to the limits of a segment, and each group is joined into one file.
+        """Yield groups of consecutive files. A file that can't be joined is a group of its own. Files that
+        can be joined form groups within the limits of a segment, and each of these groups is joined into one
+        file.
         """
         config = self.partition.config
         run: list[VerifiedFile] = []
@@ -147,8 +149,8 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: VerifiedFile) -> bool:
-        """Return whether a file may be joined with other files: it has no indexes, and it is either smaller
-        than a segment or not durable. False with LogAppendTime.
+        """Return whether a file may be joined with other files. It may if the topic keeps the batches'
+        timestamps, and the file has no indexes, and it is smaller than a segment or not durable.
         """
         # With LogAppendTime the batches get new timestamps, so no file becomes a segment as it is.
         keeps_timestamps = self.partition.config.message_timestamp_type == "CreateTime"
@@ -156,7 +158,9 @@ class PartitionAdoption:
         return keeps_timestamps and one.indexes is None and not (large and one.durable)
 
     def _restamped(self, one: VerifiedFile, base: int, epoch: int) -> Handle:
-        """Write the offsets into a file, begin its write-back, and return the handle for the later sync."""
+        """Write offsets from `base` on and the leader epoch into a file, and begin its write-back. Return the
+        open file, which is still to be synced.
+        """
         handle = self._files.open(one.path, write=True)
         self._files.restamp(handle, one.file.size, base, epoch)
         self._files.start_sync(handle, 0, one.file.size)
@@ -165,8 +169,8 @@ class PartitionAdoption:
     # --- with the token -------------------------------------------------------------------
 
     def place(self) -> LogOffsetMetadata:
-        """Return the end of the log, to which an undo cuts it. From this call on the caller holds the append
-        token.
+        """Return the present end of the log, to which an undo truncates the log. From this call on the caller
+        holds the append token.
         """
         topic = self.topic
         self._writer.check_leads()
@@ -178,25 +182,25 @@ class PartitionAdoption:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """Return the first and end offset of the appended records."""
+        """Return the offset of the first appended record, and the offset after the last one."""
         assert self._restore is not None
         return self._restore.mark.next_offset, self._segments.next_offset
 
     def append(self) -> None:
-        """Append the files. Raises StorageError, OSError; a part may be appended then."""
+        """Append the files. Raises StorageError, OSError; some of the files may be appended then."""
         if self.joined:
-            self.partition.flush()  # sync the appends since `prepare`, which come before the joined segments
+            self.partition.flush()  # for appends since `prepare`, which `sync` leaves out
         for is_segment, run in groupby(self._work, lambda one: one.indexes is not None):
             copied = list(run)
             if is_segment:
                 copied = copied[self._take_whole(copied) :]
             for one in copied:
-                self._joined.pop(one.path, None)  # copied, because it can't have a second name
+                self._joined.pop(one.path, None)  # a copied file is synced with the log
                 self._copy(one)
 
     @property
     def joined(self) -> list[JoinedSegment]:
-        """Return the appended segments if they are not synced yet, else an empty list."""
+        """Return the joined segments if they are synced after the adoption, else an empty list."""
         topic, segments, base = self.topic, [], self.offsets[0]
         for one in self._work:
             if one.indexes is None or one.path not in self._joined:
@@ -207,14 +211,16 @@ class PartitionAdoption:
         return segments
 
     def sync(self) -> None:
-        """Make the appended records durable, except `joined` segments. Raises StorageError; the partition is
-        fenced then.
+        """Sync the appended records, unless they are in `joined` segments. If this raises StorageError, the
+        partition is fenced.
         """
         if not self.joined:
             self.partition.sync_ahead()
 
     def appended(self) -> None:
-        """Report, before the records become visible, that all but the `joined` segments are durable."""
+        """Report the appended records as durable, except those in `joined` segments. Called before the
+        records become visible.
+        """
         self.partition.flushing.adopted(self.offsets[0 if self.joined else 1])
 
     def _copy(self, one: VerifiedFile) -> None:
@@ -224,14 +230,14 @@ class PartitionAdoption:
     def _chunks(self, handle: Handle, file: StagedFile) -> Iterator[Encoded]:
         for buffer, batches, size in chunks_of(self._files, handle, file.size, check_crcs=False):
             chunk = Encoded(buffer, size, batches)
-            chunk.pooled = False  # written before the next chunk is read into the same buffer
+            chunk.pooled = False  # the next chunk reuses the buffer
             yield chunk
 
     # --- staged files as segments ------------------------------------------------------------
 
     def _take_whole(self, run: Sequence[VerifiedFile]) -> int:
-        """Make the leading files of `run` the next segments of the log, up to the first file that can't be
-        hard-linked; return their number. Then begin an active segment after them.
+        """Make the files of `run` segments of the log, one after the other, until one can't be hard-linked.
+        Return the number of new segments. If there are any, an empty active segment follows the last of them.
         """
         segments, taken = self._segments, 0
         if segments.active.segment.size:
@@ -247,14 +253,13 @@ class PartitionAdoption:
             following = create_segment(self._pool, segments.directory, end, self.partition.config)
             segments.append(following)
             segments.activate(ActiveSegment(following, self.partition.config, end))
-            # Unlike after a roll, no flush in the background is begun, because the flush would delay the
-            # adoption.
+            # After a roll a background flush would begin; here it would delay the adoption.
             self.partition.sealed(end, taken)
         return taken
 
     def _take(self, one: VerifiedFile, base: int) -> bool:
-        """Make a file the next segment; it replaces the last segment if that is empty and has base offset
-        `base`. Return False if the file can't be hard-linked.
+        """Make a file the segment with base offset `base`, in place of an empty last segment with this base
+        offset. Return False if the file can't be hard-linked, else True.
         """
         segments, files, durable = self._segments, self._files, one.durable
         epoch = self._writer.epoch
@@ -283,7 +288,7 @@ class PartitionAdoption:
         return True
 
     def _link(self, path: str, temporary: str) -> bool:
-        """Hard-link a file to the path `temporary`; return False if the file can't be hard-linked."""
+        """Hard-link a file to the path `temporary`. Return whether the file could be hard-linked."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(temporary)
         self._temporary = temporary
@@ -298,7 +303,7 @@ class PartitionAdoption:
     # --- back -----------------------------------------------------------------------------
 
     def put_back(self) -> None:
-        """Undo the append, durably; if the disk refuses, the partition is fenced."""
+        """Undo the append, durably. If that fails, the partition is fenced: it takes no appends."""
         if self._restore is None:
             return
         if self._replaced:
@@ -317,7 +322,7 @@ class PartitionAdoption:
         return self._segments.fenced is None
 
     def fence(self, error: BaseException) -> None:
-        """Refuse appends until the next open has finished or undone the adoption."""
+        """Refuse appends until the next open, which finishes or undoes the adoption."""
         if self._segments.fenced is None:
             self._segments.fence(error)
 
@@ -328,7 +333,8 @@ class PartitionAdoption:
         segments.activate(active)
         active.recall(restore.mark)
 
-        # Segments are unlinked, not cut, because their names are hard links to staged files.
+        # Segments are unlinked, not truncated, because they are hard links to staged files, which an undo
+        # must keep.
         def put_back() -> None:
             for segment in removed[1:]:
                 self.partition.producers.forget_snapshot(segment.base_offset)

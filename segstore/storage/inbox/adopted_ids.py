@@ -1,10 +1,12 @@
-"""The ids of adopted manifests with their offsets, `.segstore/adopted` and its second copy `adopted.copy`.
+"""`.segstore/adopted` and its second copy `adopted.copy`: the ids of adopted manifests, with the offsets of
+their records.
 
-Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, with "others" unless that
-is 0, and "source" unless that is empty; lines are appended and synced. The file is rewritten without expired
-ids when it has twice the necessary lines. A damaged or incomplete line holds no id; the second copy, which is
-written after the file and not synced, still has the id. An id in either file was adopted. Threads: one at a
-time, under the inbox's lock. Other processes read the file by `read_adoption` and `read_newest`.
+A line has a CRC and {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, with "others" unless it
+is 0, and "source" unless it is empty. Lines are appended and synced. The file is rewritten without expired
+ids when it has twice the necessary lines. If a line is damaged or incomplete, its id is read from the second
+copy, which is written after the file and not synced. An id that is in one of the two files was adopted.
+Threads: one at a time, under the inbox's lock. Other processes read the file by `read_adoption` and
+`read_newest`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class AdoptedIds:
         self._copied = False  # whether the second copy has the same lines as the file
         self._inode = -1
         self.wrong: list[tuple[str, str, str]] = []
-        """Damage that was repaired: the path, the damage, the repair."""
+        """(path, damage, repair) of each file that was repaired."""
         if self._there or files.exists(self._copy):
             self._load()
 
@@ -57,7 +59,8 @@ class AdoptedIds:
             self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
         self._note_damage(damaged, damaged_copy, len(lost))
-        # A file with several names is not written in place, because the other names would show the change.
+        # A file with several hard links is not written in place, because the other links would show the
+        # change.
         shared = self._there and self._files.links(self.path) > 1
         if damaged or lost or shared:
             self._rewrite()
@@ -96,8 +99,8 @@ class AdoptedIds:
         return self._known.all()
 
     def record(self, adoption: Adoption) -> None:
-        """Record an adoption, durable when this returns. Raises OSError; the id may be in the file then,
-        until `forget` removes it.
+        """Record an adoption, durably. After an OSError the file may have the id until `forget`
+        removes it.
         """
         self._known.keep(adoption)
         self._known.expire(adoption.adopted_ms)
@@ -109,12 +112,13 @@ class AdoptedIds:
             self._files.pwrite(handle, line, self._size)
             self._files.sync(handle)
         self._record_copy(line, self._size)
-        # `_size` is set last, so that after an error above it is still the old size, to which `forget` cuts
-        # the file.
+        # `_size` is set last, because after an error above `forget` truncates the file to the old size.
         self._size, self._lines = self._size + len(line), self._lines + 1
 
     def _record_copy(self, line: bytes, at: int) -> None:
-        """Add a line to the second copy; if the disk refuses, the next write repairs the copy."""
+        """Write a line at position `at` of the second copy. If that fails, the next `record` makes a new
+        copy.
+        """
         # An error is only logged, because the id is durable already.
         if not self._copied:
             self._rewrite_copy()
@@ -134,8 +138,8 @@ class AdoptedIds:
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
-            # If `record` has not replaced the file, the file is cut, because a new file would need room on
-            # disk.
+            # Unless `record` has replaced the file, it is truncated, not rewritten, because the disk may be
+            # full.
             if self._files.inode(handle) == self._inode:
                 self._files.truncate(handle, self._size)
                 self._files.sync(handle)
@@ -144,14 +148,14 @@ class AdoptedIds:
 
     def _rewrite(self) -> None:
         data = b"".join(map(format_adoption, self._known.all()))
-        # The copy is removed first. Otherwise the copy would have expired ids that the rewritten file lacks,
-        # as if the file had lost them by damage.
+        # The copy is removed first. After a crash the copy would have expired ids that the file lacks, and
+        # the next open would take them for lost, and restore them.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
         self._rewrite_copy()
-        # `_inode` is set last, so that after an error above `forget` finds another inode at the path, and
-        # rewrites the file.
+        # `_inode` is set last: after an error above, `forget` finds another inode at the path, and rewrites
+        # the file.
         self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._known)
 
     def _remove_copy(self) -> None:
@@ -160,7 +164,7 @@ class AdoptedIds:
             self._files.unlink(self._copy)
 
     def _rewrite_copy(self) -> None:
-        """Make the second copy equal to the file; if the disk refuses, the next write tries again."""
+        """Copy the file to the second copy. If that fails, the next `record` tries again."""
         try:
             data = self._files.read_file(self.path, _MOST_BYTES) if self._files.exists(self.path) else b""
             self._files.write_atomic(self._copy, data, sync=False)
@@ -204,12 +208,14 @@ def parse_adoption(line: bytes) -> Adoption:
 
 
 def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
-    """Return the adoption of one id in the file; None if the file lacks it. Raises OSError."""
+    """Return the adoption of one id in the file, None if the file lacks the id. Raises OSError."""
     return _last_line(files, path, b' {"id":%s,' % compact(id_))
 
 
 def read_newest(files: Files, path: str, series: str) -> Adoption | None:
-    """Return the last adoption in the file whose id begins with `series` and "/". Raises OSError."""
+    """Return the last adoption in the file whose id begins with `series` and "/", None if there is none.
+    Raises OSError.
+    """
     return _last_line(files, path, b' {"id":%s' % compact(f"{series}/")[:-1])
 
 
@@ -227,12 +233,12 @@ def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
     try:
         return parse_adoption(data[first : data.index(b"\n", start) + 1])
     except ValueError:
-        return None  # the line is being written
+        return None  # the writer has not finished the line yet
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the lines of the ids whose records all lie below these ends: they are the adopted ids of a copy
-    of the store whose logs have these ends.
+    """Return the lines of `data` with adoptions whose records all lie below `ends`, the log end offsets of a
+    copy of the store. Records of partitions that `ends` lacks are ignored.
     """
     lines = []
     for line in data.splitlines(keepends=True):

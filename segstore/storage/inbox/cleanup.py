@@ -1,7 +1,7 @@
-"""Removes the files of dead processes from the inbox, and manifests that were refused long ago.
+"""Removes old files that nobody needs any more from `.segstore/inbox/` and `.segstore/quarantine/`.
 
-The files of dead processes are unsealed staged files, temporary files and unread results. On disk files are
-removed from `.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's; `leftovers` any.
+These are the unsealed staged files of dead processes, temporary files, results that no sealer has read, and
+refused manifests. Threads: the inbox's; any may call `leftovers`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from segstore.storage.inbox.manifest import named
 
 # --- refusals ----------------------------------------------------------------------------------
 
-# Refused manifests are in `.segstore/quarantine/<stem>/`, with their files. They are kept as long as
-# left-overs. Of several refused manifests of one id, only the last is kept, so that a job that seals bad
-# records again and again does not fill the disk.
+# A refused manifest is kept in `.segstore/quarantine/<stem>/`, with its staged files, for
+# `inbox.leftovers.retention.ms`. If the same id is refused again, only the last manifest is kept, so that a
+# job that seals bad records again and again does not fill the disk.
 
 
 def put_aside(folder: Folder, stem: str, path: str) -> None:
@@ -50,7 +50,7 @@ def remove_refused(folder: Folder, stem: str) -> None:
 
 
 def remove_earlier(folder: Folder, stem: str) -> None:
-    """Remove earlier refused manifests of the same id. Raises OSError."""
+    """Remove the refused manifests that have the same id as `stem`, except `stem` itself. Raises OSError."""
     digest = stem.split("-")[1]
     for other in refused(folder):
         if other != stem and other.split("-")[1] == digest:
@@ -61,9 +61,9 @@ def remove_earlier(folder: Folder, stem: str) -> None:
 
 
 def leftovers(folder: Folder, now_ms: int, retention_ms: int) -> tuple[list[str], list[str]]:
-    """Return the names of stagers, and the paths of temporary files and results, that were not changed for
-    `retention_ms`. Stagers whose process lives, or whose files are still needed (`manifest.named`), are left
-    out. Raises OSError.
+    """Return (names of stagers, paths of temporary files and results) that were not changed for
+    `retention_ms` before `now_ms`. A stager is left out if its process lives, or if its files are still
+    needed (`manifest.named`). Raises OSError.
     """
 
     def is_old(path: str) -> bool:
@@ -84,8 +84,8 @@ def _is_old(folder: Folder, path: str, now_ms: int, retention_ms: int) -> bool:
 
 
 def sweep(folder: Folder, now_ms: int, retention_ms: int) -> None:
-    """Remove left-overs, and refused manifests older than `retention_ms`. If a removal fails, the other ones
-    are still done, and then the first OSError is raised.
+    """Remove the `leftovers`, and refused manifests older than `retention_ms`. All removals are tried, and
+    then the first OSError is raised.
     """
     stagers, small = leftovers(folder, now_ms, retention_ms)
     removals = [partial(folder.remove_stager, name) for name in stagers]

@@ -1,9 +1,8 @@
-"""Joins small staged files of an adoption, in `.segstore/inbox/gathered/`, and holds indexes of files that
-will become segments.
+"""Joins small staged files of an adoption in `.segstore/inbox/gathered/`, and writes segments' indexes there.
 
 The small files of one partition are copied one after the other into a new file. A joined file that is large
-enough becomes a segment by renames alone, so that appends wait for the bytes of at most one file. No file
-here outlives an adoption. Threads: several; no append token is held.
+enough becomes a segment without another copy, so that appends wait less. Each adoption removes these files at
+its end. Threads: several; no append token is held.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import open_staged
 
 _AHEAD_BYTES = 4 << 20
-"""Joined bytes after which the disk begins to write them."""
+"""The kernel begins to write joined bytes to disk each time that there are this many new ones."""
 
 
 class Gatherer:
-    """Makes the joined files of one adoption in `.segstore/inbox/gathered/`. A context manager:
-    `__exit__` removes files that have not become segments.
+    """Makes the joined files of one adoption. A context manager: `__exit__` removes the files that have not
+    become segments.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -43,15 +42,15 @@ class Gatherer:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """A context in which one thread examines files. Only one thread does this at a time, because it holds
-        the GIL; other threads may join files, which the kernel does without the GIL.
+        """A context that one thread at a time enters to examine files, because examining holds the GIL. Other
+        threads may join files during that time, because the kernel copies without the GIL.
         """
         with self._looking, self._on_processor():
             yield
 
     @contextlib.contextmanager
     def _on_processor(self) -> Iterator[None]:
-        """Let at most as many threads work as there are processors, because more threads would only wait for
+        """A context that at most one thread per processor enters, because more threads would only wait for
         the GIL.
         """
         self._processors.get()
@@ -61,14 +60,15 @@ class Gatherer:
             self._processors.put(None)
 
     def gather(self, parts: Sequence[StagedFile], base: int, epoch: int, *, sync: bool) -> StagedFile:
-        """Copy the parts into one file, set its offsets from `base` on and its leader epoch, and return it.
-        With `sync` the file is durable then. Raises StagedFilesError if the parts have changed, OSError.
+        """Copy `parts` into one new file, with offsets from `base` on and the leader epoch `epoch`, and
+        return its description. If `sync`, sync the file. Raises StagedFilesError if the records are not those
+        that were staged, OSError.
         """
         size, records = sum(part.size for part in parts), sum(part.records for part in parts)
         name = names.staged_file(next(self._numbers))
         with self._create(name) as target:
-            # The blocks are allocated now, because otherwise a later rename over an empty segment makes ext4
-            # write the file first.
+            # The blocks are allocated now. Otherwise ext4 would write the file during a later rename over an
+            # empty segment.
             self._files.allocate(target, 0, size)
             with self._on_processor():
                 self._join(parts, target, begin_sync=sync)
@@ -89,8 +89,8 @@ class Gatherer:
         )
 
     def _join(self, parts: Sequence[StagedFile], target: Handle, *, begin_sync: bool) -> None:
-        """Copy the files into `target`, one after the other. With `begin_sync` the write-back of copied bytes
-        begins before all files are copied.
+        """Copy the files into `target`, one after the other. If `begin_sync`, begin the write-back of copied
+        bytes before all files are copied.
         """
         at = begun = 0
         for part in parts:
@@ -101,7 +101,9 @@ class Gatherer:
                 begun = at
 
     def indexes(self, entries: Sequence[bytes]) -> list[str]:
-        """Write the offset and time index entries into files; return the paths. Raises OSError."""
+        """Write the entries of the offset index and of the time index into a new file each. Return both
+        paths. Raises OSError.
+        """
         paths = []
         for suffix, index in zip((names.INDEX, names.TIME_INDEX), entries, strict=True):
             with self._create(f"{next(self._numbers):08d}{suffix}") as handle:

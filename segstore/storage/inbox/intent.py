@@ -1,9 +1,10 @@
-"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: the ends of the logs before the adoption.
+"""The intent of an adoption (an append of staged files), `.segstore/inbox/<stem>.intent`: the ends of the
+logs before the adoption.
 
-It is one framed line: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}: the
-base offset and the bytes of the last segment, and the log end offset. While an intent exists whose id is not
-recorded, readers see no records above these offsets. Threads: the store's writer; `undo` before a partition
-is used.
+It is one line with a CRC: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}.
+Of each partition, `segment` and `position` are the base offset and the size of the last segment, and `offset`
+is the log end offset. While an intent exists whose id is not recorded, readers see no records from these
+offsets on. Threads: the store's writer; `undo` is called before a partition is used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PLACE = (str, str, int, int, int, int)
 
 
 class LogOffsetMetadata(NamedTuple):
-    """The end of a partition's log before an adoption: `position` bytes into the segment with base offset
+    """The end of a partition's log before an adoption, `position` bytes into the segment with base offset
     `segment`.
     """
 
@@ -44,9 +45,7 @@ class Intent(NamedTuple):
 
 
 def write_intent(folder: Folder, intent: Intent) -> None:
-    """Write an intent, durable when this returns. Raises OSError; whether the intent exists is
-    unknown then.
-    """
+    """Write an intent, durably. After an OSError the intent may exist or not."""
     folder.files.write_atomic(folder.intent(intent.stem), frame({"id": intent.id, "places": intent.places}))
 
 
@@ -81,8 +80,8 @@ def read_intent(folder: Folder, stem: str) -> Intent:
 def undo(
     files: Files, root: str, topics: Mapping[str, TopicInfo], places: Sequence[LogOffsetMetadata]
 ) -> None:
-    """Cut the logs to the offsets of an intent, durably; may be repeated. Deleted topics are skipped. Raises
-    OSError.
+    """Truncate the logs to `places`, the ends in an intent, durably; may be repeated. Deleted topics are
+    skipped. Raises OSError.
     """
     for place in places:
         info = topics.get(place.topic)
@@ -94,8 +93,9 @@ def undo(
 
 
 def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
-    """Remove the segments after `place`, and the bytes after its position."""
-    # Segments are unlinked, not cut, because they may be hard links to staged files, which are adopted again.
+    """Remove the segments after the end `place`, and the bytes after its position."""
+    # Segments are unlinked, not truncated: they may be hard links to staged files, which the manifest's next
+    # adoption needs.
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
         removed = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
         for suffix in sorted(removed):
@@ -107,7 +107,7 @@ def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     elif size >= 0:
         if size > place.position:
             files.take_own(path)
-        # The log is synced even if nothing has to be cut, because the failed process may have cut the log
+        # The log is synced even if it is not truncated here, because the failed process may have truncated it
         # without a sync.
         with files.open(path, write=True) as handle:
             if size > place.position:

@@ -1,14 +1,14 @@
-"""Notes of segments that an adoption has joined from staged files, and not synced yet:
-`.segstore/inbox/<stem>.joined`.
+"""Notes, `.segstore/inbox/<stem>.joined`, of segments that an adoption (an append of staged files) has joined
+without a sync.
 
-A note is one framed line: {"version", "id", "durable", "segments": [[topic, topic id, partition, base offset,
-leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded. When the
-segments are durable, the note is rewritten with "durable" true; then the staged files and the note are
-removed.
+A note is one line with a CRC: {"version", "id", "durable", "segments": [[topic, topic id, partition, base
+offset, leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded.
+When the segments are durable, the note is rewritten with "durable" true; then the staged files and the note
+are removed.
 
-Until then the staged files, which their stagers have synced, are the durable copy of the records. After a
-power cut the staged files are joined again into segments with the same bytes. Threads: the store's writer;
-`kept` any, in any process.
+Before the segments are durable, the staged files, which their stagers have synced, are the durable copy of
+the records. After a power cut the staged files are joined again into segments with the same bytes. Threads:
+the store's writer; `kept` any, in any process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_BYTES = 1 << 28
 
 
 class JoinedSegment(NamedTuple):
-    """A segment of one partition, made of staged files one after the other. Its batches have offsets from
+    """A segment of one partition that was joined from `files`, in their order. Its batches have offsets from
     `base` on and the leader epoch `epoch`.
     """
 
@@ -65,7 +65,7 @@ class JoinedSegment(NamedTuple):
 
 
 class JoinNote(NamedTuple):
-    """A note of joined segments. `durable`: the segments are synced, and the staged files no longer
+    """A note of joined segments. If `durable`, the segments are synced, and the staged files are no longer
     needed.
     """
 
@@ -85,7 +85,7 @@ class JoinNote(NamedTuple):
 
 
 def write_joined(folder: Folder, joined: JoinNote) -> None:
-    """Write a note, durable when this returns. Raises OSError; whether the note exists is unknown then."""
+    """Write a note, durably. After an OSError the note may exist or not."""
     fields = {
         "version": VERSION,
         "id": joined.id,
@@ -128,8 +128,8 @@ def remove_joined(folder: Folder, joined: JoinNote) -> None:
 
 
 def kept(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of the staged files that the notes list. A damaged note counts as empty, because
-    no segment can be joined by it. Raises OSError.
+    """Return (stager, name) of the staged files that the notes list. A damaged note is skipped, because no
+    segment can be joined by it. Raises OSError.
     """
     files: set[tuple[str, str]] = set()
     for stem in folder.of_kind(names.JOINED):
@@ -149,7 +149,7 @@ def join_again(
     joined: JoinNote,
     durable_below: Callable[[TopicInfo, int], int],
 ) -> None:
-    """Join the segments of a note again from their staged files, durably, before their partitions are opened.
+    """Join the segments of a note again from their staged files, durably, before the partitions are opened.
     May be repeated.
 
     A segment that ends at or below `durable_below(topic, partition)` stays unchanged, because it is durable,
@@ -160,8 +160,8 @@ def join_again(
         info = topics.get(segment.topic)
         if info is None or info.topic_id != segment.topic_id or segment.partition not in info.partition_ids:
             continue
-        # A segment is joined again even if its file looks whole, because an earlier sync may have failed, and
-        # the bytes may be missing on disk.
+        # A segment is joined again even if its file has all bytes, because a sync of it may have failed, and
+        # the disk may lack them.
         if durable_below(info, segment.partition) < segment.end:
             _join(folder, segment)
 
@@ -174,7 +174,7 @@ def _join(folder: Folder, segment: JoinedSegment) -> None:
         check_bytes(files, folder.staged(file), file)
     with Gatherer(folder) as gatherer:
         made = gatherer.gather(segment.files, segment.base, segment.epoch, sync=True)
-        for suffix in (names.INDEX, names.TIME_INDEX):  # the open makes new ones
+        for suffix in (names.INDEX, names.TIME_INDEX):  # the open makes new indexes
             folder.unlink(os.path.join(directory, names.segment_file(segment.base, suffix)))
         files.rename(
             folder.staged(made), os.path.join(directory, names.segment_file(segment.base, names.LOG))
@@ -183,7 +183,7 @@ def _join(folder: Folder, segment: JoinedSegment) -> None:
 
 
 def all_joined(folder: Folder, damaged: Callable[[str, CorruptCheckpointError], None]) -> Sequence[JoinNote]:
-    """Return all notes; the stems and errors of damaged notes are passed to `damaged`. Raises OSError."""
+    """Return all sound notes. Call `damaged` with the stem and error of each damaged note. Raises OSError."""
     notes = []
     for stem in folder.of_kind(names.JOINED):
         try:

@@ -1,5 +1,5 @@
-"""`KnownIds`: the ids of adopted manifests in memory, and their expiry; `check_again` compares records that
-come under an adopted id.
+"""`KnownIds`: the ids of adopted manifests in memory, and their expiry. `check_again` compares records that
+are sealed under an adopted id with the adopted records.
 
 Nothing is on disk: `adopted_ids` has the file of one directory. Threads: one at a time.
 """
@@ -12,17 +12,18 @@ from typing import NamedTuple
 from segstore.errors import IdempotencyConflictError
 
 GUESTS = "segstore.guests"
-"""The series of the ids of long appends by guests of a shared store. Nobody looks up such an id after its
-append.
+"""The series (the part before "/") of the ids of long appends by guests of a shared store. Nobody looks up
+such an id after its append.
 """
 _MOST_OF_GUESTS = 1000
 
 
 class Adoption(NamedTuple):
-    """An adopted manifest: its id, the time (ms), and first and end offset by partition.
+    """An adopted manifest: its id, the time of its adoption (ms), and first and end offset by partition.
 
-    `others` counts the offsets in these ranges that belong to other records: 0, except in a replicated store,
-    where appends may come between the batches. `source` is the sealer's description of the records' origin.
+    `others` is the number of offsets in these ranges that belong to other records: 0, except in a replicated
+    store, where appends may come between the batches. `source` is the sealer's description of the records'
+    origin.
     """
 
     id: str
@@ -42,12 +43,12 @@ class Adoption(NamedTuple):
 
 
 def check_again(known: Adoption, records: int, source: str) -> None:
-    """Raise IdempotencyConflictError if the records that are sealed again under an adopted id can't be the
-    adopted ones; `records` is their number.
+    """Raise IdempotencyConflictError if `records` records of `source`, sealed again under an adopted id,
+    can't be the adopted ones.
 
-    If both have a source, the sources must be equal; the numbers need not, because a second run of a job may
-    make other rows (random columns, a changed query). If one has no source, the numbers of records must be
-    equal. With 0 records there is no conflict, because no record would be dropped.
+    If both have a source, the sources must be equal; the numbers of records need not, because a second run of
+    a job may make other rows (random columns, a changed query). If one has no source, the numbers must be
+    equal. 0 records are never a conflict, because no record would be lost.
     """
     by_source = known.source and source
     same = known.source == source if by_source else known.records == records
@@ -91,12 +92,11 @@ class KnownIds:
         self._last = {_series(each): each for each in self._held}
 
     def expire(self, now_ms: int) -> list[str]:
-        """Drop ids that are too old, and the oldest ids if there are too many; return the dropped ids. The
-        newest id is never dropped.
+        """Drop ids that are too old, guests' ids before the last `_MOST_OF_GUESTS` of them, and the oldest
+        ids if there are still too many. Return the dropped ids. The newest id is never dropped.
 
-        If there are too many, ids that are not the newest of their series are dropped first. The newest stays
-        longer, because a Spark query that restarts after a crash sends its last id again, however many ids
-        other jobs have added.
+        If there are too many ids, the newest id of each series is dropped last, because a Spark query that
+        restarts after a crash sends its last id again, however many ids other jobs have added.
         """
         newest, least = next(reversed(self._held), None), now_ms - self._retention_ms
         old = [id_ for id_, held in self._held.items() if id_ != newest and held.adopted_ms < least]
@@ -119,5 +119,5 @@ class KnownIds:
 
 
 def _series(id_: str) -> str:
-    """Return the common prefix of consecutive ids: the part before the last "/"."""
+    """Return the part of an id before its last "/", which the successive ids of one job share."""
     return id_.rpartition("/")[0]

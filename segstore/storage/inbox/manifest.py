@@ -1,10 +1,10 @@
-"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: the staged files that are adopted together, and their
-id.
+"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: an id, and the staged files that are adopted together
+under it.
 
-A manifest is one framed line: {"version", "id", "files": rows of StagedFile}. Version 3, written if the
-sealer gave a source of the records, also has "source". The rename of the file is the seal; the sequence in
-its name is above that of every manifest sealed before. Threads and processes: any may write, each under its
-own name; the store's writer reads and removes.
+A manifest is one line with a CRC: {"version", "id", "files": rows of StagedFile}. Version 3 also has
+"source", and is written if the sealer gave a source of the records. The rename of the file seals the
+manifest. The sequence number in its name is above that of every manifest sealed before. Threads and
+processes: any may write, each under its own name; the store's writer reads and removes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Manifest(NamedTuple):
 
 
 def digest_of(id_: str) -> str:
-    """Return the digest of an id, which is a part of its manifests' stems."""
+    """Return the digest of an id, which is a part of the stem of each manifest with this id."""
     return hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
 
 
@@ -80,7 +80,7 @@ def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: 
 
 
 def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: str = "") -> Manifest:
-    """Seal a manifest, durably. Raises OSError; whether it is sealed is unknown then."""
+    """Write a sealed manifest, durably, and return it. After an OSError it may be sealed or not."""
     manifest = new_manifest(folder, id_, files, source)
     fields: dict[str, Any] = {"version": VERSION, "id": id_, "files": files}
     fields |= {"version": WITH_SOURCE, "source": source} if source else {}
@@ -116,8 +116,8 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
 
 
 def named(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of all staged files that are still needed: those of sealed manifests, and those
-    from which unsynced segments were joined. A damaged manifest counts as empty, because its files can't be
+    """Return (stager, name) of all staged files that are still needed: the files of sealed manifests, and the
+    files from which unsynced segments were joined. A damaged manifest is skipped, because its files can't be
     adopted. Raises OSError.
     """
     files: set[tuple[str, str]] = set()
@@ -126,14 +126,14 @@ def named(folder: Folder) -> set[tuple[str, str]]:
             files |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
         except (StagedFilesError, FileNotFoundError):
             continue
-    return files | kept(folder)  # read last: a note is written before its manifest is removed
+    return files | kept(folder)  # notes last: they are written before manifests are removed
 
 
 # --- results -----------------------------------------------------------------------------------
 
-# A result, `.segstore/inbox/<stem>.result`, says why a sealed manifest was refused, for the sealer that
-# waits. It is one framed line: {"error", "arguments"}; "error" is the name of an exception of
-# `segstore.errors`. The store's writer writes it, the sealer reads and removes it.
+# A result, `.segstore/inbox/<stem>.result`, is the error of a failed adoption, for the sealer that waits. It
+# is one line with a CRC: {"error", "arguments"}; "error" is the name of an exception of `segstore.errors`.
+# The store's writer writes the file, and the sealer reads and removes it.
 
 NEVER = (
     IdempotencyConflictError,
@@ -143,8 +143,8 @@ NEVER = (
     StagedFilesError,
     UnknownTopicOrPartitionError,
 )
-"""Errors after which a manifest can never be adopted. After any other error the manifest stays, and a later
-look adopts it.
+"""Errors after which a manifest can never be adopted. After any other error the manifest stays, and is tried
+again.
 """
 
 _KNOWN: dict[str, type[SegstoreError]] = {
@@ -152,8 +152,8 @@ _KNOWN: dict[str, type[SegstoreError]] = {
     for kind in (
         *NEVER,
         ConcurrentTransactionsError,
-        InvalidReplicationFactorError,  # a topic is created by an adoption, and too few directories work
-        KafkaTimeoutError,  # a topic is created by an adoption, and has no leaders yet
+        InvalidReplicationFactorError,  # an adoption creates a topic, and too few directories work
+        KafkaTimeoutError,  # an adoption has created a topic, which has no leaders yet
         NotEnoughReplicasAfterAppendError,
         NotEnoughReplicasError,
         NotLeaderOrFollowerError,
@@ -169,8 +169,8 @@ _KNOWN: dict[str, type[SegstoreError]] = {
 
 
 def write_result(folder: Folder, stem: str, error: Exception) -> None:
-    """Write the error of a refused manifest for its sealer. A failed write is ignored: then the sealer
-    notices that the manifest is gone, or its wait times out.
+    """Write the error of an adoption for the sealer. A failed write is ignored: if the manifest was refused,
+    the sealer notices that it is gone, else the sealer waits on.
     """
     arguments: list[Any] = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:
@@ -182,7 +182,7 @@ def write_result(folder: Folder, stem: str, error: Exception) -> None:
 
 
 def take_result(folder: Folder, stem: str) -> SegstoreError | None:
-    """Return the error of a refused manifest, and remove the file; None if there is no result. Raises
+    """Return the error of an adoption, and remove its file. Return None if there is no result. Raises
     OSError.
     """
     try:

@@ -1,7 +1,7 @@
-"""A sealed manifest as its sealer sees it: written, then looked up until its outcome is known.
+"""The sealer's side of a manifest: it writes the manifest, and polls for the outcome of the adoption.
 
-On disk in `.segstore/inbox/`: the manifest is written, or removed before its adoption begins; the result is
-read and removed. Threads and processes: any.
+In `.segstore/inbox/` the manifest is written, and removed if the sealer takes it back before its adoption
+begins; the result is read and removed. Threads and processes: any.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from segstore.storage.inbox.manifest import (
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.meta.published_ends import EndsReader, open_reader
 
-PATIENCE = 0.05  # seconds between two attempts at the writer's lock, whose holder may have died
+PATIENCE = 0.05  # seconds between two attempts to take the writer's lock, whose holder may die
 _BLIND = 0.005  # seconds between two looks if no ends are published yet
-_SETTLING = 0.002  # seconds between two looks after the id was recorded: only files are removed then
+_SETTLING = 0.002  # seconds between two looks after the id was recorded, when files are removed
 
 
 class SealedManifest:
-    """One manifest of the store at `root`, with the id and files of `work`."""
+    """The sealing of one manifest in the store at `root`. `work` is the manifest before it is sealed."""
 
     def __init__(self, files: Files, root: str, work: Manifest) -> None:
         self._root, self._work, self._id = root, work, work.id
@@ -42,8 +42,8 @@ class SealedManifest:
         self.patience = PATIENCE
 
     def begin(self) -> None:
-        """Seal the manifest. If its id is recorded as adopted, only check that the records are the same, and
-        remove the staged files. Raises IdempotencyConflictError, StagedFilesError, OSError.
+        """Seal the manifest. If its id is recorded as adopted, only compare the records with the adopted
+        ones, and remove the staged files. Raises IdempotencyConflictError, StagedFilesError, OSError.
         """
         known = self.recorded()
         if known is not None:
@@ -61,14 +61,14 @@ class SealedManifest:
         return read_adoption(self._files, self.folder.adopted, self._id)
 
     def outcome(self) -> Adoption | None:
-        """Return the adoption; None if it is not finished yet. Raises the errors of `seal`."""
-        # The manifest is looked for first, because it is removed only after the id was recorded or the result
-        # was written.
+        """Return the adoption, or None if it is not finished yet. Raises the errors of `seal`."""
+        # The manifest is looked for before the id and the result are read, because the writer removes it only
+        # after it has recorded the id or written the result.
         is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:
             self.patience = _SETTLING
-            # The id is read again after `is_begun`, because a failed adoption first forgets the id, then
+            # The id is read again after `is_begun`, because an adoption that fails first forgets the id, then
             # removes its intent.
             return known if not self.is_begun() and self.recorded() == known else None
         if not self._stem:
@@ -87,8 +87,8 @@ class SealedManifest:
 
     def take_back(self) -> bool:
         """Remove the manifests of this id that wait for adoption. Return True if none of their records is in
-        the log, or will be. Return False if the id was adopted, or if an adoption is under way; then
-        `recorded` gives the outcome once `is_begun` returns False. Raises OSError.
+        the log, or will be. Return False if the id was adopted, or if an adoption is under way; `recorded`
+        has its outcome once `is_begun` returns False. Raises OSError.
         """
         # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
         # looks for the intent. So at least one of the two notices the other.
@@ -109,8 +109,8 @@ class SealedManifest:
         return stem.split("-")[1] == digest_of(self._id)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until the writer announces an adoption, at most `seconds`. Publications of other appends
-        don't wake the thread, because that would cost each append a thread switch.
+        """Sleep until the writer announces an adoption, at most `seconds`. Appends by other callers don't
+        wake the thread, because that would cost each append a thread switch.
         """
         if self._ends is None:
             self._ends = open_reader(self._files, os.path.join(self.folder.ours, names.ENDS))

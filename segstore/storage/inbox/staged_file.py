@@ -1,6 +1,4 @@
-"""A stager's description of its files: small, picklable values, which `seal` checks. Nothing is on disk.
-Threads: any; values.
-"""
+"""The description of a stager's files: small, picklable values, which `seal` checks. Threads: any."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from segstore.storage.meta.framed import compact
 
 
 class StagedFile(NamedTuple):
-    """A file of whole batches for one partition with contiguous offsets.
+    """A file of whole batches for one partition, with contiguous offsets.
 
-    `size` is in bytes. `changed` is the ctime of the file's last change (ns), 0 if a later change might get
-    the same ctime; `boot` is the id of the machine's start at that time. `keyed`: every record was checked to
-    have a key, because the topic was compacted then.
+    `size` is in bytes. `changed` is the ctime of the file's last change (ns), or 0 if a later change might
+    get the same ctime. `boot` is the kernel's boot id at the last change. `keyed`: every record was checked
+    to have a key, because the topic was compacted at that time.
     """
 
     stager: str
@@ -62,7 +60,7 @@ class Staged:
 
     @classmethod
     def of(cls, path: str, stager: str, files: Sequence[StagedFile]) -> Staged:
-        """Return the message of a stager, with its CRC."""
+        """Return the description of a stager's files, with its CRC."""
         return cls(path, stager, tuple(files), _crc(stager, files))
 
     @property

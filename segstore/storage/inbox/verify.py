@@ -1,10 +1,11 @@
-"""Verifies a staged file before it is adopted: every CRC, every offset, and the numbers in its manifest.
+"""Verifies a staged file before the store adopts (appends) it: every CRC, every offset, and the numbers in
+its manifest.
 
 If the file was not changed since its sync, and the machine was not restarted since then, only the headers are
 read, because the stager has computed the CRCs of these bytes, and the bytes are on disk. Keys are checked if
 the topic has become compacted since the file was staged.
 
-On disk files are read; batches get contiguous offsets again if an undone adoption has left others. Threads:
+If an undone adoption has left offsets that are not contiguous, they are made contiguous in the file. Threads:
 any; no append token is held.
 """
 
@@ -41,10 +42,11 @@ _SPARSE = 1 << 16  # bytes per read of a file with large batches
 class VerifiedFile(NamedTuple):
     """A valid staged file.
 
-    `place`: its base offset and leader epoch, -1 if it has several. `stamps`: the timestamp of its first
-    batch, and the largest, in ms. `indexes`: its index entries as a segment, None if it must be copied.
-    `durable`: its present bytes are on disk. A file that was changed after its sync is always copied, because
-    a later sync of it may have failed, and then the disk has other bytes than the memory.
+    `place`: its base offset and its leader epoch (-1 if its batches have several). `stamps`: the timestamp of
+    its first batch, and the largest timestamp, in ms. `indexes`: its index entries if it may become a
+    segment, None if it must be copied. `durable`: its present bytes are on disk. A file that was changed
+    after its sync is not durable, and is copied: a later sync may have failed, and then the disk has other
+    bytes than the page cache.
     """
 
     file: StagedFile
@@ -62,9 +64,8 @@ class _MovedError(Exception):
 def chunks_of(
     files: Files, handle: Handle, size: int, *, check_crcs: bool
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Yield pieces of about CHUNK_BYTES with whole batches: the buffer, the headers, the number of bytes.
-    Each chunk is read into the same buffer as the one before. The iteration ends before bytes that are no
-    batch.
+    """Yield (buffer, headers, number of bytes) for chunks of about CHUNK_BYTES with whole batches. Each chunk
+    is read into the same buffer as the chunk before. The iteration ends before bytes that are no batch.
     """
     buffer, at = np.empty(CHUNK_BYTES, np.uint8), 0
     while at < size:
@@ -128,7 +129,7 @@ def check_bytes(files: Files, path: str, file: StagedFile) -> None:
 
 
 def _take_own(files: Files, path: str) -> None:
-    """Replace the file by a copy if it has several names, because it may be written in place."""
+    """Replace the file by a copy if it has several hard links, because `verify` may change it in place."""
     try:
         files.take_own(path)
     except OSError as error:
@@ -243,8 +244,8 @@ class _Look:
             self._entries.append(self._builder.add(batches))
 
     def _indexes(self) -> tuple[bytes, bytes] | None:
-        """Return the entries of the offset index and of the time index, relative to the base offset that the
-        file gets as a segment. Return None if the file can't be a segment.
+        """Return the entries of the offset index and of the time index, relative to the base offset of the
+        file. Return None if the file can't become a segment.
         """
         if not self._segment or self._builder is None:
             return None

@@ -1,9 +1,9 @@
-"""`repair`: damage that `check` finds is repaired as far as possible.
+"""`repair`: repairs the damage that `check` finds, as far as possible.
 
-On disk any file of a store may change. Processes: the repair is the store's one writer while it runs.
-Threads: one. Read `repair` first: it has the order of steps. `checkpoints` comes before the store is opened,
-which finishes the work of a crashed writer; `corruption` finds damage in logs and takes it out;
-`producer_files` and `settings` make small files anew. Each step may be killed and repeated.
+Any file of a store may change. Processes: the repair is the store's one writer while it runs. Threads: one.
+Read `repair` first: it has the order of steps. `checkpoints` repairs files before the store is opened; the
+open finishes the work of a crashed writer. `corruption` finds damage in logs, and removes it.
+`producer_files` and `settings` rewrite small files. Each step may be killed and repeated.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Repairs checkpoints that prevent an open, or whose offsets are too large.
 
-On disk the four checkpoint files of the root may change. Threads: one, with the store's lock held and the
-store not open.
+The four checkpoint files of the root may change. Threads: one, with the store's lock held and the store not
+open.
 
-After a clean close by segstore the published ends decide. Without them, if no source has the recovery point
-of a log, the log counts as synced up to its last whole batch, so that no good batch after damage is cut off.
+After a clean close by segstore the right offsets are those in `.segstore/ends`, the published ends. If the
+recovery point of a log is neither there nor in a checkpoint, the log counts as synced up to its last whole
+batch, so that an open does not cut off good batches after damage.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ FIELDS = {
 
 
 def put_right(files: Files, root: str) -> Iterator[Repaired]:
-    """Repair the checkpoints; yield the repairs. Raises OSError."""
+    """Repair the checkpoints, and yield each repair. Raises OSError."""
     topics = TopicFiles(files, root)
     there: dict[Key, str] = {}
     ids: dict[Key, str] = {}
     for info in topics.load()[0].values():
         for number in info.partition_ids:
             directory = topics.partition_path(info.name, number)
-            # A symbolic link may lead out of the store, so it is skipped; opening the partition raises the
-            # error.
+            # A symbolic link may lead out of the store, so it is skipped. The open of the partition raises an
+            # error for it.
             if files.exists(directory) and not files.is_symlink(directory):
                 there[info.name, number], ids[info.name, number] = directory, info.topic_id
     marker = read_marker(files, root)
@@ -54,7 +55,7 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
 
 
 def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str]) -> dict[Key, Ends]:
-    """Return the published ends by partition, if segstore was the last writer."""
+    """Return the published ends by partition, or no ends if segstore was not the last writer."""
     ends = open_reader(files, os.path.join(root, names.OURS, names.ENDS))
     if ends is None or marker == 0 or ends.nonce != (marker or 0):
         return {}
@@ -63,7 +64,7 @@ def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str])
 
 
 def _offsets(files: Files, path: str, ends: dict[Key, Ends]) -> Iterator[Repaired]:
-    """Repair one checkpoint. `ends` are those of a clean close."""
+    """Repair one checkpoint by `ends`, the published ends of a clean close (empty if there was none)."""
     field = FIELDS.get(os.path.basename(path))
     published = {} if field is None else {key: getattr(held, field) for key, held in ends.items()}
     try:

@@ -1,13 +1,14 @@
-"""Corruption in logs: finds bytes that are no batches, and missing offsets; takes out the bytes, and fills in
+"""Corruption in logs: finds bytes that are no batches, and missing offsets; removes these bytes, and fills in
 the offsets.
 
-On disk `.segstore/quarantine` gets the bytes and a note; then the segment is written anew without them and
-swapped in as the cleaner does it (`storage.cleaner.swap`). A repair that is killed before the swap is
-repeated by the next repair; after that an open finishes the swap. Threads: one; appends and reads may go on.
+The bytes and a note are written into `.segstore/quarantine`. Then the segment is rewritten without the bytes
+and swapped in as the cleaner does it (`storage.cleaner.swap`). If a repair is killed before the swap, the
+next repair repeats it; if it is killed later, an open finishes the swap. Threads: one; appends and reads may
+go on.
 
 An empty batch, like those that compaction leaves, takes the place of the lost offsets, so that later offsets
-stay the same, and readers pass over the batch. The batch has no producer id: from that `check` recognizes
-that the log no longer shows all of its producers and transactions.
+stay the same, and readers pass over the batch. The batch has no producer id: by that `check` recognizes that
+the log may lack batches of producers and transactions.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 
 class LostRange(NamedTuple):
-    """Unreadable bytes, from `position` to `end`, and lost offsets, from `first` to `below` - 1. Either range
-    may be empty.
+    """Unreadable bytes, from `position` to `end`, and lost offsets, from `first` to `below` - 1. There may be
+    no bytes (`position` is `end`), or no offsets.
     """
 
     position: int
@@ -53,8 +54,9 @@ class LostRange(NamedTuple):
 
 
 def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
-    """Return the corrupt ranges of a segment. All offsets of the segment are below `below`; compaction may
-    have left gaps below `gaps_end` (-1: anywhere). Raises OSError.
+    """Return the corrupt ranges of a segment. All its offsets are less than `below`. Offsets below `gaps_end`
+    (-1: any offset) are not lost if they are missing, because compaction may have removed them. Raises
+    OSError.
     """
     search = _Search(segment, below, gaps_end)
     while search.position < segment.size:
@@ -64,8 +66,8 @@ def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
 
 
 class _Search:
-    """A search through a segment: `position` is the next byte, `expected` the smallest valid base offset of a
-    batch there.
+    """A search for the corrupt ranges of a segment. `position` is the next byte, and `expected` is the
+    smallest valid base offset of a batch at this position.
     """
 
     def __init__(self, segment: Segment, below: int, gaps_end: int) -> None:
@@ -73,11 +75,11 @@ class _Search:
         self._files, self._handle = segment.pool.files, segment.handle
         self.position, self.expected = 0, segment.base_offset
         self.found: list[LostRange] = []
-        # of the last batch: its position, `expected` before it, its base offset
+        # Of the last batch: its position, the value of `expected` before it, and its base offset.
         self._last: tuple[int, int, int] | None = None
 
     def go_on(self) -> None:
-        """Pass good batches, and the damage after them if there is any."""
+        """Move `position` past good batches, and past the damage after them if there is any."""
         size, reason = self.segment.size, ""
         for step in walk(
             self._files, self._handle, self.position, size, check_crcs=True, least=self.expected
@@ -92,8 +94,8 @@ class _Search:
             self._skip(reason or "the file was cut")
 
     def _good(self, step: ScanStep) -> tuple[int, str]:
-        """Return the number of leading good batches, which belong to this segment and can be decoded, and the
-        fault of the next batch.
+        """Return the number of good batches before the first bad one, and the fault of the bad one. A good
+        batch can be decoded, and its offsets belong to this segment.
         """
         batches = step.batches
         beyond = np.flatnonzero(batches["last_offset"] >= self.below)
@@ -113,15 +115,17 @@ class _Search:
             self.expected = last + 1
 
     def missing(self, position: int, base: int) -> None:
-        """Note that offsets up to `base` are missing before the batch at `position`."""
+        """Note that the offsets from `expected` to `base` - 1 are lost before `position`, unless compaction
+        may have removed them.
+        """
         if base > self.expected >= self._gaps_end >= 0:
             last = base - 1
             reason = f"offsets {self.expected} to {last} are missing"
             self.found.append(LostRange(position, position, self.expected, base, reason))
 
     def _skip(self, reason: str) -> None:
-        """Skip the bytes at `position`; skip the batch before them instead, if its base offset, which no CRC
-        covers, is too large.
+        """Skip the damage at `position`. If the batch before it has a base offset that is too large, which no
+        CRC covers, skip that batch instead.
         """
         bad, behind = self.position, self.position + 1
         if self._last is not None and self._last[2] > self._last[1] and self._follows(self._last[1]):
@@ -134,12 +138,15 @@ class _Search:
         self.position, self.expected, self._last = end, base, None
 
     def _follows(self, before: int) -> bool:
-        """Return whether a whole batch with a base offset of at least `before` lies at `position`."""
+        """Return whether a whole batch begins at `position`, with a base offset of at least `before`."""
         found = self._next(self.position, before)
         return found[0] == self.position < self.segment.size
 
     def _next(self, position: int, least: int | None = None) -> tuple[int, int]:
-        """Return the position and base offset of the next whole batch that can belong to this segment."""
+        """Return the position and base offset of the next whole batch whose offsets can belong to this
+        segment, or (size of the segment, `below`) if there is no such batch. `least` is the smallest valid
+        base offset, by default `expected`.
+        """
         size, header = self.segment.size, ffi.new("seg_batch *")
         least = self.expected if least is None else least
         while True:
@@ -156,7 +163,7 @@ class _Search:
 
 
 def excise_all(store: Store) -> Iterator[Repaired]:
-    """Take corruption out of every partition. Raises SegstoreError, OSError."""
+    """Remove the corrupt ranges of every partition, and yield each repair. Raises SegstoreError, OSError."""
     writer = store.writer()
     quarantine = os.path.join(store.path, names.OURS, names.QUARANTINE)
     for info in writer.topics.values():
@@ -170,7 +177,7 @@ def excise_all(store: Store) -> Iterator[Repaired]:
 
 
 def excise(partition: Partition, quarantine: str, gaps_end: int) -> Iterator[Repaired]:
-    """Take corruption out of one partition, one segment after the other."""
+    """Remove the corrupt ranges of one partition, one segment after the other, and yield each repair."""
     view = partition.view
     for slot, segment in enumerate(view.segments):
         below = view.next_base(slot)
@@ -193,7 +200,9 @@ def _done(stretch: LostRange, path: str | None) -> str:
 
 
 def _keep(segment: Segment, quarantine: str, stretch: LostRange) -> str | None:
-    """Copy a corrupt range to the quarantine; return the copy's path, None if the range has no bytes."""
+    """Copy a corrupt range to the quarantine. Return the path of the copy, or None if the range has
+    no bytes.
+    """
     if stretch.end == stretch.position:
         return None
     path = keep(quarantine, segment, stretch.position, stretch.end)
@@ -210,7 +219,7 @@ def _keep(segment: Segment, quarantine: str, stretch: LostRange) -> str | None:
 
 
 def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], below: int) -> None:
-    """Replace a segment by a copy without these ranges. Raises OSError, CleaningStopped."""
+    """Replace a segment by a copy without the ranges `found`. Raises OSError, CleaningStopped."""
     remove_strays(partition)
     output = Output(partition, segment.base_offset, MOST_RELATIVE)
     try:
@@ -219,8 +228,8 @@ def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], bel
         swap(partition, [segment], new)
     except BaseException:
         if partition.unsettled is None and segment in partition.view.segments:
-            # An error of `undo` is dropped, because the first error is raised; files that stay are removed
-            # before the next swap.
+            # An error of `undo` is dropped, because the first error is raised. The files that are left then
+            # are removed before the next swap.
             with suppress(OSError):
                 undo(partition, output.segments)
         raise
@@ -237,7 +246,7 @@ def _copy(partition: Partition, segment: Segment, found: list[LostRange], output
                 output.add(memoryview(step.data)[:whole], step.batches)
         if stretch.below > stretch.first:
             last = min(stretch.below - 1, segment.base_offset + MOST_RELATIVE)
-            # Below the log start offset no leader epoch is known.
+            # No leader epoch is known below the log start offset.
             known = epochs.epoch_for_offset(stretch.first)
             output.add(*empty_batch(stretch.first, last, first if known is None else known))
         at = stretch.end
@@ -257,7 +266,9 @@ def empty_batch(first: int, last: int, leader_epoch: int) -> tuple[memoryview, N
 
 
 def _aborted(segment: Segment, below: int) -> list[AbortedTxn]:
-    """Return the entries of the segment's `.txnindex`, since a marker may be among the lost bytes."""
+    """Return the entries of the segment's `.txnindex`. The markers are not read, because they may be among
+    the lost bytes.
+    """
     path = segment.file(names.TXN_INDEX)
     files = segment.pool.files
     data = files.read_file(path) if files.exists(path) else b""

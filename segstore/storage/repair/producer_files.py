@@ -1,9 +1,9 @@
-"""Repairs `.txnindex` files and producer snapshots: they are made anew from the batches of a log.
+"""Repairs `.txnindex` files and producer snapshots: they are rewritten from the batches of a log, or removed.
 
-On disk each is replaced in one step, or removed. Threads: one, with the partition not open. If the log is
-complete, the files follow from it alone. If its beginning or some batches are missing, an index keeps its
-entries that the log does not show, and a damaged snapshot is removed, so that an open reads the next older
-one.
+Each file is replaced in one step. Threads: one, with the partition not open. If the log is complete, the
+files follow from it alone. If its beginning or some batches are missing, a `.txnindex` keeps its entries for
+transactions that the log does not show, and a damaged snapshot is removed; an open then loads the snapshot
+before it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ProducerFiles:
         self._state, self._whole = ProducerState(first), first == 0
 
     def make_anew(self, which: Which) -> dict[tuple[int, str], str]:
-        """Make the files `which` anew, or remove them; return the repairs by (base offset, suffix). Raises
-        OSError.
+        """Rewrite the files `which`, or remove them. Return a text on each repair by (base offset, suffix).
+        Raises OSError.
         """
         self._begin(which)
         done = dict(self._snapshot(self._next, which))
@@ -58,7 +58,9 @@ class ProducerFiles:
         return done
 
     def _begin(self, which: Which) -> None:
-        """Load the producer state from the snapshot at the beginning of the log."""
+        """Load the producer state from the snapshot at the first offset of the log, unless it is damaged or
+        missing.
+        """
         path = self._path(self._next)
         if (self._next, names.SNAPSHOT) not in which and self._files.exists(path):
             self._state = ProducerState.load(self._files.read_file(path), self._next, path)
@@ -68,7 +70,9 @@ class ProducerFiles:
         return os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
 
     def _replay(self, segment: Segment) -> list[AbortedTxn]:
-        """Return the transactions that the segment's markers abort."""
+        """Bring the producer state to the end of a segment. Return the transactions that the segment's
+        markers abort.
+        """
         found: list[AbortedTxn] = []
         files, damaged, position = self._files, dict[int, CorruptRecordError](), 0
         for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=True, sparse=False):
@@ -79,7 +83,9 @@ class ProducerFiles:
         return found
 
     def _see(self, batches: NDArray[np.void], beside: bool) -> None:
-        """Note whether the log is complete so far, so that no gap in the offsets hides a producer's batch."""
+        """Note a gap in the offsets, because a producer's batch may be missing there. `beside`: the batches
+        follow the bytes read before.
+        """
         if not len(batches):
             return
         before = np.concatenate(([self._next], batches["last_offset"][:-1] + 1))
@@ -99,7 +105,9 @@ class ProducerFiles:
             self._files.unlink(path)
 
     def _snapshot(self, offset: int, which: Which) -> Iterator[tuple[tuple[int, str], str]]:
-        """Write the snapshot at `offset`, which the replay has reached."""
+        """Write the snapshot at `offset`, the offset of the present state, if it is one of `which`; remove it
+        if the log is not complete. Yield the repair.
+        """
         if (offset, names.SNAPSHOT) not in which:
             return
         if self._whole:
@@ -112,6 +120,6 @@ class ProducerFiles:
         try:
             self._files.read_file(self._path(offset))
         except OSError as error:
-            unreadable(error, self._path(offset))  # raises a transient error, so that the snapshot stays
+            unreadable(error, self._path(offset))  # raises a transient error: the snapshot stays
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}

@@ -1,11 +1,11 @@
 """The steps of a repair.
 
-  1. Without a finding of `check` nothing is done.
+  1. `check` runs. Without a finding nothing is done.
   2. The lock is taken. Checkpoints that prevent an open, or whose offsets are above those that a clean close
-     published, are made anew.
-  3. The store is opened for writing, with each partition, which finishes the work of a crashed writer. On
-     request corrupt ranges are taken out of the logs. The store is closed cleanly.
-  4. `check` runs again; indexes and snapshots that it reports are made anew, with the lock held.
+     published, are rewritten.
+  3. The store is opened for writing, with each partition; the open finishes the work of a crashed writer. On
+     request corrupt ranges are removed from the logs. The store is closed cleanly.
+  4. `check` runs again. The indexes and snapshots that it reports are rewritten, with the lock held.
   5. The store is opened once more, so that the published ends agree with the repaired files.
 
 Threads: one. Each file is replaced in one step.
@@ -44,7 +44,7 @@ from segstore.storage.store.writer import locked
 
 # --- mending -----------------------------------------------------------------------------------
 
-# Indexes and producer snapshots that `check` reports are made anew, with the store's lock held and the store
+# Rewrites the indexes and producer snapshots that `check` reports, with the store's lock held and the store
 # not open.
 
 _OF_BATCHES = (names.INDEX, names.TIME_INDEX)
@@ -52,7 +52,7 @@ _OF_PRODUCERS = (names.TXN_INDEX, names.SNAPSHOT)
 
 
 class _Wrong(NamedTuple):
-    """A finding on one file of a segment."""
+    """A finding on one file of a segment: the segment's base offset, and the file's suffix."""
 
     finding: Finding
     base: int
@@ -60,7 +60,7 @@ class _Wrong(NamedTuple):
 
 
 def mend(files: Files, root: str, found: list[Finding]) -> Iterator[Repaired]:
-    """Make reported indexes and snapshots anew; yield the repairs. Raises OSError."""
+    """Rewrite the indexes and snapshots in `found`, and yield each repair. Raises OSError."""
     topics = TopicFiles(files, root)
     pool = HandlePool(files, 8)
     for info in topics.load()[0].values():
@@ -114,13 +114,14 @@ def repair(
 ) -> list[Repaired]:
     """Repair the findings of `check` on a store, as far as possible; return the repairs, in order.
 
-    Indexes, producer snapshots and checkpoints are made anew from the logs. With `quarantine`, bytes of a log
+    Indexes, producer snapshots and checkpoints are rewritten from the logs. If `quarantine`, bytes of a log
     that are no batch and lie below the recovery point are moved to `.segstore/quarantine`, and an empty batch
-    takes the place of their offsets; without it such damage stays, and `check` reports it again. `progress`
-    is called with the bytes of each checked segment: twice if there was a finding.
+    takes the place of their offsets. Otherwise such damage stays, and `check` reports it again. `progress` is
+    called with the bytes of each checked segment; if there was a finding, it is called for each segment
+    twice.
 
     Raises StoreLockedError, with the pid of the writer; StorageError; InvalidArgumentError for a damaged
-    directory of a replicated store, since the logs of its replicas must not differ.
+    directory of a replicated store, because the logs of its replicas must not differ.
     """
     root, files = arguments.path("path", path), files or Files()
     with os_errors():
@@ -129,7 +130,7 @@ def repair(
         lock = os.path.join(root, names.LOCK)
         freed = [Repaired(lock, None, None, "a directory", f"moved to {moved}")] if moved else []
         with _locked(files, root):
-            pass  # a store that is open for writing raises its error at once
+            pass  # raises at once if the store is open for writing
         found = check(root, progress=progress)
         if found:
             _check_plain(files, root)
@@ -138,7 +139,7 @@ def repair(
 
 def _check_plain(files: Files, root: str) -> None:
     """Raise InvalidArgumentError for a directory of a replicated store, because the other replicas would not
-    get the repair (R2).
+    get the repair (rule R2 of docs/replication.md).
     """
     if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
@@ -187,12 +188,12 @@ def _locked(files: Files, root: str) -> Iterator[None]:
         if not has_living_members(files, root):
             yield
             return
-    raise locked(files, root)  # after the lock is released, so that the error does not name this process
+    raise locked(files, root)  # not under the lock, because the error would name this process
 
 
 def _open_all(store: Store) -> None:
-    """Load every partition, so that a clean close writes the checkpoints of all; remove the cleaner's lines
-    whose offsets are above the log's end.
+    """Load every partition, so that a clean close writes the checkpoints of all partitions. If the cleaner's
+    checkpoint of a partition is above the log's end, remove its line.
     """
     writer = store.writer()
     for info in writer.topics.values():
@@ -207,12 +208,12 @@ def _open_all(store: Store) -> None:
 
 
 def _cut(done: Recovered) -> Repaired:
-    """Return the repair that the open made in a partition after an unclean shutdown."""
+    """Describe the bytes that the open has cut off a partition after an unclean shutdown."""
     kept = f", kept in {', '.join(done.quarantined)}" if done.quarantined else ""
     message = f"the log is good up to here, then: {done.reason}"
     return Repaired(done.partition, None, done.end_offset, message, f"{done.cut_bytes} bytes cut off{kept}")
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Return whether the finding is damage in a log. The steps that repair logs report such damage."""
+    """Return whether a finding is damage in a log, which the repairs of logs report themselves."""
     return finding.path.endswith(names.LOG) and finding.position is not None

@@ -1,8 +1,8 @@
-"""Writes small files anew that have no readable copy: topic settings, `partition.metadata`, quotas,
-credentials, settings of groups.
+"""Rewrites small files that have no readable copy: topic settings, `partition.metadata`, quotas, credentials,
+settings of groups.
 
-On disk the damaged files are moved to the quarantine; `partition.metadata` is rewritten for topics without
-settings of segstore's. Threads: one, with the store open for writing.
+The damaged files are moved to the quarantine. `partition.metadata` is rewritten for the topics of a broker,
+which have no settings file of segstore. Threads: one, with the store open for writing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from segstore.storage.store.store import Store
 
 
 def state_anew(store: Store) -> Iterator[Repaired]:
-    """Write the files anew; yield the repairs. Raises OSError."""
+    """Rewrite the files that can't be read, and yield each repair. Raises OSError."""
     files, root = store.context.files, store.path
     for info in list(store.topics().values()):
         if info.lost is not None:
@@ -46,7 +46,7 @@ def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaire
 
 
 def _state_settings(store: Store, info: TopicInfo) -> Repaired:
-    """Write settings under which nothing is deleted, because only the user knows the right ones."""
+    """Write topic settings by which nothing is deleted, because the right settings are lost."""
     files, root = store.context.files, store.path
     paths = TopicFiles(files, root).settings(info.name).paths
     asides = [put_aside(files, root, path) for path in paths if files.exists(path)]
@@ -58,8 +58,9 @@ def _state_settings(store: Store, info: TopicInfo) -> Repaired:
 
 
 def _identify(store: Store, info: TopicInfo) -> Iterator[Repaired]:
-    """Move wrong or unreadable partition metadata of a broker's topic to the quarantine; if the topic's id is
-    known, write the metadata anew."""
+    """Move wrong or unreadable `partition.metadata` of a broker's topic to the quarantine. If the topic's id
+    is known, write the file anew.
+    """
     context, topic_files = store.context, TopicFiles(store.context.files, store.path)
     for number in info.partition_ids:
         path = os.path.join(topic_files.partition_path(info.name, number), names.PARTITION_METADATA)

@@ -1,7 +1,8 @@
-"""Staged appends: any process writes batches into the inbox, the store's one writer adopts them, once.
+"""Staged appends: any process writes batches into the inbox; the store's one writer adopts them (appends
+them, once).
 
 docs/staging.md has the files and the order of steps. `Stager` writes, `seal` groups staged files into one
-append, `abort` removes files that were not sealed; `inbox.inbox` is the writer's side.
+append, `abort` removes files that were not sealed. `inbox.inbox` is the writer's side.
 """
 
 from __future__ import annotations

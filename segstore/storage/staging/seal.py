@@ -1,8 +1,8 @@
 """Seals staged files into one append, and waits until the records are in the log; also aborts or adopts
 staged files.
 
-On disk a manifest is written (see `inbox.manifest`), the result read and removed; `abort` removes staged
-files. Threads and processes: any. If no process is the store's writer, the sealer becomes the writer for the
+A manifest is written (see `inbox.manifest`), the result read and removed; `abort` removes staged files.
+Threads and processes: any. If no process is the store's writer, the sealer becomes the writer for the
 adoption.
 """
 
@@ -35,7 +35,7 @@ from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
 
 Opener = Callable[[], Store]
-"""Opens a replicated store for writing, which adopts sealed files."""
+"""Opens a replicated store for writing; the open adopts sealed files."""
 
 
 def seal(
@@ -49,26 +49,26 @@ def seal(
     files: Files | None = None,
     opener: Opener | None = None,
 ) -> Adoption:
-    """Append all files that these messages name to the store at `path`: all of them, once, or none. In a
+    """Append all files that `messages` name to the store at `path`: all of them, once, or none. In a
     replicated store `path` is the directory in which they were staged.
 
     Returns when the records are durable and visible, with the offsets of each partition. If `id` was sealed
-    before, its records are not appended again: its offsets are returned, and these staged files are removed;
-    ids are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count). `source` describes
-    the origin of the records, such as offsets that were read, in up to 1,000 characters.
+    before, nothing is appended: the offsets of the earlier adoption are returned, and the files of `messages`
+    are removed. Ids are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count).
+    `source` describes the origin of the records, such as offsets that were read, in up to 1,000 characters.
 
     Raises IdempotencyConflictError if other records were adopted under `id`: records of another `source`, or,
     if one of the two sealers gave no source, another number of records. The staged files stay, or are in the
     quarantine.
 
     Raises UnknownTopicOrPartitionError (a topic was deleted, a partition is missing), StagedFilesError,
-    RecordTooLargeError: nothing was appended, nor will be; the sealed files are in the quarantine. Raises
+    RecordTooLargeError: nothing was or will be appended; the sealed files are in the quarantine. Raises
     KafkaTimeoutError after `timeout` seconds, StorageError: the files are sealed and will be adopted, unless
-    the manifest could not be written; sealing the same id again shows whether they were adopted. Raises
-    InvalidTypeError, InvalidArgumentError.
+    the manifest could not be written; a second call of `seal` with the same id shows whether they were
+    adopted. Raises InvalidTypeError, InvalidArgumentError.
 
     If no process has the store open for writing, this process opens it for the adoption. A replicated store
-    is opened by `opener`, because a sealer knows only one of its directories. Without an `opener`
+    is opened by `opener`, because a sealer knows only one of its directories; without an `opener`
     ReplicaOfflineError is raised. A replicated store may also raise NotEnoughReplicasError,
     NotEnoughReplicasAfterAppendError, InvalidReplicationFactorError, NotLeaderOrFollowerError,
     RequestTimedOutError, ConcurrentTransactionsError and QuorumLostError; after these errors, as after
@@ -83,8 +83,8 @@ def seal(
 def abort(
     messages: Iterable[Staged], path: str | os.PathLike[str] | None = None, *, files: Files | None = None
 ) -> None:
-    """Remove staged files, except those that a sealed manifest names. `path` is the store's present path, by
-    default the path at which the files were staged. Raises StorageError, InvalidTypeError,
+    """Remove the staged files in `messages`, except those that a sealed manifest names. `path` is the store's
+    present path, by default the path at which the files were staged. Raises StorageError, InvalidTypeError,
     InvalidArgumentError.
     """
     held = list(messages) if isinstance(messages, Iterable) else messages
@@ -141,7 +141,9 @@ class _Sealing:
     # --- one round --------------------------------------------------------------------------
 
     def _adopt(self) -> Adoption | None:
-        """Open the store for writing, which adopts the files, unless another process is its writer."""
+        """Open the store for writing, because an open adopts the sealed files. Return the adoption, or None
+        if it is not finished, or another process has the store open.
+        """
         if self._files.is_locked(os.path.join(self._root, names.LOCK)):
             return None
         try:
@@ -177,8 +179,8 @@ class _Sealing:
 
 
 def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
-    """Append all files that these messages name, as `seal` does, but directly, in the process that has the
-    store open for writing.
+    """Append all files that `messages` name, as `seal` does, but at once, in the process that has the store
+    open for writing.
 
     No manifest is sealed, so an adoption that fails is not tried again, and its staged files are removed.
     Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
