@@ -562,8 +562,8 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        # After an interrupt before the end of the next line, `current` is older than the published end. The flag
-        # then says that readers do not see the whole log yet, so that a later call shows it.
+        # After an interrupt before the end of the next line, `current` is older than the published end. With
+        # the flag, readers count as not seeing the whole log, so that a later call shows it.
         it._unpublished = True
         it._replace_views(_written(it, of), it.view)
         it._unpublished = False
