@@ -20,7 +20,9 @@ _ALIASES = (
 """Groups of field names that mean the same in requests and in responses."""
 _OF_A_TEXT = ("key", "group_id", "transactional_id", "name")
 _OF_A_NUMBER = ("partition_index", "partition_id")
-"""The fields of a response's struct that may hold an element of a request's array of texts, or of numbers."""
+"""Field names of response structs: a request's array of texts (numbers) is answered with an array of structs,
+and each text (number) is copied to the first of these fields that the struct has.
+"""
 
 
 def error_answer(request: Request, code: int, message_text: str | None = None) -> Struct:
@@ -46,7 +48,9 @@ class _Errors:
         self.kinds = structs(answer.name)
 
     def fill(self, body: Struct, kind: str, source: Any, source_kind: str) -> None:
-        """Set the codes of one struct, and fill its arrays from the arrays of the request's `source`."""
+        """Set the error codes of `body`, a struct of the response, and fill its arrays from the arrays of
+        `source`, a struct of the request.
+        """
         arrays = self._asked_arrays(source, source_kind)
         for field in self._fields(self.answer, kind):
             if _is_code(field):
@@ -71,12 +75,14 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif asked.is_struct:  # a level that only requests have, as AlterReplicaLogDirs has directories
+            elif asked.is_struct:  # an array that only requests have (AlterReplicaLogDirs: directories)
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 
     def _copy(self, made: Struct, kind: str, source: Struct, source_kind: str) -> bool:
-        """Copy the fields that identify a topic, partition or group; return whether any field was copied."""
+        """Copy the fields that identify a topic, partition or group to `made`; return whether there was such
+        a field.
+        """
         there = {f.name: f for f in self._fields(self.asked, source_kind)}
         found = False
         for field in self._fields(self.answer, kind):
@@ -92,7 +98,7 @@ class _Errors:
         return found
 
     def _copied(self, field: Field, value: Any, asked: Field) -> Any:
-        """Return the value of a response's field that has no error codes, such as the entity of a quota."""
+        """Return a request's value in the form of the response's field, such as the entity of a quota."""
         if not (field.is_struct and field.is_array):
             return value
         made = [getattr(self.kinds, field.kind)() for _ in value]

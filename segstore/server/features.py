@@ -32,7 +32,7 @@ _FEATURES = (
     Feature("transaction.version", 0, 2, 2),
 )
 FINALIZED_EPOCH = 0
-"""Epoch of the finalized versions, which never change. Clients take -1 for "unknown"."""
+"""Epoch of the finalized versions. It stays 0, because these versions never change."""
 
 
 def features(share_version: int) -> tuple[Feature, ...]:

@@ -1,4 +1,4 @@
-"""Notifies the old primary of a promoted store that the store was promoted, as soon as the store is served.
+"""Notifies the old primary of a promoted store that the store was promoted, once the store is served.
 On disk: `.segstore/promotion`. Threads: any.
 """
 
@@ -19,7 +19,7 @@ def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
-        return  # before the imports below, which only a notification needs
+        return  # without the imports below, which take time
     from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 

@@ -1,5 +1,5 @@
-"""Authorization of settings. The settings of a topic or a group need rights on that topic or group; the
-settings of the broker need rights on the cluster.
+"""Authorization of settings. Rights on a topic or a group are needed for its settings, and rights on the
+cluster for the settings of the broker.
 """
 
 from __future__ import annotations

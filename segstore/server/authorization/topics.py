@@ -70,7 +70,7 @@ def _refused(topic: Any, version: int) -> Any:
 
 
 def _uncreatable(caller: Caller, request: Request, denied: list[Any]) -> list[Any]:
-    """Return errors of missing topics that the caller may not create; add these topics to `denied`."""
+    """Return an error for each missing topic that the caller may not create; add these topics to `denied`."""
     body, node = request.body, caller.node
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return []
@@ -118,10 +118,10 @@ def _with_operations(caller: Caller, answer: Any) -> Any:
 
 
 def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
-    """Hide topics that the caller may not describe; a denied topic gets an error if the request names it."""
+    """Hide topics that the caller may not describe. If the request names such a topic, answer an error."""
     # The handler must not be called with an empty list of topics, because it would answer all topics.
     body = request.body
-    if not body.topics:  # all visible topics; hiding others only in the answer would leave gaps in pages
+    if not body.topics:  # all topics; a topic that is removed only from the answer would shorten a page
         known = sorted(shown(caller.node.store))
         kind = structs("DescribeTopicPartitionsRequest").TopicRequest
         request.body = copy.copy(body)
@@ -173,8 +173,8 @@ def _create_topics(caller: Caller, request: Request) -> Verdict:
 
 
 def _delete_topics(caller: Caller, request: Request) -> Verdict:
-    """Refuse to delete denied topics. If the request has the id of a denied topic, the answer has its name
-    only if the caller may describe the topic (ControllerApis.deleteTopics).
+    """Refuse to delete denied topics. If the request has the id of a denied topic, the answer has the topic's
+    name only if the caller may describe the topic (ControllerApis.deleteTopics).
     """
     names, refused = caller.node.part(Logs), []
     kind = _Deleted.DeletableTopicResult

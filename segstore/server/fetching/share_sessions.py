@@ -82,7 +82,7 @@ class WireSessions:
             channel.when_closed(partial(self._closed, id(channel)))
 
     def _closed(self, connection: int) -> None:
-        """Close all sessions of a closed connection, which several members may share."""
+        """Close the sessions of all members that used a closed connection."""
         self._connections.discard(connection)
         for session in self._sessions.disconnected(connection):
             self._forget(session)

@@ -16,7 +16,7 @@ from segstore.server.request import Request
 
 _Response = structs("FindCoordinatorResponse")
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-_BATCHED = 4  # the first version with several keys
+_BATCHED = 4  # the first version of requests with several keys
 _SHARES_SINCE = 6
 
 

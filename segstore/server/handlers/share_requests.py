@@ -43,7 +43,7 @@ _NOBODY = -1, -1
 
 
 class PartOutcome(NamedTuple):
-    """The outcome for one partition: an error code, with a message unless it is NONE."""
+    """The outcome for one partition: an error code and a message, None for Code.NONE."""
 
     code: Code = Code.NONE
     message: str | None = None
@@ -110,7 +110,9 @@ class JudgedAcknowledgements(NamedTuple):
 
 
 def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAcknowledgements:
-    """Split a request's acknowledgements into valid and refused ones, whole partitions at a time."""
+    """Check a request's acknowledgements. If one is invalid, all acknowledgements of its partition are
+    refused.
+    """
     found = JudgedAcknowledgements({}, {})
     named = topics.found(request, asked.acknowledged)
     for key, batches in asked.acknowledged.items():
@@ -125,7 +127,7 @@ def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAc
 
 
 def renews(request: Request) -> bool:
-    """Return whether a request may have acknowledgements of type RENEW."""
+    """Return whether a request says that it may have acknowledgements of type RENEW."""
     return request.version >= RENEWS_SINCE and bool(request.body.is_renew_ack)
 
 
@@ -138,7 +140,9 @@ class ShareTopics:
     def found(
         self, request: Request, keys: Iterable[WirePartition]
     ) -> dict[WirePartition, PartOutcome | str]:
-        """Return for each partition its topic's name, or an error outcome."""
+        """Return partition -> the name of its topic, or an error outcome if the topic or the partition can't
+        be used.
+        """
         may_read = self._reader(request)
         return {key: self._found(key, may_read) for key in keys}
 

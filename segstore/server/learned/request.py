@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 class LearnedRequest(ABC):
     """Answers requests of a connection before they are decoded. `row` counts the requests. `is_like` says
-    whether the last request was like the learned request; if not, the handler may learn again. If `exchange`
-    is set, the C code may receive and answer requests.
+    whether the last request was similar to the learned request; if not, the handler may replace this object.
+    If `exchange` is set, the C code may receive and answer requests.
     """
 
     def __init__(self, request: Request) -> None:
@@ -36,7 +36,7 @@ class LearnedRequest(ABC):
 
     @abstractmethod
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return the values in the holes of a request, None if another byte differs."""
+        """Return the values in the holes of a request, None if any other byte differs."""
 
     @abstractmethod
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:

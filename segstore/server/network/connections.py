@@ -99,14 +99,12 @@ class Connections:
     # --- the end --------------------------------------------------------------------------
 
     def end_idle_now(self) -> None:
-        """Close connections that are not answering a request; busy connections are closed after their
-        answers.
-        """
+        """Close the connections without a request. A connection with a request is closed after its answer."""
         for connection in [*self._all]:
             connection.end_if_idle()
 
     def end_unanswered(self) -> None:
-        """Close connections that are not sending an answer."""
+        """Close the connections that have no answer to send."""
         for connection in [*self._all]:
             if connection.state is not ConnectionState.WRITING:
                 connection.close()

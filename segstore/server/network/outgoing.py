@@ -37,8 +37,8 @@ def taken(sock: socket.socket) -> int:
 
 
 class Outgoing:
-    """Unsent bytes and file stretches, in order. A stretch is released after it was sent, or by `release`;
-    a short stretch is read into memory and released at once.
+    """Unsent bytes and file stretches, in order. A stretch is released after it was sent, or by `release`.
+    Short stretches are read into memory (`segstore.server.request.SHORT`), and released at once.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Outgoing:
         if slices:
             self.put(out, slices)
             return self.send(sock)
-        try:  # most answers are sent by this one call
+        try:  # this sends most answers whole
             count = sock.send(out)
         except BlockingIOError:
             count = 0

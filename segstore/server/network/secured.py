@@ -59,7 +59,7 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # the file was replaced since `_tls`, or is malformed
+    except (OSError, ValueError, IndexError):  # since `_tls` has read the file, it was replaced or damaged
         return None
 
 

@@ -99,7 +99,7 @@ def start(
     old_primary: Mapping[str, Any] | None = None,
     http: str | None = None,
 ) -> Server:
-    """Make a server for `serve`, with the given handlers.
+    """Start the server of `serve`, with these handlers.
 
     The server is made in a thread that runs no signal handlers. If an interrupt stops the wait for that
     thread, the server is closed, because it is not returned to the caller.
@@ -158,14 +158,16 @@ def _started(
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # the listeners that were started before the error
+        for _, _, service in services:  # stop the listeners that were started before the error
             service.end(0.0)
         raise
     return server
 
 
 def _go_on_with_groups(store: Store) -> None:
-    """Make the group coordinator, which loads groups before their members' first requests."""
+    """Make the group coordinator if the store has groups, so that they are loaded before the first requests
+    of their members.
+    """
     # Imported here, because a store without groups does not need this code.
     from segstore.coordinator.group.coordinator import GroupCoordinator
 

@@ -172,7 +172,7 @@ class Service:
             raise
 
     def _begin_to_end(self, deadline: float) -> None:
-        """Begin to stop; a later call can only bring the deadline forward."""
+        """Begin to stop. If the service is stopping already, an earlier deadline replaces its deadline."""
         loop = self._shared.loop
         if not self._shared.is_ending:
             self._shared.is_ending, self._deadline = True, deadline
@@ -194,15 +194,15 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # runs after the queued calls by which the parts answer parked requests
+            loop.soon(self._go_on)  # after the queued calls that answer parked requests
         else:
             connections.end_unanswered()
             if not len(connections):
                 loop.end()
 
     def _end_stalled(self, since: float) -> None:
-        """Close connections whose clients receive nothing of their answers, every `_STALL / 4` seconds from
-        now on.
+        """Close connections whose clients receive nothing of their answers; repeat this every `_STALL / 4`
+        seconds.
         """
         self._listener.connections.end_stalled(_STALL, since)
         self._shared.loop.later(_STALL / 4, lambda: self._end_stalled(since))

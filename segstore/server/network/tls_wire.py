@@ -48,7 +48,7 @@ class TlsWire:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        self.has_more = self._in.pending > 0  # bytes that came with the last handshake message
+        self.has_more = self._in.pending > 0  # a request may have come with the last handshake message
         return True
 
     @property
@@ -105,8 +105,8 @@ class TlsWire:
     # --- the end --------------------------------------------------------------------------
 
     def has_left(self) -> bool:
-        """Return whether a client that has closed the connection has sent no further request: at most a
-        close_notify alert is unread. Raises OSError.
+        """Return whether the unread bytes of a client that has closed the connection are no request: they are
+        at most a close_notify alert. Raises OSError.
         """
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending
 

@@ -48,7 +48,7 @@ class Watch:
         while (sleep := self._asked.get()) is not None:
             try:
                 sleep()
-            except Exception as error:  # for example StoreClosedError, which `then` finds too
+            except Exception as error:  # for example StoreClosedError; `then` handles it
                 log.info("a server's wait for news has ended: %s", error)
             del sleep
             self._soon(self._woken)
