@@ -39,8 +39,8 @@ class SessionRequest(NamedTuple, Generic[K, P]):
 
 
 class FetchSession(Generic[K, P]):
-    """One session with one broker: its id, and the epoch of its next request. If the broker refuses a
-    session, by the session id 0, each request names all partitions.
+    """One session with one broker. `epoch` is the session epoch of the next request. If the broker answers
+    with session id 0, there is no session, and each request names all partitions.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,9 @@ class FetchSession(Generic[K, P]):
         return SessionRequest(changed, forgotten, self.id, self.epoch)
 
     def named(self, key: K, position: P) -> None:
-        """Note that the next request names only `key`, a partition of the session, with this position."""
+        """Note that the next request, which `ask` does not make, names only the partition `key`, with
+        `position`.
+        """
         self._known[key] = position
 
     def answered(self, session_id: int) -> None:
