@@ -35,7 +35,7 @@ on disk.
 
 
 def off(name: str, reason: str) -> Any:
-    """Return a field for a switch of kafka-python that can only be off."""
+    """Return a field for a switch of kafka-python that can only be off, for this `reason`."""
 
     def read(value: Any) -> bool:
         if value is not False:
@@ -50,7 +50,7 @@ def text(default: str, doc: str) -> Any:
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.encode()) <= LONGEST_TEXT:
-            raise ValueError  # UnicodeEncodeError is a ValueError, too
+            raise ValueError  # as `encode` does for lone surrogates, by a UnicodeEncodeError
         return value
 
     return made(default, f"a str of 1 to {LONGEST_TEXT:,} bytes of UTF-8", doc, read)
@@ -130,8 +130,8 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Settings that producers and consumers both refuse, with the reason. If these settings were ignored, a
-program would behave differently from its settings.
+"""Setting that producers and consumers refuse -> the reason. A program whose settings were ignored would not
+behave as they say.
 """
 IGNORED: dict[str, str] = {
     "bootstrap_timeout_ms": NO_NETWORK,
@@ -158,7 +158,7 @@ IGNORED: dict[str, str] = {
         NO_CONNECTION,
     ),
 }
-"""Network settings that have no effect on a store, with the reason."""
+"""Network setting that has no effect on a store -> the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The declaration of one setting, with the reading and checking of its values. It touches no files.
+"""The declaration of one setting, with the reading and checking of its values. This module touches no files.
 
 A settings class is a frozen dataclass whose fields are made by the functions here. Only the field states a
 setting's type, default, range, unit and meaning. The setting's name is the attribute's with dots for
@@ -109,7 +109,7 @@ def real(default: float, least: float, most: float, unit: str, doc: str, *, abov
 
     def read(value: object) -> float:
         number = _number(value)
-        # NaN fails every comparison, and no bound is infinite.
+        # NaN fails the first comparison; infinity does too, since the bounds are finite.
         if not least <= number <= most or (above and number == least):
             raise ValueError
         return number
@@ -233,20 +233,20 @@ def judge(name: str, option: Option, value: object) -> Any:
 
 
 def _counted(option: Option, value: object) -> str:
-    """Return the part of an error's text that says which number a text like "7d" stands for; "" for any other
-    value.
+    """Return the part of an error's text that says which number `value` stands for, if it is a text like
+    "7d"; else return "".
     """
     if not isinstance(value, str):
         return ""
-    from segstore.units import UNITS, plain_number  # only errors need them
+    from segstore.units import UNITS, plain_number  # imported late, because only errors need the names
 
     number = plain_number(value, UNITS.get(option.unit, {}))
     return "" if number is None else f"; {value.strip()} is {number}"
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
-    """Return the error for an unknown setting. Its message suggests similar settings, or lists all settings,
-    or refers to the page that lists them.
+    """Return the error for an unknown setting. The message says where a broker's setting is, or suggests
+    similar settings, or lists all settings or names the page with all settings.
     """
     from segstore.config.broker_names import OF_A_BROKER  # only errors need it
 
@@ -264,7 +264,7 @@ def unknown(name: object, known: Collection[str]) -> ConfigError:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return a question that suggests the known names similar to `name`; "" without one."""
+    """Return a question that suggests names of `known` that are similar to `name`; "" if none is."""
     import difflib  # only errors need it
 
     close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)

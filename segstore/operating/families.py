@@ -1,6 +1,6 @@
 """The metrics of an endpoint about the build, and about the groups and their lag.
 
-On disk: only reads, of committed offsets that the coordinator mostly has in memory. Threads: any.
+On disk: reads committed offsets, unless the coordinator has them in memory. Threads: any.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def store_families(store: Store) -> list[Family]:
 def _groups(store: Store) -> list[GroupDescription]:
     """Return the groups of a store."""
     if not store.keeps:
-        # A store that is open for reading has no coordinator, and would read all committed offsets again at
-        # each scrape; so it reports no groups.
+        # A store that is open for reading has no coordinator: it would read all committed offsets at
+        # each scrape. So no groups are reported.
         return []
     known, found = Groups(store), []
     for listing in known.list():

@@ -393,7 +393,7 @@ class ReplicaFetcher(BrokerThread):
         return False
 
     def unserved(self, each: FollowedLog, code: int) -> None:
-        """Delay the next fetch of a log that the broker refuses, and ask the owner for the current leaders."""
+        """Delay the next fetch of a log that the broker refuses, and ask the owner for the leaders."""
         error = told_error(code, f"Fetch of {each!r} from broker {self.node}")
         each.delay(self._config.retry_backoff_ms / 1000 if is_passing(error) else _REFUSED, error)
         self._home.stale(error)

@@ -47,7 +47,7 @@ class RepeatedFetch:
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Make the templates. `sent` is a request for this partition at `position`, `template` its template."""
+        """Make the templates. `sent` is a request for the partition, `template` the template of `sent`."""
         self.followed, self.key, self.logs = followed, followed.key, logs
         self.version, self.has_moved = sent.version, False
         self._leds = [each.led for each in logs]

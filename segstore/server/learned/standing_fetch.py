@@ -136,7 +136,7 @@ class StandingFetch:
         return c.received, LATER, 0
 
     def _may_wait(self, offset: int) -> bool:
-        """Report the standby's offsets to the `Primary`. Return whether the standby has fetched all records."""
+        """Report the standby's offsets to the `Primary`. Return whether the standby has all records."""
         target, named = self._target, self.named.wanted
         primary = target.terms.primary
         if primary is None or target.throttle.bound is not None or not target.sessions.has(self._session):
