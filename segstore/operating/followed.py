@@ -1,6 +1,6 @@
 """The HTTP endpoint of a standby or a mirror: its connection to the source, and its lag.
 
-Nothing is on disk. Threads: the endpoint's.
+Nothing is on disk. Threads: the endpoint's thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`ComparedFetch`: fetches that compare logs with the leader's logs, before any batch of the leader is
 appended. One request fetches for several logs, outside of the fetch session.
 
-On disk only the logs are changed. Threads: the fetcher's.
+On disk only the logs are changed. Threads: the fetcher's thread.
 """
 
 from __future__ import annotations

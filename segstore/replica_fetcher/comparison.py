@@ -1,7 +1,7 @@
 """`LogComparison`: compares one log with its leader's log, before any batch of the leader is appended. At
 offsets that both logs have, the records must be the same. Equal offsets and leader epochs don't prove this. A
-leader that was restored from an older copy, and then took appends, may have other records with
-the same offsets and leader epochs, because a broker of Kafka begins no new epoch in that case.
+leader that was restored from an older copy, and then took appends, may have other records with the same
+offsets and leader epochs, because a broker of Kafka begins no new epoch in that case.
 
 Windows of this log, which are a few batches each, are compared with the same offsets of the leader's log.
 Only records with equal offsets are compared, because compaction may have removed records from either log. The
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from segstore.replica_fetcher.followed_log import FollowedLog, Question
 
 _FIRST, _STEP = 8, 16
-"""The number of offsets before the log's end at which the comparison begins, and the factor by which it grows
-with each step back."""
+"""The comparison begins `_FIRST` offsets before the log's end. Each step back multiplies this distance by
+`_STEP`.
+"""
 _WINDOW = 1 << 16
 """The largest window in bytes; a single batch may be larger."""
 

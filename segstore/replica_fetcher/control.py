@@ -44,8 +44,8 @@ class Followed(NamedTuple):
 
 
 class Control:
-    """The control thread of a mirror or standby. `failure` is the error that stopped it, None while it runs.
-    `error` is the error of the last metadata request, None if it succeeded. `rounds` is the number of
+    """The control thread of a mirror or standby. `failure` is the error that stopped the thread, None without
+    one. `error` is the error of the last metadata request, None if it succeeded. `rounds` is the number of
     successful requests. A subclass may do more work before (`_begin_round`) and after (`_end_round`) each
     request.
     """

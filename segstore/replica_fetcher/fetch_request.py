@@ -80,7 +80,7 @@ def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
 
 def version_for(connection: BrokerConnection, keys: Iterable[Key]) -> int:
     """Return the largest Fetch version of the connection that can name all keys. Version 13 and later name
-    topics by their ids, so they need the topic id of each key.
+    topics by id, so each key must have a topic id.
     """
     version = connection.version("Fetch")
     return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)

@@ -1,5 +1,5 @@
 """`FetchSession`: the client's side of a fetch session. A request names only partitions whose position has
-changed, an answer only partitions with new data (KIP-227; Kafka: FetchSessionHandler).
+changed, and an answer has only partitions with new data (KIP-227; Kafka: FetchSessionHandler).
 
 Nothing is on disk. Threads: one.
 """

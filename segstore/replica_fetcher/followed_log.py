@@ -2,7 +2,7 @@
 ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6, R9 to R13, R41 of docs/replication.md).
 
 On disk: changes the partition's log, by `storage.log.replica`. Threads: any, one at a time, by `lock`. The
-answer to an outdated request is ignored (R11).
+answer to an outdated request is ignored (rule R11).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Question(NamedTuple):
 
 
 class FollowedLog:
-    """One followed log. `led` is its leader with the leader epoch; `source` has the known end of the leader's
-    log; `replica_id` is the id of this replica, -1 for a consumer. `error` is the error of the last fetch,
-    None without one.
+    """One followed log. `led` is its leader with the leader epoch. `source` has the end of the leader's log,
+    as the last answer says. `replica_id` is the id of this replica, -1 for a consumer. `error` is the error
+    of the last fetch, None without one.
     """
 
     def __init__(self, topic: str, topic_id: str, partition: int, replica: Replica, replica_id: int) -> None:
@@ -92,7 +92,7 @@ class FollowedLog:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Set the leader, unless `led` comes from outdated metadata: then it has a lower leader epoch."""
+        """Set the leader. Ignore `led` if it has a lower leader epoch, because its metadata is outdated."""
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led
             self.led = led
@@ -139,7 +139,9 @@ class FollowedLog:
         return has_changed
 
     def _note_answer(self, high_watermark: int, end: int, size: int) -> None:
-        """Note the high watermark of an answer, this log's end, and the bytes of the answer's records."""
+        """Note the leader's high watermark of an answer, this log's end, and the size of the answer's
+        records.
+        """
         self.source.told(high_watermark, end, size)
         on_reached = self.on_reached
         if on_reached is not None and self.source.has_reached_target(self.replica.high_watermark):
@@ -147,9 +149,9 @@ class FollowedLog:
             on_reached(self)
 
     def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Append the batches of an answer, and return True. If they don't begin at the log's end, or have
-        another leader epoch than the log's last batch, return False. This is a fast path of `take`. Raises
-        StorageError, StoreClosedError.
+        """Append the batches of an answer, and return True. This is a fast path of `take`. Return False if
+        only `take` can handle the answer: it is outdated, its first batch begins below the log's end, or a
+        batch is not of the latest leader epoch. Raises StorageError, StoreClosedError.
         """
         high_watermark, _, start, records = brought
         with self.lock:

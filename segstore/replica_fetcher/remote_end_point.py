@@ -1,5 +1,5 @@
 """`RemoteEndPoint`: requests of a fetcher to its broker outside of the fetch session (Kafka:
-RemoteLeaderEndPoint). Nothing is on disk. Threads: the fetcher's.
+RemoteLeaderEndPoint). Nothing is on disk. Threads: the fetcher's thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`RepeatedFetch`: templates for requests and answers, if each request of a fetch session names the same
-single partition, as a standby's in sync mode may do. With a template a request is not encoded field by field,
-and an answer is not decoded.
+single partition, as is usual for a standby in sync mode. With a template a request is not encoded field
+by field, and an answer is not decoded.
 
-On disk only the log is changed. Threads: the fetcher's.
+On disk only the log is changed. Threads: the fetcher's thread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from segstore.protocol.template import SIZE, MatchedStart, MessageField, Message
 from segstore.replica_fetcher.fetch_session import FetchSession
 from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key
 
-# This constructor makes no call in Python: each repeated fetch uses it.
+# This constructor has no Python code, because each repeated fetch makes a position.
 _position: Callable[[tuple[Any, ...]], FetchPosition] = partial(tuple.__new__, FetchPosition)
 
 
 class Sent(NamedTuple):
-    """A sent request: its frame, size prefix included, its body, its version, and its broker epoch."""
+    """A sent request. `frame` is the encoded request with its size prefix."""
 
     frame: bytearray
     body: Any
@@ -126,9 +126,9 @@ def learned(
     session_id: int,
     most: int,
 ) -> RepeatedFetch | None:
-    """Return the templates for further requests like `sent`, a request for `positions`. They ask for at most
-    `most` bytes. Return None if `sent` has named a partition other than that of `followed`, has begun the
-    session, or has unknown epochs.
+    """Return the templates for further requests like `sent`, a request for `positions`. These requests ask
+    for at most `most` bytes. Return None if `sent` has named a partition other than that of `followed`, has
+    begun the session, or has unknown epochs.
     """
     position, body = positions.get(followed.key), sent.body
     if position is None or len(positions) > 1 or body.forgotten_topics_data:

@@ -38,8 +38,8 @@ def deadline_in(timeout_ms: float | None) -> float | None:
 
 
 class Running(Closing, ABC):
-    """A running mirror or standby. As a context manager it is closed at the end of the block. `done` is a
-    latch that is opened when the mirror or standby stops.
+    """A running mirror or standby. At the end of a `with` block it is closed. `done` is a latch that is
+    opened when the mirror or standby stops.
     """
 
     def __init__(self, done: Latch) -> None:

@@ -39,9 +39,9 @@ class Arriving:
 
     def take(self, coming: Coming, begun: MatchedStart, take: Callable[[memoryview], None]) -> None:
         """Receive the records of an answer, and call `take` with each piece. A piece has complete batches,
-        and is valid until `take` returns. `take` runs in the second thread, while this thread receives the
-        next piece; for the last piece it runs in this thread. An incomplete batch at the end is dropped. From
-        a damaged batch on, a piece may begin or end within a batch. Raises the errors of
+        and is valid until `take` returns. `take` runs in the second thread, while the calling thread receives
+        the next piece. For the last piece `take` runs in the calling thread. An incomplete batch at the end
+        is dropped. From a damaged batch on, a piece may begin or end within a batch. Raises the errors of
         `BrokerConnection.ask` and of `take`.
         """
         taken: Worker | None = None

@@ -1,7 +1,8 @@
 """The APIs of Kafka's wire protocol, their served versions, and the encoding of requests and responses, with
 their headers (KIP-482).
 
-Source: org.apache.kafka.common.protocol.ApiKeys, and the version ranges of a 4.4 broker. Threads: no state.
+Source: org.apache.kafka.common.protocol.ApiKeys, and the version ranges of a 4.4 broker. Threads: any; no
+state.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The error codes with which a demoted store refuses writes, by API. A client that gets one of these codes
-looks for the new primary. Reads are answered as before. Threads: no state.
+looks for the new primary. Reads are answered as before. Threads: any; no state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`error_answer`: a response with one error code at its top level, and for each requested topic, partition or
 group (Kafka: AbstractRequest.getErrorResponse).
 
-Threads: no state.
+Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ALIASES = (
     ("name", "topic", "topic_name", "user"),
     ("partition_index", "partition", "index", "partition_id"),
 )
-"""Groups of field names that mean the same in requests and in responses."""
+"""Each group has the names that different requests and responses have for the same field."""
 _OF_A_TEXT = ("key", "group_id", "transactional_id", "name")
 _OF_A_NUMBER = ("partition_index", "partition_id")
 """Field names of response structs: a request's array of texts (numbers) is answered with an array of structs,

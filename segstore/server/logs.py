@@ -1,6 +1,6 @@
 """`Logs`: finds the logs of requested partitions, by the topic's name or id.
 
-Owns nothing on disk. Threads: the loop's. A log is cached after its first use, so that its aborted
+Owns nothing on disk. Threads: the loop's thread. A log is cached after its first use, so that its aborted
 transactions are not read again for each request. A deleted topic's log is dropped at its next lookup.
 """
 

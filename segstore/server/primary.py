@@ -1,7 +1,7 @@
 """Functions of the handlers of standbys: the `Primary` of a node, which has the registration of the store's
 standby, and the right of a client to change this registration.
 
-Threads: no state.
+Threads: any; no state.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Leaders:
     No log is opened to find an epoch; for a closed log, the epoch of its last opening is used. The epoch is
     unknown (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs
     of a store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
-    leader. `of` reuses the epochs that `closed` has read, so each answer needs its own object.
+    leader. `of` reuses the epochs that `closed` has read, so each answer needs a `Leaders` of its own.
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:

@@ -24,7 +24,7 @@ def _judge(operation: AclOperation, answer_field: str) -> Judge:
     def of(resource: ResourceType) -> Judge:
         def judge(caller: Caller, request: Request) -> Verdict:
             def denied(each: Any) -> bool:
-                # An unknown type is checked on the cluster; if the check succeeds, the handler refuses the
+                # For an unknown type the rights on the cluster are checked. The handler then refuses the
                 # type.
                 if _KINDS.get(each.resource_type, ResourceType.CLUSTER) is not resource:
                     return False

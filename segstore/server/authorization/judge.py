@@ -2,7 +2,7 @@
 
 A judge does one of three things: it allows the request; it returns an answer, in place of the handler's; or
 it removes the denied items from the request, and returns a `Mend`, which adds the errors of these items to
-the handler's answer. Threads: the loop's; a `Mend` is called when the handler answers.
+the handler's answer. Threads: the loop's thread; a `Mend` is called when the handler answers.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def parts(
     operation: AclOperation, resource: ResourceType, request_field: str, answer_field: str, name: Name
 ) -> Callable[[Caller, Request], Mend | None]:
     """Return a judge of requests that have a list of items in `request_field`. The judge removes denied
-    items; its `Mend` adds them with an error to the list `answer_field` of the answer. `name` returns the
-    name of an item's resource.
+    items from the request; the judge's `Mend` adds these items with an error to the list `answer_field` of
+    the answer. `name` returns the name of an item's resource.
     """
 
     def judge(caller: Caller, request: Request) -> Mend | None:

@@ -1,4 +1,4 @@
-"""Wraps handlers with the authorization of their requests. Threads: the loop's."""
+"""Wraps handlers with the authorization of their requests. Threads: the loop's thread."""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ def _denied(request: Request, answer: Any) -> Any:
 
 
 def _init_producer_id(caller: Caller, request: Request) -> Verdict:
-    """Check the transactional id; if the request has none, WRITE on any topic is enough (KIP-679)."""
+    """Check the transactional id. If the request has none, IDEMPOTENT_WRITE on the cluster or WRITE on any
+    topic is enough (KIP-679).
+    """
     transactional_id = request.body.transactional_id
     if transactional_id is not None:
         if caller.may(_O.WRITE, _TRANSACTION, transactional_id):

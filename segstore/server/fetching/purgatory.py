@@ -1,9 +1,10 @@
 """`Purgatory`: fetches that wait until `min_bytes` are available, or `max_wait_ms` have passed (Kafka:
 DelayedFetch, DelayedOperationPurgatory).
 
-Owns nothing on disk. Threads: the loop's. A parked fetch holds its request, but no bytes and no file. After a
-publication each awaited partition is checked once, even if many fetches wait for the partition. Only if its
-ends have changed, the available bytes of these fetches are counted again.
+Owns nothing on disk. Threads: the loop's thread. A parked fetch holds its request, but no bytes and no file.
+After a publication (a change that readers of the store see) each awaited partition is checked once, even if
+many fetches wait for the partition. Only if its ends have changed, the available bytes of these fetches are
+counted again.
 
 At the end of each turn the loop checks whether the requests of this turn have appended. While a fetch is
 parked, a thread sleeps in `Store.wait`. Publications of other threads and processes wake the thread, and the

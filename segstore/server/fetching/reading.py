@@ -1,7 +1,7 @@
 """`look`: reads the partitions of a fetch once (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
 
 On disk: reads only the headers of batches in log files, because records are sent as stretches of files.
-Threads: the loop's.
+Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 
 
 class Terms(NamedTuple):
-    """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is at most the server's own limit.
-    `max_searched` is passed to `PartitionLog.stretch`. `may_read(topic)` returns whether the client may read
-    a topic; if `may_read` is None, the client may read all topics. `broker_epoch` is the epoch of a fetching
-    replica, -1 if unknown. `primary` has the registration of the store's standby; None if the store can have
-    no standby.
+    """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is at most the server's own limit. At most
+    `max_searched` offsets are searched for aborted transactions (`PartitionLog.stretch`). `may_read(topic)`
+    returns whether the client may read a topic; if `may_read` is None, the client may read all topics.
+    `broker_epoch` is the epoch of a fetching replica, -1 if unknown. `primary` has the registration of the
+    store's standby; None if the store can have no standby.
     """
 
     version: int

@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227; Kafka: FetchSession.scala): the server remembers the partitions of a consumer's
 fetch, so that requests and answers name only changed partitions.
 
-Owns nothing on disk. Threads: the loop's. A session does not belong to a connection. The session is open
-until its client closes it, or it is evicted for a new session.
+Owns nothing on disk. Threads: the loop's thread. A session does not belong to a connection. The session is
+open until its client closes it, or it is evicted for a new session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`ShareWaits`: share fetches that wait until records are available or their wait times out (KIP-932; Kafka:
 DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
 
-Owns nothing on disk. Threads: the loop's; a share group reports available records in any thread.
+Owns nothing on disk. Threads: the loop's thread; a share group reports available records in any thread.
 
 A fetch waits for one of two events: its partitions get new records, which `Purgatory` detects, or acquired
 records become available again, which the share group reports. A worker thread acquires records. An event

@@ -1,7 +1,7 @@
 """`WireSessions`: the share sessions of a server; a session is closed with its connection (KIP-932; Kafka:
 ShareSessionCache, SharePartitionManager.newContext).
 
-Owns nothing on disk. Threads: the loop's.
+Owns nothing on disk. Threads: the loop's thread.
 """
 
 from __future__ import annotations

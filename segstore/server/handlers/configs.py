@@ -85,7 +85,7 @@ def _described(node: Node, resource: Any, body: Any) -> Any:
 
 
 def _settings(node: Node, resource: Any) -> Iterator[tuple[ConfigEntry, bool]]:
-    """Yield (setting, whether the setting is read-only) for each setting of a resource. Raises Refusal,"""
+    """Yield (setting, whether the setting is read-only) for each setting of a resource. Raises Refusal."""
     if resource.resource_type == ConfigResourceCode.TOPIC:
         info = _topic(node, resource.resource_name)
         held = settings_of(node.store)

@@ -164,7 +164,7 @@ class Fetches:
         return work(self._node, fetch.request, run, done)
 
     def throttle_of(self, request: Request) -> QuotaThrottle:
-        """Return the throttle of a user and client id, from a cache of up to `_MOST_AT_HAND`."""
+        """Return the throttle of a user and client id, from a cache of up to `_MOST_AT_HAND` throttles."""
         user, client_id = key = request.channel.principal, request.client_id or ""
         throttle = self._throttles.get(key)
         if throttle is None:
@@ -201,7 +201,8 @@ class Fetches:
         )
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
-        """Return a function that returns whether the client may read a topic, by its rights at that time.
+        """Return a function that returns whether the client may read a topic. Each call checks the current
+        rights.
 
         A replica needs CLUSTER_ACTION on the cluster instead of READ on the topic.
         """

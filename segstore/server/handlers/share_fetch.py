@@ -83,8 +83,9 @@ class _ShareFetch:
     # --- rounds --------------------------------------------------------------------------------
 
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
-        """Run a round, and return its answer or LATER. The loop's thread reads each log at most once. If
-        `is_again`, this found no records, so a worker runs the round, and may read more often.
+        """Run a round, and return its answer or LATER. In the loop's thread a round reads each log at most
+        once. If such a round finds no records, a worker runs the next round (`is_again`), which may read more
+        often.
         """
         if not self._is_current:
             return self._stale()

@@ -1,7 +1,7 @@
 """Parses and checks the partitions and acknowledgements of ShareFetch and ShareAcknowledge requests (KIP-932,
 KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest).
 
-Threads: no state.
+Threads: any; no state.
 """
 
 from __future__ import annotations

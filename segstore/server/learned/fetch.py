@@ -4,7 +4,7 @@ fetch session of few partitions (KIP-227: Java consumers, kafka-python, standbys
 Without a session each request names the only partition. In a session each request names no partition, or only
 the partition of the last answered records. Requests differ in correlation id, session epoch and fetch offset.
 
-On disk: reads log files. Threads: the loop's.
+On disk: reads log files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class FetchTarget(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The partition that a request names. `asked` has the offset, size and epochs of the request. `wanted` is
-    the session's entry, to which they are copied only if `LearnedFetch` answers the request.
+    """The partition that a request names. `wanted` is the session's entry of the
+    partition. `asked` has the offset, size and epochs of the request. Only if `LearnedFetch` answers the
+    request, they are copied from `asked` to `wanted`.
     """
 
     key: Key
@@ -81,13 +82,15 @@ class LearnedFetch(LearnedRequest):
     """Answers repeated fetches of one connection; `session` is None without a fetch session.
 
     The C code receives and answers small fetches without a session, and fetches of a standby that has
-    fetched everything.
+    fetched all records.
     """
 
     def __init__(
         self, request: Request, wanted: dict[Key, Wanted], session: ServedSession | None, target: FetchTarget
     ) -> None:
-        """`wanted` are the partitions in the order of the answer, for a session its own dictionary."""
+        """`wanted` has the partitions in the order of the answer. For a session it is the session's
+        dictionary.
+        """
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
@@ -114,8 +117,8 @@ class LearnedFetch(LearnedRequest):
         from now on.
 
         Learn nothing and return False if the request names several partitions, removes partitions from the
-        session, or has unknown tagged fields, if the session has too many partitions, or if only the handler
-        can answer for one of the partitions.
+        session, or has unknown tagged fields. Also return False if the session has too many partitions, or
+        only the handler can answer for one of them.
         """
         body, self._standing = request.body, None
         parts = [part for topic in body.topics for part in topic.partitions]
@@ -160,7 +163,7 @@ class LearnedFetch(LearnedRequest):
         """Return the template of answers with one partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            if len(self._answers) >= 2 * len(self.logs):  # some of these partitions were forgotten
+            if len(self._answers) >= 2 * len(self.logs):  # some are of forgotten partitions
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed
             answer = self._answers[wanted] = partition_answer(
@@ -317,8 +320,8 @@ class LearnedFetch(LearnedRequest):
     def _wait(
         self, context: FetchContext, named: Named | None, looked: Looked, seen: int, correlation_id: int
     ) -> Later:
-        """Park a fetch. The next fetches are handled in C if a standby that has fetched all records sent this
-        one.
+        """Park a fetch. If the client is a standby that has fetched all records, the next fetches are handled
+        in C.
         """
         terms = self.target.terms
         if self.session is not None and named is not None and terms.replica_id >= 0 and terms.min_bytes <= 1:

@@ -1,7 +1,7 @@
 """`LearnedProduce`: repeated Produce requests with one batch for one partition. They differ in correlation id
 and batch.
 
-On disk: writes the log's files. Threads: the loop's.
+On disk: writes the log's files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _LEAST, _FLEXIBLE_SINCE = 7, 9
 _ACKS = (-1, 1)
 """The `acks` of learned requests; requests with acks=0 have no answer."""
 _FLEXIBLE, _FIXED = RecordsFrame(True, b"\0\0\0"), RecordsFrame(False, b"")
-"""`_FLEXIBLE` ends a request with three zero bytes: partition, topic and body have no tagged fields."""
+"""The bytes of a request after its batch. In flexible versions they are three zero bytes, because partition,
+topic and body have no tagged fields.
+"""
 _ANSWER_FIELDS = ("base_offset", "log_append_time_ms", "log_start_offset")
 
 

@@ -1,6 +1,7 @@
-"""`LearnedRequest`: repeated requests of a connection, which differ only in the holes of a template.
+"""`LearnedRequest`: repeated requests of a connection, which differ only in the holes of a template, the
+places of a few numbers.
 
-Threads: the loop's.
+Threads: the loop's thread.
 """
 
 from __future__ import annotations

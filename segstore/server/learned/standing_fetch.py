@@ -4,7 +4,7 @@ records.
 
 One call in C receives a request, and another call sends an answer. `LearnedFetch` answers if several logs
 have new records, or if the append is in a new segment of its log or has more than SHORT bytes. On disk: reads
-log files. Threads: the loop's.
+log files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Spot:
         self._exchange: NativeExchange | None = None
 
     def agrees(self) -> bool:
-        """Return whether the standby's leader epoch is this log's epoch or -1, and its last fetched epoch
-        too.
+        """Return whether the standby's leader epoch and its last fetched epoch are each this log's epoch or
+        -1.
         """
         wanted, epoch = self.wanted, self.visible.publisher.epoch
         known = -1, epoch
@@ -117,7 +117,9 @@ class StandingFetch:
     # --- requests -------------------------------------------------------------------------
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Receive the next request in C. If the standby still has all records, park the request."""
+        """Receive the next request in C. If the standby still has all records, park the request. The result
+        is that of `LearnedRequest.receive`.
+        """
         session, asked = self._session, self._asked
         if self._epoch != session.epoch:  # a later request was answered elsewhere
             return None

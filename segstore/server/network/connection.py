@@ -9,7 +9,7 @@ SocketServer, KafkaChannel).
 Bytes are read in READING only. In every other state received bytes stay in the kernel's buffer, and TCP flow
 control stops the client. If epoll reports bytes in such a state, the connection stops waiting for bytes, by
 epoll_ctl(2). A client that waits for each answer sends no such bytes, and never costs this system call. With
-TLS, received bytes may be in memory, which epoll does not report. Threads: the loop's only.
+TLS, received bytes may be in memory, which epoll does not report. Threads: the loop's thread only.
 """
 
 from __future__ import annotations

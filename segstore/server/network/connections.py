@@ -1,6 +1,6 @@
 """`Connections`: the open connections of a listener, with the limits by number, address and idle time.
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Connections:
     # --- idle connections -----------------------------------------------------------------
 
     def _limits(self) -> list[tuple[int, tuple[ConnectionState, ...]]]:
-        """Return pairs (ms, states): a connection may be in one of the states for so long without traffic."""
+        """Return (ms, states) pairs: the longest time without traffic of a connection in these states."""
         waiting = (
             ConnectionState.READING,
             ConnectionState.QUEUED,

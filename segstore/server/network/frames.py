@@ -1,4 +1,4 @@
-"""`Frames`: splits the bytes of one connection into requests. Threads: the loop's only.
+"""`Frames`: splits the bytes of one connection into requests. Threads: the loop's thread only.
 
 Each request is preceded by its size, an int32. Received bytes are in the buffer that all connections share;
 a request that is still incomplete gets a buffer of its own.
@@ -83,7 +83,7 @@ class Frames:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the last taken request is in the shared buffer."""
+        """Whether the request that `take` has returned last is in the shared buffer."""
         return self._shared
 
     @property

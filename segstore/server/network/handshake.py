@@ -1,5 +1,5 @@
-"""`Handshake`: the TLS handshake of one connection. Threads: the loop's only; a worker computes each step,
-which may take milliseconds.
+"""`Handshake`: the TLS handshake of one connection. Threads: the loop's thread only; a worker computes each
+step, which may take milliseconds.
 """
 
 from __future__ import annotations

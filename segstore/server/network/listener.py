@@ -1,7 +1,7 @@
 """`Listener`: the listening sockets of a server, and the limits of new connections (Kafka: Acceptor and
 ConnectionQuotas of SocketServer).
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory for incoming requests: the shared read buffer, and the limit of large requests' buffers (Kafka:
 SimpleMemoryPool, queued.max.request.bytes).
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Outgoing`: the unsent answers of one connection: bytes, and stretches of files for sendfile(2).
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations

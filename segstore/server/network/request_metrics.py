@@ -94,7 +94,7 @@ class Counted(NamedTuple):
 # --- error codes of answers -------------------------------------------------------------------------
 
 _ENCODED = ("MetadataResponsePartition",)
-"""Structs whose arrays are cached in encoded form, so that their error codes can't be counted."""
+"""Structs whose error codes are not counted, because their arrays come encoded from a cache."""
 
 
 @cache

@@ -268,7 +268,7 @@ class Server(Closing):
 
     @property
     def node(self) -> Node:
-        """Return the first listener's node; only the server's thread may call its parts."""
+        """Return the first listener's node. Only the loop's thread may call parts of the node."""
         return self._node
 
     @property

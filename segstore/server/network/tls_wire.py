@@ -1,7 +1,7 @@
 """`TlsWire`: the TLS of one connection. OpenSSL reads and writes memory buffers, not the socket, so that the
 loop can close the socket while a worker computes a handshake step.
 
-Threads: the loop's only; `shake` runs in a worker, while the loop does not use the wire.
+Threads: the loop's thread only; `shake` runs in a worker, while the loop does not use the wire.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parses the settings of a server's listeners: `listeners`, `advertised.listeners`,
 `listener.security.protocol.map`, and settings of one listener, `listener.name.<name>.<setting>` (Kafka:
-SocketServerConfigs, EndPoint, ListenerName.configPrefix). Threads: no state.
+SocketServerConfigs, EndPoint, ListenerName.configPrefix). Threads: any; no state.
 """
 
 from __future__ import annotations

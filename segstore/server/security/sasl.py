@@ -4,7 +4,7 @@ KIP-368; Kafka: SaslServerAuthenticator).
     HANDSHAKE -> TOKENS -> DONE -> TOKENS -> DONE       a reauthentication begins in DONE
     any -> FAILED
 
-Threads: the loop's; `SaslSession.respond` is called in a worker, one call at a time.
+Threads: the loop's thread; `SaslSession.respond` is called in a worker, one call at a time.
 """
 
 from __future__ import annotations
