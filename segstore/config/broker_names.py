@@ -1,4 +1,4 @@
-"""Broker settings that topics have under other names. No files. Threads: any; immutable."""
+"""Broker settings that topics have under other names. No file is touched. Threads: any; immutable."""
 
 from __future__ import annotations
 

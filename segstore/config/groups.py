@@ -35,7 +35,7 @@ class AutoReset(NamedTuple):
 
 
 def parse_reset(value: str) -> AutoReset:
-    """Return the strategy of a `share.auto.offset.reset`. Raises ValueError."""
+    """Return the `AutoReset` that a value of `share.auto.offset.reset` means. Raises ValueError."""
     if value in (LATEST, EARLIEST):
         return AutoReset(value)
     strategy, _, duration = value.partition(":")

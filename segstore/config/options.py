@@ -29,8 +29,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 @dataclass(frozen=True)
 class Option:
-    """One setting. `read` converts a value to its used form, or raises ValueError; `allowed` describes the
-    valid values. The default is in the used form. Values of a `secret` setting are never shown.
+    """One setting. `read` converts a value to the form in which it is used, or raises ValueError. `allowed`
+    describes the valid values. The default is converted already. Values of a `secret` setting are never
+    shown.
     """
 
     default: Any
@@ -245,8 +246,8 @@ def _counted(option: Option, value: object) -> str:
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
-    """Return the error for an unknown setting. The message says where a broker's setting is, or suggests
-    similar settings, or lists all settings or names the page with all settings.
+    """Return the error for an unknown setting. The message says where a broker's setting is, suggests
+    similar settings, lists all settings, or names the page with all settings.
     """
     from segstore.config.broker_names import OF_A_BROKER  # only errors need it
 

@@ -34,7 +34,7 @@ class Settings:
 
     def _judge(self) -> list[str]:
         """Check every value, and convert it to the form in which it is used. Return the names of the settings
-        whose value was not the default itself.
+        whose value is not the same object as the default.
         """
         changed = []
         for name, (attribute, option) in _table(type(self)).items():

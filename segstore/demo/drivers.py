@@ -251,8 +251,8 @@ def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Sh
 
 
 def run_to_the_end(job: SparkJobFields, progress: Progress, show: Show, left: LastBatch) -> None:
-    """Start the second driver on the state that the first one left, and wait until the query has read all
-    flights. Raises StorageError.
+    """Start the second driver on the state that the first driver has left, and wait until the query has read
+    all flights. Raises StorageError.
     """
     gone_on = False
     with Driver(asdict(job)) as driver:

@@ -111,9 +111,9 @@ def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, floa
 # --- stream ------------------------------------------------------------
 
 HEARTBEATS, TARGET = "heartbeats", "delays"
-"""The topics that segstore.demo.spark_job has under the same names."""
+"""Names of topics, the same as in segstore.demo.spark_job."""
 PARTITIONS = 2
-_BATCHES, _LEAST_BATCHES = 20, 6  # about the number of micro-batches
+_BATCHES, _LEAST_BATCHES = 20, 6  # the usual number of micro-batches, and the least
 _FEW = 1000  # records in a micro-batch, if there are few flights
 _HOUR_MS = 3_600_000
 _WORST, _LEAST = 3, 10  # the number of hours that are shown, and the least flights that left in each
@@ -183,8 +183,8 @@ def rows(records: int) -> int:
 
 
 def late_hours(flights: Flights) -> int:
-    """Return the watermark's delay in hours. A flight is not counted if it is older than the newest flight
-    that was read by more than the delay. Since a micro-batch has the same number of records of each
+    """Return the watermark's delay in hours. A flight is not counted if it is more than the delay older
+    than the newest flight that was read. Since a micro-batch has the same number of records of each
     partition, the times of the partitions drift apart. The delay is a 25th of the flights' time span, about
     twice that drift.
     """

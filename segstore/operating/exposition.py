@@ -50,7 +50,7 @@ class Encoding(NamedTuple):
         return self.generate(registry).removesuffix(_END)
 
     def joined(self, parts: Iterable[bytes]) -> bytes:
-        """Join texts, and add the end mark of OpenMetrics."""
+        """Return the joined texts, followed by the end mark if this is OpenMetrics."""
         return b"".join([*parts, _END if self.is_open else b""])
 
 

@@ -37,7 +37,7 @@ def counter(name: str, doc: str, value: float) -> Family:
 
 
 def build_info() -> Family:
-    """Return the versions of segstore and Python."""
+    """Return the metric whose labels are the versions of segstore and Python."""
     return _BUILD, ("version", "python"), [MetricSample((VERSION, platform.python_version()), 1.0)]
 
 
@@ -58,7 +58,7 @@ def _groups(store: Store) -> list[GroupDescription]:
     for listing in known.list():
         try:
             found.append(known.describe(listing.group_id))
-        except GroupNotFoundError:  # deleted just now
+        except GroupNotFoundError:  # the group was deleted just now
             continue
     return found
 

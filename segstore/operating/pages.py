@@ -20,7 +20,7 @@ from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
 
 _PATIENCE = 1.0
-"""Seconds that a scrape waits for a new snapshot. After these it is answered with the last snapshot."""
+"""Seconds that a scrape waits for a new snapshot, before its answer has the last snapshot."""
 _FIRST_PATIENCE = 8.0
 """Seconds, from the first scrape on, that scrapes wait for the first snapshot. Prometheus waits 10 seconds
 for an answer.

@@ -1,7 +1,7 @@
 """Prometheus' text format and OpenMetrics, of counters, gauges and histograms.
 
-The bytes are the same as prometheus-client's, with which tests compare them. For the many
-thousand samples of a large store prometheus-client takes ten times as long. Nothing is on disk. Threads: any.
+The bytes are the same as prometheus-client's, with which tests compare them. For the many thousand samples of
+a large store prometheus-client takes ten times as long. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations

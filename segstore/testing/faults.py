@@ -65,10 +65,10 @@ class Faults:
     """The faults of a broker. Methods take an API as its name ("Produce", "PRODUCE"), as its key, or as a
     `segstore.server.apis.Api`.
 
-    The fault applies to `times` requests of the API, beginning with the `nth` from now on; if `times` is
-    None, until it is removed. If several faults apply to a request, the fault that was added first is applied
-    first: it calls the next fault as its handler. Invalid arguments raise InvalidArgumentError or
-    InvalidTypeError.
+    A method adds a fault, which applies to `times` requests of the API, beginning with the `nth` from now on.
+    If `times` is None, the fault applies until it is removed. If several faults apply to a request, the fault
+    that was added first is applied first: it calls the next fault as its handler. Invalid arguments raise
+    InvalidArgumentError or InvalidTypeError.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ _FEW = 3
 
 
 def _nearest(named: int | str) -> list[str]:
-    """Return the nearest error codes, by number or by name."""
+    """Return texts of the error codes whose numbers are nearest, or whose names are most similar."""
     import difflib  # only errors need it
 
     codes = [code for code in Code if code]
