@@ -57,9 +57,7 @@ def text(default: str, doc: str) -> Any:
 
 
 def duration(default: float, doc: str, *, forever: bool = False) -> Any:
-    """Return a field for a time span in ms. With `forever`, inf is allowed, and negative numbers stand for
-    inf.
-    """
+    """Return a field for a time span in ms. If `forever`, inf is allowed, and negative numbers mean inf."""
 
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):

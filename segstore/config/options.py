@@ -105,7 +105,7 @@ def whole(default: int, least: int, most: int, unit: str, doc: str, special: int
 
 
 def real(default: float, least: float, most: float, unit: str, doc: str, *, above: bool = False) -> Any:
-    """Return a field for a finite number from `least` to `most`; with `above`, `least` itself is excluded."""
+    """Return a field for a finite number from `least` to `most`. If `above`, `least` itself is excluded."""
     allowed = f"a number {'above' if above else 'from'} {least:g} {'up ' if above else ''}to {most:g}"
 
     def read(value: object) -> float:

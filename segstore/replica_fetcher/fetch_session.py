@@ -64,7 +64,7 @@ class FetchSession(Generic[K, P]):
         self._known[key] = position
 
     def answered(self, session_id: int) -> None:
-        """Note the session id of an answer without error."""
+        """Note the session id of an answer without an error, and advance the session's epoch."""
         if session_id == NO_SESSION:
             self.begin_anew()
             return

@@ -92,7 +92,7 @@ class FollowedLog:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Set the leader. Ignore `led` if it has a lower leader epoch, because its metadata is outdated."""
+        """Set the leader. Ignore `led` if its leader epoch is lower: it comes from outdated metadata."""
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led
             self.led = led

@@ -89,7 +89,7 @@ class RemoteEndPoint:
 
     def _log_end(self, each: FollowedLog, leader_epoch: int) -> int:
         """Return the end offset of the leader's current epoch, which is its log end offset. Return -1 if the
-        leader's epoch is not `leader_epoch`, or if the leader refuses or can't answer this.
+        leader's epoch is not `leader_epoch`, or if the leader refuses or does not know this request.
         """
         if leader_epoch < 0 or not self._connection.has("OffsetForLeaderEpoch"):
             return -1

@@ -26,8 +26,8 @@ and each text (number) is copied to the first of these fields that the struct ha
 
 
 def error_answer(request: Request, code: int, message_text: str | None = None) -> Struct:
-    """Return the response's body with `code` in each field of an error code, and the text in each field of an
-    error message.
+    """Return the response's body with `code` in each field for an error code, and `message_text` in each
+    field for an error message.
     """
     asked, answer = (message(f"{request.api.message}{kind}") for kind in ("Request", "Response"))
     body: Struct = structs(answer.name)()

@@ -81,8 +81,8 @@ class _Key(NamedTuple):
 
 
 class _Silence:
-    """`left_out` counts the omitted messages of a key. From the time `until`, in seconds of the clock, the
-    next message is logged.
+    """`left_out` counts the omitted messages of a key. A message is logged again from the time `until`
+    on, in seconds of the clock.
     """
 
     __slots__ = ("left_out", "until")

@@ -4,9 +4,9 @@ DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
 Owns nothing on disk. Threads: the loop's thread; a share group reports available records in any thread.
 
 A fetch waits for one of two events: its partitions get new records, which `Purgatory` detects, or acquired
-records become available again, which the share group reports. A worker thread acquires records. An event
-between the acquisition and the parking of the fetch is found by a comparison: the handler compares the
-`AcquirableState` from before the acquisition with the current one.
+records become available again, which the share group reports. An event between the acquisition of records and
+the parking of the fetch is found by a comparison: the handler compares the `AcquirableState` from before the
+acquisition with the current state.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _id_of(info: TopicInfo | None) -> bytes:
 
 
 def delete_share_group_offsets(node: Node, request: Request) -> Any:
-    """Delete a group's states of whole topics, if the group has no members."""
+    """Delete a group's states of all partitions of the named topics, if the group has no members."""
     if not has_share_groups(node):
         return _Deleted(error_code=Code.UNSUPPORTED_VERSION)
     body = request.body

@@ -34,7 +34,7 @@ log = Logger("segstore")
 
 LONGEST_MEMBER_ID = 36
 RENEWS_SINCE = 2
-"""The first version that knows AcknowledgeType.RENEW."""
+"""The first request version with AcknowledgeType.RENEW."""
 ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 _FENCED = (FencedStateEpochError, FencedLeaderEpochError, StoreClosedError)
 

@@ -155,7 +155,8 @@ def _cut(part: Any) -> EOFError:
 
 class SealedOutgoing(Outgoing):
     """Sends by TLS. A piece is encrypted only after the socket has taken the preceding piece, so a slow
-    client costs the memory of one piece. Files are read into memory, because sendfile(2) can't encrypt here.
+    client costs the memory of one piece. Files are read into memory to be encrypted; sendfile(2) would send
+    them unencrypted.
     """
 
     def __init__(self, wire: TlsWire, clear: memoryview | None = None) -> None:

@@ -248,8 +248,8 @@ def _service(
 
 class Server(Closing):
     """The server of a store, and a context manager. It runs until `close` is called or its store is closed,
-    even if no reference to this object is left. With several `listeners`, `host`, `port` and
-    `bootstrap_servers` are the first listener's.
+    even if no reference to this object is left. If there are several `listeners`, the properties
+    `host`, `port` and `bootstrap_servers` are those of the first listener.
     """
 
     def __init__(self, services: Sequence[tuple[Node, Endpoint, Service]], config: ServerConfig) -> None:

@@ -194,7 +194,7 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # after the queued calls that answer parked requests
+            loop.soon(self._go_on)  # runs after the queued answers of parked requests
         else:
             connections.end_unanswered()
             if not len(connections):
