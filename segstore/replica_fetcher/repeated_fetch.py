@@ -84,8 +84,8 @@ class RepeatedFetch:
         return self._request.fill((0, session.epoch, end))[0]
 
     def brought(self, answer: memoryview) -> Brought | None:
-        """Return the fields and records of an answer. Return None if it has anything but records of this
-        partition.
+        """Return the fields and records of an answer. Return None if it has no records of this partition, or
+        has other partitions.
         """
         found = self._answer.match(answer)
         return Brought(*found[1:]) if found is not None and found[-1] else None

@@ -257,7 +257,7 @@ def _code(error: errors.SegstoreError) -> Code:
 
 @cache
 def _unverified(version: int) -> _Verified:
-    """Return a `_Verified` without partitions, with the error code that the version knows."""
+    """Return a `_Verified` without partitions, with an error code that clients of the version know."""
     known = version >= _ABORTABLE_SINCE
     return _Verified(frozenset(), Code.TRANSACTION_ABORTABLE if known else Code.INVALID_TXN_STATE)
 
