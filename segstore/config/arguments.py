@@ -1,5 +1,5 @@
-"""Checks the arguments of public calls: each error names the value and the allowed ones. This module touches
-no files.
+"""Checks the arguments of public calls: each error names the value and the allowed values. This module
+touches no files.
 """
 
 from __future__ import annotations

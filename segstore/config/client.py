@@ -1,5 +1,5 @@
-"""Settings of producers and consumers with kafka-python's names: their value kinds, and the reasons for
-refused ones. Nothing on disk.
+"""Settings of producers and consumers with kafka-python's names: their value kinds, and the reasons why
+some are refused. Nothing on disk.
 
 Threads: any; settings are immutable.
 """
@@ -128,8 +128,8 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Setting that producers and consumers refuse -> the reason. A program whose settings were ignored would not
-behave as they say.
+"""Setting that producers and consumers refuse -> the reason. If these settings were ignored, a program would
+not behave as its settings say.
 """
 IGNORED: dict[str, str] = {
     "bootstrap_timeout_ms": NO_NETWORK,

@@ -123,7 +123,7 @@ class Following(Running, Generic[C]):
     @property
     def problems(self) -> dict[str, str]:
         """Return the reasons why topics are not followed, by topic name: they are missing at the source, may
-        not be read, were created again there, or the source's metadata of them is invalid.
+        not be read, were deleted and created again, or have invalid metadata.
         """
         return dict(self._control.problems)
 

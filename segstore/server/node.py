@@ -26,8 +26,8 @@ class Timer(Protocol):
 
 
 class LoopWatch(Protocol):
-    """A thread that waits, in place of the loop, for the store's publications, which are changes that readers
-    see. `ask` begins one wait.
+    """A thread that waits, in place of the loop, for the store's publications: changes that readers see.
+    `ask` begins one wait.
     """
 
     def ask(self, sleep: Callable[[], object]) -> None:

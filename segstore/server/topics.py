@@ -1,8 +1,8 @@
 """Topics and partitions of a store as clients see them: names, ids, leaders.
 
 A server is one node, even for a replicated store: on the wire a partition has one replica, on this node. The
-replicas of a replicated store are directories, which clients don't see; they see only whether the partition
-has a leader. Threads: any.
+replicas of a replicated store are directories, which clients don't see; clients see only whether the
+partition has a leader. Threads: any.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Leaders:
     def closed(self, topics: Iterable[TopicInfo]) -> list[_Key]:
         """Return the partitions of topics whose logs must be opened to know their current epochs.
 
-        There are none in a replicated store, which knows its epochs without open logs, and in a store that is
-        open for reading, which never knows them.
+        Return none for a replicated store, because it knows the epochs without open logs. Return none for a
+        store that is open for reading, because its epochs stay unknown.
         """
         found = list[_Key]()
         if self._writer is None:

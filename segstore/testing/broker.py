@@ -130,8 +130,8 @@ class Broker(Closing):
     # --- stop and start -----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop like a broker that is shut down: close all connections, refuse new ones, and close the store.
-        The data, the faults and the requests stay. May be repeated.
+        """Stop like a broker that is shut down: close all connections, refuse new connections, and close the
+        store. The data, the faults and the requests stay. May be repeated.
         """
         with self._lock:
             self._stop()

@@ -91,7 +91,7 @@ class ServedSession:
         self.epoch = next_epoch(INITIAL_EPOCH)
 
     def update(self, asked: dict[Key, Wanted], forgotten: Iterable[Key]) -> None:
-        """Add or change partitions, then remove the forgotten ones."""
+        """Add or change the partitions in `asked`, then remove the partitions in `forgotten`."""
         for key, wanted in asked.items():
             known = self.wanted.get(key)
             if known is None:

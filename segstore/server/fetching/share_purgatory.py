@@ -133,9 +133,9 @@ class ShareWaits:
         `parked.complete` is called after a change of the state, or when the wait times out. Raises
         IllegalStateError if no thread can be started.
 
-        `is_sated` says that the fetch has acquired records, and released them because they were fewer than
-        min_bytes. In this case the group's reports don't end the wait, since each release is reported: two
-        such fetches would wake each other for ever.
+        `is_sated` says that the fetch has acquired records, and released them because they had fewer bytes
+        than min_bytes. In this case the group's reports don't end the wait, since each release is reported:
+        two such fetches would wake each other for ever.
         """
         held, complete = self._groups[group], parked.complete
 

@@ -63,7 +63,7 @@ class AlterConfigOp(IntEnum):
 
 
 def describe_configs(node: Node, request: Request) -> Any:
-    """Answer the settings of each resource: all of them, or the ones in `configuration_keys`."""
+    """Answer all settings of each resource, or only the settings in `configuration_keys`."""
     body = request.body
     return _Described(results=[_described(node, each, body) for each in body.resources])
 

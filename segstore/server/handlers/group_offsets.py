@@ -93,7 +93,7 @@ def commit_valid(
     commit: Callable[[Any], None],
     code_for: Callable[[BaseException], Code] = coordinator_code,
 ) -> Codes:
-    """Call `commit` with the valid ones of `offsets`; return an error code for each of `offsets`.
+    """Call `commit` with the offsets that are valid; return an error code for each of `offsets`.
 
     `GroupOffsets.refused` returns the errors of invalid offsets. If `commit` raises an error, each valid
     offset gets INVALID_COMMIT_OFFSET_SIZE for a RecordTooLargeError, else `code_for(error)`.

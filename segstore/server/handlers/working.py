@@ -1,4 +1,5 @@
-"""Answers that a worker thread makes, because they wait for disks: creating topics, opening logs, commits.
+"""Answers that a worker thread makes, because making them waits for disks: of requests that create topics,
+open logs or commit offsets.
 
 If a call that was passed to these functions raises, the request is answered with an error, or its connection
 is closed. Threads: a worker calls `run`; every other function and callback runs in the loop's thread.

@@ -68,8 +68,8 @@ class FetchTarget(NamedTuple):
 
 class Named(NamedTuple):
     """The partition that a request names. `wanted` is the session's entry of the
-    partition. `asked` has the offset, size and epochs of the request. Only if `LearnedFetch` answers the
-    request, they are copied from `asked` to `wanted`.
+    partition. `asked` has the offset, size and epochs of the request. These values are copied to `wanted`
+    only if `LearnedFetch` answers the request.
     """
 
     key: Key

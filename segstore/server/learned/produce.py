@@ -1,5 +1,5 @@
-"""`LearnedProduce`: repeated Produce requests with one batch for one partition. They differ in correlation id
-and batch.
+"""`LearnedProduce`: repeated Produce requests with one batch for one partition. The requests differ in
+correlation id and batch.
 
 On disk: writes the log's files. Threads: the loop's thread.
 """

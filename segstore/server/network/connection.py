@@ -487,8 +487,8 @@ class ServerConnection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # The handshake and the learned request refer to this connection. If it kept them, it would stay in
-        # memory until the next garbage collection.
+        # The handshake and the learned request refer to this connection. Such a cycle would stay in memory
+        # until the next garbage collection.
         self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()

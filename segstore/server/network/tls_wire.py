@@ -105,8 +105,8 @@ class TlsWire:
     # --- the end --------------------------------------------------------------------------
 
     def has_left(self) -> bool:
-        """Return whether the unread bytes of a client that has closed the connection are no request: they are
-        at most a close_notify alert. Raises OSError.
+        """Return whether a client that has closed the connection has left no request unread: at most a
+        close_notify alert is unread. Raises OSError.
         """
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending
 

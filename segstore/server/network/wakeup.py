@@ -1,5 +1,5 @@
-"""`Wakeup`: an eventfd by which other threads end the loop's sleep. They write to it only while the loop
-sleeps.
+"""`Wakeup`: an eventfd by which other threads end the loop's sleep. The eventfd is written only while the
+loop sleeps.
 
 Threads: any; the loop calls `reset` and `close`.
 """

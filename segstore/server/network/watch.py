@@ -1,5 +1,5 @@
-"""`Watch`: a thread that waits, in place of the loop, for publications (`Store.wait`), which are changes that
-readers of the store see. `ask` begins one wait.
+"""`Watch`: a thread that waits, in place of the loop, for publications (`Store.wait`): changes that readers
+of the store see. `ask` begins one wait.
 
 Threads: `ask` and `end` are the loop's.
 """
