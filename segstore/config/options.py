@@ -79,8 +79,8 @@ def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
 
 
 def location(doc: str) -> Any:
-    """Return a field for the path of a file. It is made absolute at once, since the current directory may
-    change before the file is read. None, the default, stands for no file.
+    """Return a field for the path of a file. The path is made absolute at once, since the current directory
+    may change before the file is read. None, the default, stands for no file.
     """
 
     def read(value: object) -> str:

@@ -88,8 +88,8 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings(Settings):
-    """Settings with Kafka's dotted names, hashable; attributes have underscores. A setting that `parse`
-    received counts as explicit, even if its value is the default.
+    """Hashable settings with Kafka's dotted names; their attributes have underscores for dots. A setting that
+    `parse` received counts as explicit, even if its value is the default.
     """
 
     explicit: frozenset[str] = field(default=frozenset(), repr=False)

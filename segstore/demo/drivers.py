@@ -2,9 +2,9 @@
 the same session, so that all of them can be killed together. The streaming query runs under two drivers: the
 first is killed midway, the second completes the query.
 
-On disk: `errors.txt` in its work directory has the messages of Spark and Java; `demo.spark_job` names the
-files of the drivers. Threads: each driver has a thread that reads its output; one other thread uses the
-`Driver`.
+On disk: `errors.txt` in the driver's work directory has the messages of Spark and Java; `demo.spark_job`
+names the files of the drivers. Threads: each driver has a thread that reads its output; one other thread uses
+the `Driver`.
 """
 
 from __future__ import annotations

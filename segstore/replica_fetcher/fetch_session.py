@@ -28,8 +28,8 @@ SESSION_ERRORS = frozenset(
 
 
 class SessionRequest(NamedTuple, Generic[K, P]):
-    """The session fields of a request: the partitions to fetch with their positions, in order; the partitions
-    to remove from the session; the session's id and epoch.
+    """The session fields of a request. `positions` has the partitions to fetch, in order, with their
+    positions. `forgotten` has the partitions to remove from the session.
     """
 
     positions: Mapping[K, P]

@@ -67,8 +67,8 @@ class Arriving:
         return self._worker
 
     def _pieces(self, coming: Coming, begun: MatchedStart) -> Iterator[memoryview]:
-        """Yield the pieces. Two buffers are used in turn, so a piece stays valid while the next piece is
-        received.
+        """Yield the records in pieces. Two buffers are used in turn, so a piece stays valid while the next
+        piece is received.
         """
         self._begin(coming.here[begun.at : begun.stop], begun.stop - begun.at)
         wanted = _PIECE

@@ -14,8 +14,9 @@ from segstore.storage.store.store import Store
 
 
 def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None:
-    """If the store was promoted, and its old primary was not notified yet, begin to notify it; `settings` are
-    client settings for that connection. Raises ConfigError, CorruptCheckpointError, StorageError.
+    """If the store was promoted, and its old primary was not notified yet, begin to notify the old primary.
+    `settings` are client settings for that connection. Raises ConfigError, CorruptCheckpointError,
+    StorageError.
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):

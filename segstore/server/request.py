@@ -110,7 +110,7 @@ class Request:
     does nothing if the connection is closed.
 
     `frame` is the encoded request without its size, from which a handler may make the `learned` of the
-    channel; it is None if the handler must not. `body_at` is the position of the body in `frame`.
+    channel. If the handler must not do so, `frame` is None. `body_at` is the position of the body in `frame`.
     """
 
     api: Api

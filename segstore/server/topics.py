@@ -27,7 +27,9 @@ _Key = tuple[str, int]
 
 
 class PartitionLeader(NamedTuple):
-    """The leader of a partition: its node id, -1 for no leader; its leader epoch, -1 if unknown."""
+    """The leader of a partition. `leader_id` is -1 if there is no leader; `error` is the reason.
+    `leader_epoch` is -1 if unknown.
+    """
 
     leader_id: int
     leader_epoch: int

@@ -107,8 +107,8 @@ def parts(
 def part(
     request: Request, request_field: str, answer_field: str, denied: Callable[[Any], bool], code: Code
 ) -> Mend | None:
-    """Remove denied items from a request; return a `Mend` that adds them with an error to the answer, or None
-    if no item is denied.
+    """Remove denied items from a request. Return a `Mend` that adds these items with an error to the answer,
+    or None if no item is denied.
     """
     wanted = getattr(request.body, request_field) or []
     out = [each for each in wanted if denied(each)]

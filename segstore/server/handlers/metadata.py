@@ -32,7 +32,7 @@ _IDS_SINCE = 12
 _AT_ONCE = 500
 """Most partitions that the loop's thread encodes for one answer; a worker encodes larger answers."""
 _KNOWN_AT_ONCE = 5_000
-"""The same limit for partitions that have open logs and cached rows: they take a tenth of the time."""
+"""Like `_AT_ONCE`, for partitions with open logs and cached rows, which take a tenth of the time."""
 
 
 class _AskedTopic(NamedTuple):

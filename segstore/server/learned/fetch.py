@@ -182,8 +182,8 @@ class LearnedFetch(LearnedRequest):
         """Return (named partition, (correlation id, session epoch, fetch offset)). Return None if the request
         differs from each learned request in another byte, or if it does not continue the session.
 
-        The named partition is None if the request names no partition. A request without a session has no
-        session epoch, and a request without a partition has no fetch offset; the inner tuple is shorter then.
+        The named partition is None if the request names no partition. The inner tuple lacks the session epoch
+        if the request has no session, and the fetch offset if it names no partition.
         """
         shape, session = self._shapes.get(len(frame)), self.session
         if shape is None:

@@ -132,7 +132,7 @@ def _size(slices: Slices) -> int:
 
 
 def _whole(out: bytearray, slices: Slices, size: int) -> bytearray:
-    """Return an answer as bytes, after reading its stretches of `size` bytes; release the stretches."""
+    """Read the stretches of an answer, `size` bytes in all, and release them. Return the whole answer."""
     whole, begin, more = bytearray(len(out) + size), 0, 0
     try:
         with ffi.from_buffer("uint8_t[]", whole, require_writable=True) as into:

@@ -66,6 +66,6 @@ class Watch:
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:
             if self.asleep:
-                self._wake()  # repeated, because the thread may be just about to sleep
+                self._wake()  # called repeatedly, because the thread may be about to sleep
             thread.join(_TRY)
             tries += 1
