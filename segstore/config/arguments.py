@@ -56,9 +56,10 @@ def moment(name: str, value: Any) -> int:
     """Return a time in ms since the epoch, from an int or a datetime (UTC if it has no zone). Fractions of a
     ms are rounded up, so that a record is at or after the result exactly if it is at or after the datetime.
     """
-    from datetime import datetime, timedelta, timezone  # not needed at the start
+    from datetime import datetime, timedelta, timezone  # imported late: most calls get an int
 
-    if isinstance(value, datetime) and value == value:  # false for pandas.NaT, a datetime that is no time
+    if isinstance(value, datetime) and value == value:
+        # `value == value` is false for pandas.NaT, a datetime that is no time.
         zoned = value.replace(tzinfo=timezone.utc) if value.utcoffset() is None else value
         return -((datetime(1970, 1, 1, tzinfo=timezone.utc) - zoned) // timedelta(milliseconds=1))
     try:

@@ -50,7 +50,7 @@ def text(default: str, doc: str) -> Any:
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.encode()) <= LONGEST_TEXT:
-            raise ValueError  # as `encode` does for lone surrogates, by a UnicodeEncodeError
+            raise ValueError  # `encode` raises one too, for lone surrogates
         return value
 
     return made(default, f"a str of 1 to {LONGEST_TEXT:,} bytes of UTF-8", doc, read)

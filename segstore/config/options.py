@@ -214,9 +214,9 @@ def _number(value: object) -> float:
 #
 # Threads: any; functions without state.
 
-_SHOWN = 80  # the most characters of a wrong value in a message
+_SHOWN = 80  # most characters of a wrong value that a message shows
 _CLOSE = 0.75
-_LISTED = 50  # the most names in a message
+_LISTED = 50  # most names that a message lists
 
 
 def judge(name: str, option: Option, value: object) -> Any:
@@ -239,7 +239,7 @@ def _counted(option: Option, value: object) -> str:
     """
     if not isinstance(value, str):
         return ""
-    from segstore.units import UNITS, plain_number  # imported late, because only errors need the names
+    from segstore.units import UNITS, plain_number  # imported late, because only errors need UNITS
 
     number = plain_number(value, UNITS.get(option.unit, {}))
     return "" if number is None else f"; {value.strip()} is {number}"
@@ -276,7 +276,7 @@ def shown(value: object) -> str:
     """Return a value's repr for a message, shortened if it is long."""
     try:
         text = repr(value)
-    except ValueError:  # an int with more digits than Python prints
+    except ValueError:  # `value` is an int with more digits than Python prints
         text = f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "?"
-    text = text.replace("\n", "")  # an array's repr has newlines
+    text = text.replace("\n", "")  # the repr of an array has newlines
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -39,7 +39,7 @@ class Settings:
         changed = []
         for name, (attribute, option) in _table(type(self)).items():
             value = getattr(self, attribute)
-            if value is option.default:  # needs no check: a unit test checks the defaults
+            if value is option.default:  # the default needs no check here: a unit test checks defaults
                 continue
             object.__setattr__(self, attribute, judge(name, option, value))
             changed.append(name)
@@ -115,7 +115,7 @@ class KafkaSettings(Settings):
         `mapping` is no mapping.
         """
         values = cls._values(mapping)
-        if not values:  # one object for all topics without settings
+        if not values:  # all topics without settings share one object
             defaults: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
             return defaults
         return cls(explicit=frozenset(mapping), **values)

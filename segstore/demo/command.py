@@ -22,7 +22,7 @@ _WATCHED, _UNWATCHED = (15.0, 2.0), (5.0, 6.0)
 """The seconds of the live part, and the days that pass in each second. The first pair is for a terminal; the
 second, for a pipe or a file, sends the same flights in a third of the time.
 """
-_DWELL = 1.5  # the least seconds of a step of the replicated part
+_DWELL = 1.5  # least seconds of a step of the replicated part
 _POSTCARDS = 50_000  # most records that are sent over the network
 _ENTRIES = 2_000  # records that the primary has when it is killed
 

@@ -97,7 +97,7 @@ PARTITIONS = 6
 READERS = ("reader-1", "reader-2", "reader-3")
 SILENT = 1
 """The index of the reader that falls silent."""
-_SILENT_AT = 0.4  # as a fraction of the live part's time
+_SILENT_AT = 0.4  # when a reader falls silent, as a fraction of the live part's time
 _GRACE = 30.0  # seconds without progress after which the live part gives up
 _LOOK = 0.01  # seconds
 _BUSY = 0.66  # the part of the time that two readers work, if flights left at an even rate
@@ -182,7 +182,7 @@ class ReplayThreads:
     ) -> None:
         self._stop.set()
         for thread in self._threads():
-            if thread.is_alive():  # not started if Ctrl-C has come before
+            if thread.is_alive():  # false if Ctrl-C has come before the thread's start
                 thread.join()
         if kind is None:
             self._raise_errors()

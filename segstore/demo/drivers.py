@@ -112,7 +112,7 @@ class Driver:
             time.sleep(_POLL)
         self._process.wait()
         self._reader.join()
-        self._killed = True  # never again: new processes may get these ids
+        self._killed = True  # from now on new processes may get these ids, so nothing is killed again
         return len(killed)
 
     def __enter__(self) -> Driver:

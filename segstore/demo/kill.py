@@ -42,7 +42,7 @@ def killed_midway(screen: Screen, child: subprocess.Popen[str], records: int) ->
         ends = [0] * PARTITIONS
         with suppress(BrokenPipeError):  # the child has exited, which `wait` below reports
             os.write(child.stdin.fileno(), b"go\n")
-        for line in child.stdout:  # after the kill too, to the end of the output
+        for line in child.stdout:  # reads after the kill too, to the end of the output
             partition, end = map(int, line.split())
             ends[partition] = end
             if sum(ends) >= records // 2 and child.poll() is None:

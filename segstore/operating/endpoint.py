@@ -92,7 +92,7 @@ class HttpEndpoint:
         if self._is_over or not self._here[0]:
             return
         self._is_over = True
-        with suppress(RuntimeError):  # the loop is already closed
+        with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(_ENDING)
 

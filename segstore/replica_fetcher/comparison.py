@@ -76,14 +76,14 @@ class LogComparison:
             try:
                 data = bytes(self.followed.replica.read(at, self._end, _WINDOW))
             except (CorruptRecordError, OffsetOutOfRangeError):
-                return None  # damaged (`segstore check` reports it), or just truncated
+                return None  # the log is damaged, which `segstore check` reports, or was just truncated
             batches, _ = scan(data, check_crcs=False)
             if len(batches):
                 end = min(int(batches["last_offset"][-1]) + 1, self._end)
                 return ComparedWindow(at, end, data, batches)
             if self._on >= 0 or at == self._floor:
                 return None
-            self._back *= _STEP  # this log has no batch from `at` on
+            self._back *= _STEP  # this log has no batch from offset `at` on
 
     @property
     def at(self) -> int:

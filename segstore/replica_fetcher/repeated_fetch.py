@@ -19,7 +19,7 @@ from segstore.protocol.template import SIZE, MatchedStart, MessageField, Message
 from segstore.replica_fetcher.fetch_session import FetchSession
 from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key
 
-# This constructor has no Python code, because each repeated fetch makes a position.
+# Each repeated fetch makes a position; this constructor runs no Python code.
 _position: Callable[[tuple[Any, ...]], FetchPosition] = partial(tuple.__new__, FetchPosition)
 
 

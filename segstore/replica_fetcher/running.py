@@ -62,7 +62,7 @@ class Running(Closing, ABC):
         or standby was closed. Raises the error that has stopped it.
         """
         while True:
-            change = self._change()  # got before `holds()`, so that no later change is missed
+            change = self._change()  # the latch is got before `holds()`, so that no later change is missed
             if holds():
                 return True
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())

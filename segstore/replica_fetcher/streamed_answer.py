@@ -27,7 +27,7 @@ class Arriving:
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
         self._room = self._other = memoryview(b"")
-        self._have = self._left = 0  # bytes received in `_room`, and bytes not received yet
+        self._have = self._left = 0  # numbers of bytes received in `_room`, and not received yet
         self._worker: Worker | None = None
 
     def __enter__(self) -> Arriving:
@@ -61,7 +61,7 @@ class Arriving:
 
     def _beside(self) -> Worker:
         if self._worker is None:
-            # Set before `start`, so that `__exit__` can stop it.
+            # The worker is set before its start, so that `__exit__` can stop it.
             self._worker = Worker("segstore-follow-append")
             self._worker.start()
         return self._worker

@@ -75,7 +75,7 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif asked.is_struct:  # an array that only requests have (AlterReplicaLogDirs: directories)
+            elif asked.is_struct:  # the array is only in requests, as directories of AlterReplicaLogDirs
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 

@@ -20,7 +20,7 @@ def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
-        return  # return before the imports below, which take time
+        return  # returns before the imports below, because they take time
     from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 

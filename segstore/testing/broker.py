@@ -204,7 +204,7 @@ class Broker(Closing):
 def _check_clock(clock: Any) -> None:
     if clock is None:
         return
-    from .clock import Clock  # imported late, because it imports the coordinators
+    from .clock import Clock  # `clock` is imported late, because it imports the coordinators
 
     if not isinstance(clock, Clock):
         raise InvalidTypeError(f"clock must be a segstore.testing.Clock, not {type(clock).__name__}")

@@ -79,7 +79,7 @@ class Faults:
         """Answer an error code (name or number) for every part of the request, without executing it. If a
         produce request expects no answer (acks=0), close its connection.
         """
-        known = _api(api)  # checked first, in the order of the arguments
+        known = _api(api)  # `api` is checked first, because it is the first argument
         return self._add(known, partial(_fail, _code(code)), nth, times)
 
     def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:

@@ -49,7 +49,8 @@ class RequestLog:
 
     def all(self) -> list[LoggedRequest]:
         """Return all logged requests, the oldest first."""
-        return list(self._kept.copy())  # a copy is atomic, an iteration is not
+        # Another thread may add requests: a copy is atomic, an iteration is not.
+        return list(self._kept.copy())
 
     def clear(self) -> None:
         """Remove all requests."""

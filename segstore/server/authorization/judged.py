@@ -23,7 +23,7 @@ def judged(handlers: Mapping[Api, Handler]) -> dict[Api, Handler]:
 def _handle(handler: Handler, node: Node, request: Request) -> Any:
     if node.authorizer is None:
         return handler(node, request)
-    from .judges import JUDGES  # imported late, because it imports the code of groups
+    from .judges import JUDGES  # `judges` is imported late, because it imports the code of groups
 
     judge = JUDGES.get(request.api)
     if judge is None:

@@ -41,7 +41,8 @@ def _metadata(caller: Caller, request: Request) -> Verdict:
     if not everything:
         refused += _uncreatable(caller, request, denied)
         _remove(request, denied)
-        if version == 0 and not request.body.topics:  # the handler would answer all topics for an empty list
+        if version == 0 and not request.body.topics:
+            # For an empty list the handler would answer all topics, so it is not called.
             request.body.topics = None
             return _nothing(caller, refused)
 
@@ -121,7 +122,9 @@ def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
     """Hide topics that the caller may not describe. If the request names such a topic, answer an error."""
     # The handler must not be called with an empty list of topics, because it would answer all topics.
     body = request.body
-    if not body.topics:  # all topics; a topic that is removed only from the answer would shorten a page
+    if not body.topics:
+        # The request is for all topics. A topic that is removed only from the answer would leave a page too
+        # short.
         known = sorted(shown(caller.node.store))
         kind = structs("DescribeTopicPartitionsRequest").TopicRequest
         request.body = copy.copy(body)

@@ -149,7 +149,7 @@ class Purgatory:
         self._parked: dict[Parked, None] = {}
         self._standing: dict[DelayedStandbyFetch, None] = {}
         self._swept_at = _SWEPT_AT_LEAST
-        self._seen = -1  # the number of the store's publications before the last look or read
+        self._seen = -1  # number of the store's publications before the last look or read
         self._watch = node.loop.watch(self._wake, self.look)
         node.loop.every_turn(self._end_turn)
         self._primary, self._thread = primary_of(node), -1
@@ -190,7 +190,8 @@ class Purgatory:
         """Wait for publications after `seen`. Called before the fetch is parked, because a fetch must not
         stay parked if this raises.
         """
-        if not (self._parked or self._standing):  # the other fetches may wait for an older number
+        if not (self._parked or self._standing):
+            # Otherwise `_seen` stays: parked fetches may wait for a lower number.
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
@@ -235,7 +236,7 @@ class Purgatory:
             self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
-        with suppress(SegstoreError):  # `wake` of a closed store raises; no thread sleeps in it
+        with suppress(SegstoreError):  # `wake` of a closed store raises; no thread sleeps in a closed store
             self._store.wake()
 
     def _end_turn(self) -> None:

@@ -250,7 +250,7 @@ class FetchSessions:
     def advance(self, session: ServedSession) -> int:
         """Advance an open session to its next epoch, and return the epoch."""
         del self._sessions[session.id]
-        self._sessions[session.id] = session  # moved to the end, as sessions are ordered by last use
+        self._sessions[session.id] = session  # the session moves to the end: sessions are ordered by last use
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
         return session.epoch

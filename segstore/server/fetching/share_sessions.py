@@ -36,7 +36,8 @@ class WireSessions:
     @property
     def partitions(self) -> int:
         """The number of partitions of all sessions (Kafka: SharePartitionsCount). Any thread may read it."""
-        groups = list(self._by_group.values())  # copied, because the loop's thread may change the originals
+        # The sets are copied, because the loop's thread may change them.
+        groups = list(self._by_group.values())
         return sum(len(session) for of_group in groups for session in list(of_group))
 
     def is_current(self, session: WireSession) -> bool:

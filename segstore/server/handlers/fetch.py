@@ -92,7 +92,7 @@ class Fetches:
         request, context, terms = fetch.request, fetch.context, fetch.terms
         learned = request.channel.learned
         if isinstance(learned, LearnedFetch) and learned.is_like:
-            return  # the request is one that `learned` can answer; keep it
+            return  # `learned` can answer requests like this one, so keep `learned`
         if self._node.store.mode != "rw" or self._node.authorizer is not None:
             return
         serve = partial(self._serve_again, fetch)
@@ -153,7 +153,7 @@ class Fetches:
 
         def run() -> None:
             for each in unsearched:
-                with suppress(SegstoreError):  # `_serve` gets the same error, and answers it
+                with suppress(SegstoreError):  # `_serve` meets the same error, and answers it
                     outcomes(each)
 
         def done(_: object) -> None:

@@ -65,7 +65,7 @@ def _when_done(
 
 # --- JoinGroup -----------------------------------------------------------------------------------
 
-_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # the first versions with KIP-394, KIP-559, KIP-814
+_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # the first versions of JoinGroup with KIP-394, KIP-559, KIP-814
 
 
 def join_group(node: Node, request: Request) -> Later:

@@ -84,7 +84,7 @@ def _answer_known(
 def _to_encode(rows: PartitionRows, version: int, topics: list[TopicInfo]) -> int:
     """Return the number of partitions that count towards `_AT_ONCE`."""
     count = sum([info.partitions for info in topics])
-    # Cached rows can change the decision only between the two limits.
+    # Only between `_AT_ONCE` and `_KNOWN_AT_ONCE` it matters which rows are cached.
     if not _AT_ONCE < count <= _KNOWN_AT_ONCE:
         return count
     return sum(info.partitions for info in topics if not rows.knows(info.name, version, info.partition_ids))

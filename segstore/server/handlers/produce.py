@@ -327,7 +327,7 @@ def _transaction_code(error: errors.SegstoreError, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, errors.ConcurrentTransactionsError) and version >= _ADDS_SINCE:
         return Code.CONCURRENT_TRANSACTIONS
-    return Code.NOT_ENOUGH_REPLICAS  # a code on which clients of all versions retry
+    return Code.NOT_ENOUGH_REPLICAS  # clients of all versions retry on this code
 
 
 HANDLERS = {Api.PRODUCE: produce}

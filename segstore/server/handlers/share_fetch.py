@@ -99,7 +99,7 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            return self._go_on({}, may_wait, is_again=True)  # a worker runs this round, with more reads
+            return self._go_on({}, may_wait, is_again=True)  # a worker runs the next round, with more reads
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)
@@ -176,7 +176,8 @@ class _ShareFetch:
         places = list(map(text_of, wanted))
         try:
             return _Work(outcomes, fetches.coordinator.acquire(session.group, session.member, places, terms))
-        except SegstoreError as error:  # becomes an error of each partition, so that `outcomes` are answered
+        except SegstoreError as error:
+            # The error becomes the error of each partition, so that `outcomes` are answered.
             return _Work(outcomes, [AcquiredPartition(*each, error) for each in places])
 
     # --- after a round -------------------------------------------------------------------------
@@ -195,7 +196,8 @@ class _ShareFetch:
             key = by_text[each.topic_id, each.partition]
             if each.error is None:
                 got[key] = each
-            elif not isinstance(each.error, OffsetNotAvailableError):  # else the state is being loaded
+            elif not isinstance(each.error, OffsetNotAvailableError):
+                # After an OffsetNotAvailableError the fetch may wait: the state is being loaded.
                 self._refused[key] = outcome_of(each.error)
         if not may_wait or self._is_done(got):
             return self._answer(got)
@@ -310,7 +312,7 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
         )
     except SegstoreError as error:
         answer = _Response(error_code=code_of(error), error_message=str(error))
-        # Answered later, because clients would retry at once.
+        # The error is answered later, because clients would retry at once.
         if isinstance(error, ShareSessionLimitReachedError) and body.max_wait_ms > 0:
             fetches.node.loop.later(body.max_wait_ms / 1000, lambda: request.answer(answer))
             return LATER

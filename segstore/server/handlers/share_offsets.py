@@ -130,7 +130,8 @@ def _altered(store: Store, body: Any) -> Any:
         for topic in body.topics
         for each in topic.partitions
     }
-    shared(store, ShareCoordinator)  # so that it exists, and drops share partitions that change
+    # The coordinator must exist, so that it drops the share partitions that change.
+    shared(store, ShareCoordinator)
     errors = shared(store, GroupCoordinator).alter_share_offsets(body.group_id, wanted)
     by_name = {tuple(tp): error for tp, error in errors.items()}
     topics = shown(store)
@@ -189,7 +190,8 @@ def delete_share_group_offsets(node: Node, request: Request) -> Any:
 
 def _deleted(store: Store, body: Any) -> Any:
     names = list(dict.fromkeys(each.topic_name for each in body.topics))
-    shared(store, ShareCoordinator)  # so that it exists, and drops share partitions that change
+    # The coordinator must exist, so that it drops the share partitions that change.
+    shared(store, ShareCoordinator)
     errors = shared(store, GroupCoordinator).delete_share_offsets(body.group_id, names)
     topics = shown(store)
     return _Deleted(responses=[_deleted_row(name, topics.get(name), errors[name]) for name in names])

@@ -187,7 +187,7 @@ def outcome_of(error: SegstoreError | None) -> PartOutcome:
     """Return the outcome for an error of a share partition; None means success."""
     if error is None:
         return GOOD
-    if isinstance(error, _FENCED):  # clients look up the leader again, and retry
+    if isinstance(error, _FENCED):  # on the next line's code clients look up the leader again, and retry
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     code = code_of(error)
     # IllegalStateError is not logged, because it only means that the share partition is not initialised.

@@ -134,7 +134,7 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        if len(self._forms) > 2 * FEW:  # forms are not removed one by one, so remove all
+        if len(self._forms) > 2 * FEW:  # forms are never removed one by one, so all are removed
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
         return True
@@ -163,7 +163,7 @@ class LearnedFetch(LearnedRequest):
         """Return the template of answers with one partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            if len(self._answers) >= 2 * len(self.logs):  # some are of forgotten partitions
+            if len(self._answers) >= 2 * len(self.logs):  # some templates are of forgotten partitions
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed
             answer = self._answers[wanted] = partition_answer(
@@ -236,7 +236,8 @@ class LearnedFetch(LearnedRequest):
             return None
         for wanted in self.wanted.values():
             held = self.logs.get(wanted)
-            self.is_like = held is not None and not held.is_gone  # False makes the handler learn again
+            # If this is False, the handler learns again.
+            self.is_like = held is not None and not held.is_gone
             if held is None or not self.is_like:
                 return None
             asked = named.asked if named is not None and named.wanted is wanted else wanted

@@ -121,7 +121,7 @@ class StandingFetch:
         is that of `LearnedRequest.receive`.
         """
         session, asked = self._session, self._asked
-        if self._epoch != session.epoch:  # a later request was answered elsewhere
+        if self._epoch != session.epoch:  # `LearnedFetch` or the handler has answered a later request
             return None
         asked.begin(memory)
         c = asked.c
@@ -256,7 +256,8 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
     assert primary is not None
     for wanted in learned.wanted.values():
         held = learned.logs.get(wanted)
-        learned.is_like = held is not None and not held.is_gone  # False makes the handler learn again
+        # If this is False, the handler learns again.
+        learned.is_like = held is not None and not held.is_gone
         asked = named.asked if named is not None and named.wanted is wanted else wanted
         if held is None or not learned.is_like or not _agrees(held, asked):
             return False

@@ -111,7 +111,8 @@ class ServerConnection:
         """Begin to read after the TLS handshake, or close the connection if the handshake has failed."""
         assert self._wire is not None
         if error is not None:
-            if isinstance(error, ConnectionError):  # closed by the peer, for example a load balancer's probe
+            if isinstance(error, ConnectionError):
+                # The peer has closed the connection: for example a load balancer's probe.
                 log.debug("the connection of %s was closed in its TLS handshake: %s", self.peer, error)
             else:
                 self._shared.metrics.failed += 1
@@ -158,7 +159,7 @@ class ServerConnection:
             return
         if events & GONE and not (
             self.state is ConnectionState.READING and events & IN
-        ):  # else bytes are read first; the end of the stream then closes the connection
+        ):  # Otherwise received bytes are read first, and the end of the stream closes the connection.
             self.close()
             return
         if events & OUT:
@@ -309,7 +310,7 @@ class ServerConnection:
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
         if later is not None and is_shared and later.api is Api.PRODUCE:
             self._frames.keep()
-            shared.scratch.leave()  # the request keeps views of its record batches
+            shared.scratch.leave()  # the request keeps views of its batches in the shared buffer
 
     def _wait_for_more(self) -> None:
         """Take memory for an incomplete request, and wait for its further bytes, or for the memory."""
@@ -370,7 +371,7 @@ class ServerConnection:
             self._count(0)
             self._lose(error)
             return
-        if self._row is not None:  # `_count` inlined, to save a call
+        if self._row is not None:  # `_count` is inlined, to save a call
             _count(self._row.counts_at, self._received, size, self.active_at)
             self._row = None
         self._sent(count)

@@ -95,7 +95,7 @@ class Frames:
         """Copy the bytes of further requests out of the shared buffer."""
         if self._shared:
             self._shared = False
-            if self._rest:  # a writable copy, because an append writes offsets into batches
+            if self._rest:  # the copy is writable, because an append writes offsets into batches
                 self._rest = memoryview(bytearray(self._rest))
 
     def begin(self) -> None:

@@ -137,10 +137,10 @@ class Loop:
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
-        self._is_asleep = False  # set after `now`: in the other order `age` could include the sleep
+        self._is_asleep = False  # set after `now`, so that `age` never includes the sleep
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
-                try:  # `_call` inlined, to save a call for each request
+                try:  # `_call` is inlined, to save a call for each request
                     found[1](happened)
                 except Exception:
                     log.exception(_FAILED)

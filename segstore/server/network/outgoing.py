@@ -43,7 +43,7 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._parts: deque[Any] = deque()
-        self._at = 0  # bytes of the first part that were sent
+        self._at = 0  # number of sent bytes of the first part
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -57,7 +57,7 @@ class Outgoing:
         if slices:
             self.put(out, slices)
             return self.send(sock)
-        try:  # this sends most answers whole
+        try:  # most answers are sent whole by this call
             count = sock.send(out)
         except BlockingIOError:
             count = 0

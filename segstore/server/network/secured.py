@@ -59,7 +59,7 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # since `_tls` has read the file, it was replaced or damaged
+    except (OSError, ValueError, IndexError):  # the file was replaced or damaged after `_tls` had read it
         return None
 
 

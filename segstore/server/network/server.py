@@ -141,7 +141,8 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     announced = None if advertised is None else endpoint("advertised", advertised)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
+        # The endpoint is imported here, because it imports asyncio.
+        from segstore.operating.endpoint import check_http
 
         check_http(http)
     cluster_id = cluster_id_of(store)
@@ -158,7 +159,7 @@ def _started(
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # stop the listeners that were started before the error
+        for _, _, service in services:  # stop the listeners that have started before the error
             service.end(0.0)
         raise
     return server
@@ -168,7 +169,7 @@ def _go_on_with_groups(store: Store) -> None:
     """Make the group coordinator if the store has groups, so that they are loaded before the first requests
     of their members.
     """
-    # Imported here, because a store without groups does not need this code.
+    # The coordinator is imported here, because a store without groups does not need its code.
     from segstore.coordinator.group.coordinator import GroupCoordinator
 
     shared(store, GroupCoordinator)
@@ -340,7 +341,8 @@ class Server(Closing):
         server starts; an API has samples from its first request on. Any thread may call this method, also
         after `close`; it does not block.
         """
-        from segstore.server.families import families  # imported here, because most processes don't need it
+        # `families` is imported here, because most processes don't need it.
+        from segstore.server.families import families
 
         return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
 

@@ -59,7 +59,8 @@ class Service:
         self._certificate = self._watch() if shared.tls is not None else None
 
     def _watch(self) -> CertificateWatch:
-        from .certificate_watch import CertificateWatch  # imported here, because only TLS needs it
+        # The watch is imported here, because only TLS needs it.
+        from .certificate_watch import CertificateWatch
 
         shared = self._shared
         return CertificateWatch(shared.loop, shared.metrics.listener, lambda: shared.certificate_end)
@@ -149,7 +150,7 @@ class Service:
 
     def begin_to_end(self, seconds: float) -> None:
         """Begin to stop within `seconds`, without waiting."""
-        if self._here[0]:  # not in the child of a fork, which has no such thread
+        if self._here[0]:  # false in the child of a fork, which has no such thread
             self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
 
     def end(self, seconds: float) -> bool:
@@ -159,7 +160,7 @@ class Service:
         handler calls this method, because such a call does not wait. An interrupt of the wait closes all
         connections at once.
         """
-        if not self._here[0]:  # in the child of a fork, which has no such thread
+        if not self._here[0]:  # true in the child of a fork, which has no such thread
             return True
         loop = self._shared.loop
         loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
@@ -194,7 +195,7 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # runs after the queued answers of parked requests
+            loop.soon(self._go_on)  # `_go_on` runs after the queued answers of parked requests
         else:
             connections.end_unanswered()
             if not len(connections):

@@ -21,7 +21,7 @@ class Wakeup:
     def __init__(self) -> None:
         self.fd = with_descriptors(lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.asleep = False
-        self._lock = nesting()  # so that `wake` never writes to a closed descriptor
+        self._lock = nesting()  # the lock keeps `wake` from writing to a closed descriptor
 
     def wake(self) -> None:
         """End the loop's sleep if it sleeps."""

@@ -127,7 +127,8 @@ def _places(setting: str, text: str) -> dict[str, tuple[str, int]]:
 
 
 def _check_ports(places: dict[str, tuple[str, int]]) -> None:
-    ports = [port for _, port in places.values() if port]  # for port 0 the system chooses the port
+    # Port 0 may be given twice: the system chooses the port.
+    ports = [port for _, port in places.values() if port]
     if len({*ports}) < len(ports):
         raise ConfigError("listeners: each listener must have a different port")
 

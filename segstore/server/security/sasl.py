@@ -160,7 +160,8 @@ class SaslSession:
         """Check a token in a worker, and return the answer; the loop then calls `finish`. Raises
         AuthenticationError, and the errors of the application's callable.
         """
-        if self._exchange is None:  # not made by `begin`: the users may have changed since then
+        if self._exchange is None:
+            # `begin` does not make the exchange, because the users may change before the token.
             self._judge = self.sasl
             self._exchange = self._judge.begin(self._mechanism)
         return self._exchange.respond(token)
