@@ -62,8 +62,8 @@ class LogComparison:
         self._agreed = self._floor
         """The offset after the newest batch that both logs have."""
         self._asked_epochs = False
-        """Whether a difference was found, and an ordinary fetch came first, which might find a diverging
-        epoch.
+        """True after the first difference. The comparison then waits for an ordinary fetch, which may find a
+        diverging epoch.
         """
         self.window = self._read()
 

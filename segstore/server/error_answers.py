@@ -20,8 +20,8 @@ _ALIASES = (
 """Each group has the names that different requests and responses have for the same field."""
 _OF_A_TEXT = ("key", "group_id", "transactional_id", "name")
 _OF_A_NUMBER = ("partition_index", "partition_id")
-"""Field names of response structs: a request's array of texts (numbers) is answered with an array of structs,
-and each text (number) is copied to the first of these fields that the struct has.
+"""Field names of response structs. An array of texts or numbers in a request is answered with an array of
+structs: each text or number is copied to the first of these fields that the struct has.
 """
 
 

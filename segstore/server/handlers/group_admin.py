@@ -1,7 +1,7 @@
 """ListGroups, DescribeGroups, DeleteGroups: the administration of groups.
 
-Threads: handlers run in the loop's thread and call the coordinator in worker threads, because it may read a
-log.
+Threads: handlers run in the loop's thread and call the coordinator in worker threads, because the
+coordinator may read a log.
 """
 
 from __future__ import annotations
