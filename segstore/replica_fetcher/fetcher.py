@@ -23,7 +23,7 @@ from segstore.errors import (
 )
 from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.protocol.fetch_bytes import Brought
 from segstore.replica_fetcher.compared_fetch import ComparedFetch
 from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, parts_of, version_for
@@ -45,16 +45,16 @@ _FULL_DISK, _REFUSED = 1.0, 5.0
 
 
 class FetcherContext(Protocol):
-    """The calls of a fetcher to its owner. `untold` are the logs that have reached the high watermark of
+    """The calls of a fetcher to its owner. `unreported` are the logs that have reached the high watermark of
     their first fetch answer, if no later fetch has reported this to the leader yet.
     """
 
-    untold: set[FollowedLog]
+    unreported: set[FollowedLog]
 
     def led_by(self, node: int) -> Sequence[FollowedLog]:
         """Return the logs that the broker `node` leads now."""
 
-    def told(self, logs: Sequence[FollowedLog]) -> None:
+    def note_reported(self, logs: Sequence[FollowedLog]) -> None:
         """Note that a fetch has reported the ends of these logs to their leader."""
 
     def stale(self, error: Exception) -> None:
@@ -102,7 +102,7 @@ class ReplicaFetcher(BrokerThread):
                 logs = self._home.led_by(self.node)
                 if not logs:
                     return
-                if self._home.untold:
+                if self._home.unreported:
                     self._report(connection, session, logs)
                 if self._fetch_again(connection, session, logs) or self._fetch_ready(
                     connection, session, logs
@@ -117,10 +117,10 @@ class ReplicaFetcher(BrokerThread):
     ) -> None:
         """Report the new ends of caught-up logs to the broker, by a fetch that is answered at once."""
         # `wait_caught_up` waits until the broker has these ends, so this fetch must not wait for new records.
-        reached = [each for each in logs if each in self._home.untold]
+        reached = [each for each in logs if each in self._home.unreported]
         if reached:
             self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)
-            self._home.told(reached)
+            self._home.note_reported(reached)
 
     def _fetch_ready(
         self,
@@ -339,10 +339,10 @@ class ReplicaFetcher(BrokerThread):
         """
         asked = f"Fetch from broker {self.node}"
         if code not in SESSION_ERRORS:
-            raise told_error(code, asked)
+            raise broker_error(code, asked)
         self._compare_anew()
         if code not in (Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH):
-            self._home.stale(told_error(code, asked))
+            self._home.stale(broker_error(code, asked))
             self._closing.wait(self._config.retry_backoff_ms / 1000)
 
     def ask(self, each: FollowedLog) -> Question | None:
@@ -394,7 +394,7 @@ class ReplicaFetcher(BrokerThread):
 
     def unserved(self, each: FollowedLog, code: int) -> None:
         """Delay the next fetch of a log that the broker refuses, and ask the owner for the leaders."""
-        error = told_error(code, f"Fetch of {each!r} from broker {self.node}")
+        error = broker_error(code, f"Fetch of {each!r} from broker {self.node}")
         each.delay(self._config.retry_backoff_ms / 1000 if is_passing(error) else _REFUSED, error)
         self._home.stale(error)
 
@@ -424,6 +424,6 @@ class ReplicaFetcher(BrokerThread):
         if not each.out_of_range(question, start, end):
             at = question.position
             what = f"{each!r} at offset {at.offset} in epoch {at.last_fetched_epoch}, of {start} to {end}"
-            refused = told_error(Code.OFFSET_OUT_OF_RANGE, what)
+            refused = broker_error(Code.OFFSET_OUT_OF_RANGE, what)
             each.delay(self._config.retry_backoff_ms / 1000, refused)
             self._home.stale(refused)

@@ -38,7 +38,7 @@ class Fetchers:
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
-        self.untold: set[FollowedLog] = set()
+        self.unreported: set[FollowedLog] = set()
         """The logs that have caught up, if no later fetch has reported this to the leader yet."""
         self.change = Latch()
         """Opened, and replaced by a new latch, when logs may have caught up."""
@@ -56,9 +56,9 @@ class Fetchers:
                 with held[key].lock:
                     held[key].follow(led)
         for key in held.keys() - self._logs.keys():
-            held[key].on_reached = self.untold.add
+            held[key].on_reached = self.unreported.add
         self._replace(held)
-        self.untold.intersection_update(held.values())
+        self.unreported.intersection_update(held.values())
 
     def changed(self) -> None:
         """Wake the threads that wait until logs have caught up."""
@@ -97,11 +97,11 @@ class Fetchers:
         """Return the logs that the broker `node` leads now."""
         return self._by_leader.get(node, ())
 
-    def told(self, logs: Sequence[FollowedLog]) -> None:
+    def note_reported(self, logs: Sequence[FollowedLog]) -> None:
         """Note that a fetch has reported the ends of these logs to their leader."""
-        self.untold.difference_update(logs)
+        self.unreported.difference_update(logs)
         for each in logs:
-            each.source.is_told = True
+            each.source.is_reported = True
         self.changed()
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:

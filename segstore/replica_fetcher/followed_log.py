@@ -142,7 +142,7 @@ class FollowedLog:
         """Note the leader's high watermark of an answer, this log's end, and the size of the answer's
         records.
         """
-        self.source.told(high_watermark, end, size)
+        self.source.note_answer(high_watermark, end, size)
         on_reached = self.on_reached
         if on_reached is not None and self.source.has_reached_target(self.replica.high_watermark):
             self.on_reached = None

@@ -14,7 +14,7 @@ from segstore import names
 from segstore.choices import DELETE, KEEP
 from segstore.config import TopicConfig
 from segstore.logger import Logger
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.replica_fetcher.followed_log import FollowedLog, Key
 from segstore.replica_fetcher.settings import FollowingConfig
 from segstore.replica_fetcher.source_answers import faults
@@ -99,7 +99,7 @@ class FollowedTopics:
     def _problem(self, topic: Topic) -> str | None:
         known = self._writer.topics.get(topic.name)
         if topic.error:
-            return str(told_error(topic.error, f"topic {topic.name!r}"))
+            return str(broker_error(topic.error, f"topic {topic.name!r}"))
         if not topic.topic_id:
             return f"topic {topic.name!r} has no id: Kafka has them from 2.8 on"
         if known is None or known.topic_id == topic.topic_id or self._recreated != KEEP:

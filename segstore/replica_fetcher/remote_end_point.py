@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
 from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, version_for
 from segstore.replica_fetcher.fetch_session import SessionRequest
@@ -64,7 +64,7 @@ class RemoteEndPoint:
         )
         found = only_part(answer.topics, f"ListOffsets of {each!r}")
         if found.error_code:
-            raise told_error(found.error_code, f"ListOffsets of {each!r} from {self._connection.address}")
+            raise broker_error(found.error_code, f"ListOffsets of {each!r} from {self._connection.address}")
         return int(found.offset)
 
     def gap_to_end(self, each: FollowedLog, question: Question) -> tuple[int, FetchedData] | None:

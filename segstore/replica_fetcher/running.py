@@ -131,7 +131,7 @@ class Following(Running, Generic[C]):
         for each in self._control.fetchers.logs.values():
             with suppress(StoreClosedError):  # the topic was just deleted
                 source = each.source
-                if not (source.has_reached_target(each.replica.high_watermark) and source.is_told):
+                if not (source.has_reached_target(each.replica.high_watermark) and source.is_reported):
                     return False
         return self._control.rounds > 0
 

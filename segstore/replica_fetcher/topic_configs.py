@@ -11,7 +11,7 @@ from segstore.config import TopicConfig
 from segstore.errors import BrokerError, ConfigError
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.wire.cluster import Cluster
 
 log = Logger("segstore")
@@ -38,7 +38,7 @@ class TopicConfigs:
         found = {}
         for each in self._cluster.ask("DescribeConfigs", resources=asked).results:
             if each.error_code:
-                error = told_error(each.error_code, f"the settings of topic {each.resource_name!r}")
+                error = broker_error(each.error_code, f"the settings of topic {each.resource_name!r}")
                 self._warn_once(each.resource_name, error)
             else:
                 found[each.resource_name] = _settings(each.configs)

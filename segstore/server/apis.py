@@ -196,7 +196,7 @@ def ranges(apis: Iterable[Api]) -> list[tuple[int, int, int]]:
 
 
 @cache
-def tells_errors(api: Api, version: int) -> bool:
+def has_error_code(api: Api, version: int) -> bool:
     """Return whether a version of the response has a top-level error code."""
     name = f"{api.message}Response"
     return any(

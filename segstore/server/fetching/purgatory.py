@@ -156,7 +156,7 @@ class Purgatory:
         self._is_notified = False
         """Whether every publication calls `_published`; otherwise the watch sleeps in `Store.wait`."""
         if isinstance(side := node.store.engine, StoreWriter):
-            side.tell_of_publications(self._published)
+            side.call_after_publications(self._published)
 
     def __len__(self) -> int:
         return len(self._parked) + len(self._standing)
@@ -308,4 +308,4 @@ class Purgatory:
                 standing.timer.cancel()
         self._standing.clear()
         if isinstance(side := self._store.engine, StoreWriter):
-            side.tell_no_more(self._published)
+            side.stop_calling(self._published)

@@ -63,16 +63,16 @@ def offset_commit(node: Node, request: Request) -> Later:
     return coordinated(node, request, run, lambda code: _committed(topics, dict.fromkeys(offsets, code)))
 
 
-def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, tells_group: bool) -> Codes:
+def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, names_group: bool) -> Codes:
     """Return `codes`, in which UNKNOWN_MEMBER_ID is replaced if the group does not exist and `member` has a
-    generation: by GROUP_ID_NOT_FOUND if `tells_group`, else by ILLEGAL_GENERATION
+    generation: by GROUP_ID_NOT_FOUND if `names_group`, else by ILLEGAL_GENERATION
     (GroupMetadataManager.validateOffsetCommit).
     """
     if Code.UNKNOWN_MEMBER_ID not in codes.values() or member.generation_id < 0:
         return codes
     if shared(store, GroupCoordinator).exists(member.group_id or ""):
         return codes
-    wrong = Code.GROUP_ID_NOT_FOUND if tells_group else Code.ILLEGAL_GENERATION
+    wrong = Code.GROUP_ID_NOT_FOUND if names_group else Code.ILLEGAL_GENERATION
     return {at: wrong if code is Code.UNKNOWN_MEMBER_ID else code for at, code in codes.items()}
 
 

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import code_of
-from segstore.server.apis import tells_errors
+from segstore.server.apis import has_error_code
 from segstore.server.node import Node
 from segstore.server.request import LATER, Later, Request
 
@@ -75,7 +75,7 @@ def guarded(request: Request, call: Callable[P, object]) -> Callable[P, None]:
 def fail(request: Request, error: BaseException) -> None:
     """Log an unexpected error, and answer its code, or close the connection if the response has none."""
     log.error("%s of %s failed: %r", request.api.name, request.channel.peer, error, exc_info=error)
-    if tells_errors(request.api, request.version):
+    if has_error_code(request.api, request.version):
         request.answer(structs(f"{request.api.message}Response")(error_code=code_of(error)))
     else:
         request.channel.close()
