@@ -1,5 +1,5 @@
-"""The settings of topics and of stores, with Kafka's names: `TopicConfig`, `StoreConfig`. It touches no
-files.
+"""The settings of topics and of stores, with Kafka's names: `TopicConfig`, `StoreConfig`. This module touches
+no files.
 
 Defaults are Kafka's (4.1; org.apache.kafka.storage.internals.log.LogConfig, CleanerConfig, ServerLogConfigs),
 with one exception, `retention.ms`: an embedded log deletes nothing unless a setting asks for it.
@@ -37,8 +37,8 @@ C = TypeVar("C", bound="StoreConfig")
 
 _MIB = 1 << 20
 
-# The meanings of two settings for replicas, which topics have, and for which a store has defaults. A store
-# without replicas ignores both.
+# The meanings of two settings of replicas. Topics have these settings, and a store has defaults for them. A
+# store without replicas ignores them.
 _MIN_ISR = (
     'in-sync replicas that acks="all" needs, at most the number of replicas; without replicas that is one'
 )
@@ -148,8 +148,8 @@ class StoreConfig(ShareGroupSettings):
 
     @classmethod
     def parse(cls: type[C], mapping: Mapping[str, Value]) -> C:
-        """Return settings from Kafka's dotted names; missing ones get defaults. Raises ConfigError, which
-        distinguishes a topic's setting from an unknown one; InvalidTypeError.
+        """Return the settings of a mapping by Kafka's dotted names; missing settings get defaults. Raises
+        InvalidTypeError; ConfigError, which says so if a setting is a topic's.
         """
         if isinstance(mapping, dict | Mapping) and mapping:
             known, of_topics = options(cls), options(TopicConfig)

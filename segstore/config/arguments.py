@@ -1,5 +1,5 @@
-"""Checks the arguments of public calls: each error names the value and the allowed ones. It touches no
-files.
+"""Checks the arguments of public calls: each error names the value and the allowed values. This module
+touches no files.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def moment(name: str, value: Any) -> int:
     """Return a time in ms since the epoch, from an int or a datetime (UTC if it has no zone). Fractions of a
     ms are rounded up, so that a record is at or after the result exactly if it is at or after the datetime.
     """
-    from datetime import datetime, timedelta, timezone  # not needed at the start
+    from datetime import datetime, timedelta, timezone  # imported late: most calls get an int
 
-    if isinstance(value, datetime) and value == value:  # pandas.NaT, a datetime too, does not equal itself
+    if isinstance(value, datetime) and value == value:
+        # `value == value` is false for pandas.NaT, a datetime that is no time.
         zoned = value.replace(tzinfo=timezone.utc) if value.utcoffset() is None else value
         return -((datetime(1970, 1, 1, tzinfo=timezone.utc) - zoned) // timedelta(milliseconds=1))
     try:
@@ -110,8 +111,8 @@ def switch(name: str, value: Any) -> bool:
 
 
 def path(name: str, value: Any) -> str:
-    """Return the absolute path of a directory, from a str, bytes or os.PathLike (`settled`). Also raises
-    StorageError if the path is relative and the current directory was deleted.
+    """Return the absolute path of a directory, from a str, bytes or os.PathLike. Raises StorageError too, if
+    the path is relative and the current directory was deleted.
     """
     try:
         text = os.fsdecode(value)

@@ -1,4 +1,4 @@
-"""Broker settings that topics have under other names. No files. Threads: any; immutable."""
+"""Broker settings that topics have under other names. No file is touched. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -48,4 +48,4 @@ OF_A_BROKER: dict[str, str] = {
     },
     **{name: f"it is a broker's setting; a topic is made with {its}" for name, its in _ARGUMENTS.items()},
 }
-"""The reason why a topic refuses a broker's setting, by its name."""
+"""Name of a broker's setting -> the reason why a topic refuses this setting."""

@@ -1,5 +1,5 @@
-"""Settings of producers and consumers with kafka-python's names: their value kinds, and the reasons for
-refused ones. Nothing on disk.
+"""Settings of producers and consumers with kafka-python's names: their value kinds, and the reasons why
+some are refused. Nothing on disk.
 
 Threads: any; settings are immutable.
 """
@@ -35,7 +35,7 @@ on disk.
 
 
 def off(name: str, reason: str) -> Any:
-    """Return a field for a switch of kafka-python that can only be off."""
+    """Return a field for a switch of kafka-python that can only be off, for this `reason`."""
 
     def read(value: Any) -> bool:
         if value is not False:
@@ -50,16 +50,14 @@ def text(default: str, doc: str) -> Any:
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.encode()) <= LONGEST_TEXT:
-            raise ValueError  # UnicodeEncodeError is a ValueError, too
+            raise ValueError  # `encode` raises one too, for lone surrogates
         return value
 
     return made(default, f"a str of 1 to {LONGEST_TEXT:,} bytes of UTF-8", doc, read)
 
 
 def duration(default: float, doc: str, *, forever: bool = False) -> Any:
-    """Return a field for a time span in ms. With `forever`, inf is allowed, and negative numbers stand for
-    inf.
-    """
+    """Return a field for a time span in ms. If `forever`, inf is allowed, and negative numbers mean inf."""
 
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
@@ -130,8 +128,8 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Settings that producers and consumers both refuse, with the reason. If these settings were ignored, a
-program would behave differently from its settings.
+"""Setting that producers and consumers refuse -> the reason. If these settings were ignored, a program would
+not behave as its settings say.
 """
 IGNORED: dict[str, str] = {
     "bootstrap_timeout_ms": NO_NETWORK,
@@ -158,7 +156,7 @@ IGNORED: dict[str, str] = {
         NO_CONNECTION,
     ),
 }
-"""Network settings that have no effect on a store, with the reason."""
+"""Network setting that has no effect on a store -> the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,5 @@
 """The settings of groups: `GroupConfig` of one group, and `ShareGroupSettings` of a store for its share
-groups. It touches no files.
+groups. This module touches no files.
 
 Names, defaults and bounds are Kafka's (4.4; GroupConfig, ShareGroupConfig, GroupCoordinatorConfig). Threads:
 any; settings are immutable.
@@ -25,8 +25,9 @@ _DAY_MS, _HOUR_MS, _MINUTE_MS, _SECOND_MS = 86_400_000, 3_600_000, 60_000, 1000
 
 
 class AutoReset(NamedTuple):
-    """The start of a share group in a new partition: `strategy` is LATEST, EARLIEST or BY_DURATION; for
-    BY_DURATION `duration_ms` is the distance back from now (Kafka: ShareGroupAutoOffsetResetStrategy).
+    """The start of a share group in a new partition: `strategy` is LATEST, EARLIEST or BY_DURATION. With
+    BY_DURATION the group starts at the time that is `duration_ms` before now (Kafka:
+    ShareGroupAutoOffsetResetStrategy).
     """
 
     strategy: str
@@ -34,7 +35,7 @@ class AutoReset(NamedTuple):
 
 
 def parse_reset(value: str) -> AutoReset:
-    """Return the strategy of a `share.auto.offset.reset`. Raises ValueError."""
+    """Return the `AutoReset` that a value of `share.auto.offset.reset` means. Raises ValueError."""
     if value in (LATEST, EARLIEST):
         return AutoReset(value)
     strategy, _, duration = value.partition(":")

@@ -1,4 +1,4 @@
-"""The declaration of one setting, with the reading and checking of its values. It touches no files.
+"""The declaration of one setting, with the reading and checking of its values. This module touches no files.
 
 A settings class is a frozen dataclass whose fields are made by the functions here. Only the field states a
 setting's type, default, range, unit and meaning. The setting's name is the attribute's with dots for
@@ -29,8 +29,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 @dataclass(frozen=True)
 class Option:
-    """One setting. `read` converts a value to its used form, or raises ValueError; `allowed` describes the
-    valid values. The default is in the used form. Values of a `secret` setting are never shown.
+    """One setting. `read` converts a value to the form in which it is used, or raises ValueError. `allowed`
+    describes the valid values. The default is converted already. Values of a `secret` setting are never
+    shown.
     """
 
     default: Any
@@ -78,8 +79,8 @@ def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
 
 
 def location(doc: str) -> Any:
-    """Return a field for the path of a file. It is made absolute at once, since the current directory may
-    change before the file is read. None, the default, stands for no file.
+    """Return a field for the path of a file. The path is made absolute at once, since the current directory
+    may change before the file is read. None, the default, stands for no file.
     """
 
     def read(value: object) -> str:
@@ -104,12 +105,12 @@ def whole(default: int, least: int, most: int, unit: str, doc: str, special: int
 
 
 def real(default: float, least: float, most: float, unit: str, doc: str, *, above: bool = False) -> Any:
-    """Return a field for a finite number from `least` to `most`; with `above`, `least` itself is excluded."""
+    """Return a field for a finite number from `least` to `most`. If `above`, `least` itself is excluded."""
     allowed = f"a number {'above' if above else 'from'} {least:g} {'up ' if above else ''}to {most:g}"
 
     def read(value: object) -> float:
         number = _number(value)
-        # NaN fails every comparison, and no bound is infinite.
+        # NaN fails the first comparison; infinity does too, since the bounds are finite.
         if not least <= number <= most or (above and number == least):
             raise ValueError
         return number
@@ -213,9 +214,9 @@ def _number(value: object) -> float:
 #
 # Threads: any; functions without state.
 
-_SHOWN = 80  # the most characters of a wrong value in a message
+_SHOWN = 80  # most characters of a wrong value that a message shows
 _CLOSE = 0.75
-_LISTED = 50  # the most names in a message
+_LISTED = 50  # most names that a message lists
 
 
 def judge(name: str, option: Option, value: object) -> Any:
@@ -233,20 +234,20 @@ def judge(name: str, option: Option, value: object) -> Any:
 
 
 def _counted(option: Option, value: object) -> str:
-    """Return the part of an error's text that says which number a text like "7d" stands for; "" for any other
-    value.
+    """Return the part of an error's text that says which number `value` stands for, if it is a text like
+    "7d"; else return "".
     """
     if not isinstance(value, str):
         return ""
-    from segstore.units import UNITS, plain_number  # only errors need them
+    from segstore.units import UNITS, plain_number  # imported late, because only errors need UNITS
 
     number = plain_number(value, UNITS.get(option.unit, {}))
     return "" if number is None else f"; {value.strip()} is {number}"
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
-    """Return the error for an unknown setting. Its message suggests similar settings, or lists all settings,
-    or refers to the page that lists them.
+    """Return the error for an unknown setting. The message says where a broker's setting is, suggests
+    similar settings, lists all settings, or names the page with all settings.
     """
     from segstore.config.broker_names import OF_A_BROKER  # only errors need it
 
@@ -264,7 +265,7 @@ def unknown(name: object, known: Collection[str]) -> ConfigError:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return a question that suggests the known names similar to `name`; "" without one."""
+    """Return a question that suggests names of `known` that are similar to `name`; "" if none is."""
     import difflib  # only errors need it
 
     close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
@@ -275,7 +276,7 @@ def shown(value: object) -> str:
     """Return a value's repr for a message, shortened if it is long."""
     try:
         text = repr(value)
-    except ValueError:  # an int with more digits than Python prints
+    except ValueError:  # `value` is an int with more digits than Python prints
         text = f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "?"
-    text = text.replace("\n", "")  # an array's repr has newlines
+    text = text.replace("\n", "")  # the repr of an array has newlines
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,5 +1,5 @@
-"""`settled`: makes relative paths absolute. If a path is kept longer than the call that received it,
-`settled` is applied first, mostly by `arguments.path` or `options.location`. It touches no files.
+"""`settled`: makes relative paths absolute. An object that keeps a path gets the path from `settled`,
+mostly through `arguments.path` or `options.location`. This module touches no files.
 
 Threads: any; a function without state.
 """
@@ -12,15 +12,17 @@ from segstore.errors import StorageError
 
 
 def settled(path: str) -> str:
-    """Return the absolute path of the same file, without slashes at its end, which stays valid if the current
-    directory changes. Symbolic links stay in it, and "~" is an ordinary name, as for `open`.
+    """Return the absolute path of the same file, without slashes at its end. A later change of the current
+    directory does not matter to this path. Symbolic links are not resolved. "~" is an ordinary name, as for
+    `open`.
 
-    Raises StorageError if the current directory was deleted.
+    Raises StorageError if the path is relative and the current directory was deleted.
     """
     parts = [part for part in path.split("/") if part not in ("", ".")]
     whole = path if path.startswith("/") else os.path.join(_current(path), path)
-    # ".." after a name is kept, because the name may be a link, and ".." then means the parent of the link's
-    # target. The current directory's path has no links.
+    # A ".." after a name stays in the path: the name may be a symbolic link, and the ".." then means the
+    # parent of the link's target. A ".." at the beginning is resolved: the current directory's path has no
+    # links.
     return whole if ".." in parts[parts.count("..") :] else os.path.normpath(whole)
 
 

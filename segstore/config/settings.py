@@ -24,7 +24,7 @@ class Settings:
     """
 
     REFUSED: ClassVar[Mapping[str, str]] = {}
-    """Settings that other programs know and this class refuses, with the reason."""
+    """Setting of other programs that this class refuses -> the reason."""
 
     def __post_init__(self) -> None:
         self._judge()
@@ -33,13 +33,13 @@ class Settings:
             raise ConfigError(conflict)
 
     def _judge(self) -> list[str]:
-        """Convert every value to its used form; return the names of the settings whose value is not the
-        default object.
+        """Check every value, and convert it to the form in which it is used. Return the names of the settings
+        whose value is not the same object as the default.
         """
         changed = []
         for name, (attribute, option) in _table(type(self)).items():
             value = getattr(self, attribute)
-            if value is option.default:  # a unit test has checked the defaults
+            if value is option.default:  # the default needs no check here: a unit test checks defaults
                 continue
             object.__setattr__(self, attribute, judge(name, option, value))
             changed.append(name)
@@ -56,7 +56,7 @@ class Settings:
 
     @classmethod
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
-        """Return settings from a mapping by name; missing ones get defaults.
+        """Return the settings of a mapping by name; missing settings get defaults.
 
         Raises ConfigError, which names the setting, the value and the allowed values, or the refused or
         unknown settings; InvalidTypeError if `mapping` is no mapping.
@@ -88,8 +88,8 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings(Settings):
-    """Settings with Kafka's dotted names, hashable; attributes have underscores. A setting that `parse`
-    received counts as explicit, even if its value is the default.
+    """Hashable settings with Kafka's dotted names; their attributes have underscores for dots. A setting that
+    `parse` received counts as explicit, even if its value is the default.
     """
 
     explicit: frozenset[str] = field(default=frozenset(), repr=False)
@@ -108,14 +108,14 @@ class KafkaSettings(Settings):
 
     @classmethod
     def parse(cls: type[K], mapping: Mapping[str, Value]) -> K:
-        """Return settings from Kafka's dotted names and str, int, float or bool values; missing ones get
-        defaults.
+        """Return the settings of a mapping by Kafka's dotted names, with str, int, float or bool values.
+        Missing settings get defaults.
 
         Raises ConfigError, which names the setting, the value and the allowed values; InvalidTypeError if
         `mapping` is no mapping.
         """
         values = cls._values(mapping)
-        if not values:  # thousands of topics may share this object
+        if not values:  # all topics without settings share one object
             defaults: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
             return defaults
         return cls(explicit=frozenset(mapping), **values)
@@ -129,8 +129,8 @@ class KafkaSettings(Settings):
         return self.parse({name: value for name, value in merged.items() if value is not None})
 
     def to_mapping(self) -> dict[str, Value]:
-        """Return the explicitly set settings by dotted name, in the order of the reference; `parse` accepts
-        that mapping.
+        """Return a mapping of the explicit settings by dotted name, in the order of their declaration.
+        `parse` accepts the mapping.
         """
         table = _table(type(self)).items()
         return {name: getattr(self, attribute) for name, (attribute, _) in table if name in self.explicit}
@@ -139,9 +139,9 @@ class KafkaSettings(Settings):
 # --- table -------------------------------------------------------------------------------------
 
 _DEFAULTS: dict[type, Any] = {}
-"""For each class of KafkaSettings that was used, the instance that has only defaults."""
+"""Class -> its instance with only defaults."""
 _TABLES: dict[type, dict[str, tuple[str, Option]]] = {}
-"""For each settings class that was used, its settings in order: attribute and option by name."""
+"""Settings class -> (name of a setting -> (attribute, option)), in the order of the declaration."""
 
 
 def _table(cls: type[Settings]) -> dict[str, tuple[str, Option]]:
@@ -157,7 +157,7 @@ def options(cls: type[Settings]) -> dict[str, Option]:
 
 
 def _refuse(refused: Mapping[str, str]) -> None:
-    """Raise a ConfigError that names all of these settings, each with the reason."""
+    """Raise a ConfigError that names the refused settings with their reasons, if there are any."""
     if refused:
         by_reason = {reason: [n for n, r in refused.items() if r == reason] for reason in refused.values()}
         messages = (

@@ -1,6 +1,6 @@
-"""The demo's archive: a store is archived while it is written, and its disk is lost. The archive restores the
-store as it was one minute before, without the later records of a faulty program. The flights are archived,
-too, for Spark.
+"""The demo's archive: a store is archived while records are appended, then its disk is lost. The store is
+restored from the archive as it was one minute before, without the later records of a faulty program. The
+store of the flights is archived too, for the Spark part.
 
 On disk: a store and two archives, in directories. Threads: one, and the archive's own.
 """
@@ -44,7 +44,7 @@ def archives(screen: Screen, base: str, flights: str) -> str:
 
 
 def _write(screen: Screen, path: str, uri: str, now: int) -> None:
-    """Append good records with timestamps of ten minutes, and wrong records with timestamps of the last half
+    """Append payments with timestamps up to a minute ago, and wrong records with timestamps of the last half
     minute, while the store is archived.
     """
     with segstore.open(path) as store, segstore.archive(store, uri, interval_ms=50) as archive:

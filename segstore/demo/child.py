@@ -1,9 +1,9 @@
 """The process that the demo kills: it appends flights, and prints the acknowledged offsets on standard
 output.
 
-On disk: the store of its argument. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. It
-loads the flights, and begins to append after a line on its standard input. It exits when standard input is
-closed, which happens when the process that should kill it has exited.
+On disk: the store at PATH. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. The process
+loads the flights, and begins to append after a line on its standard input. It exits when its standard input
+is closed, for example because the demo has exited.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _WATCHED, _UNWATCHED = (15.0, 2.0), (5.0, 6.0)
 """The seconds of the live part, and the days that pass in each second. The first pair is for a terminal; the
 second, for a pipe or a file, sends the same flights in a third of the time.
 """
-_DWELL = 1.5  # seconds that a step of the replicated part takes at least
+_DWELL = 1.5  # least seconds of a step of the replicated part
 _POSTCARDS = 50_000  # most records that are sent over the network
 _ENTRIES = 2_000  # records that the primary has when it is killed
 
@@ -140,7 +140,7 @@ def demo(
 
 
 def run_replicated(base: str, dwell: float) -> None:
-    """Run the replicated part alone, in directories below `base`."""
+    """Run the replicated part alone, in directories below `base`, each step for `dwell` seconds or more."""
     from segstore.demo.replicas import replicas as replicas_part
     from segstore.demo.screen import Screen
 
@@ -151,7 +151,7 @@ def run_replicated(base: str, dwell: float) -> None:
 
 
 def run_served(path: str, records: int) -> None:
-    """Run the part over the network alone, in a new store."""
+    """Run the part over the network alone, with `records` records, in a new store at `path`."""
     from segstore.demo.screen import Screen
     from segstore.demo.serving import serving as serving_part
 
@@ -171,11 +171,11 @@ def run(
     machines: str | None,
     copies: str | None,
 ) -> None:
-    """Run the whole demo in a new store at `path`. `pace`: the seconds of the live part and the days that
-    pass in each second. `spark`: whether the Spark part is run. `replicated`: the directory of the replicated
-    part and the seconds of each of its steps. `served`, `machines`, `copies`: the directories of the part
-    over the network, of the part with two machines, and of the archive. A part is not run if its argument is
-    None.
+    """Run the whole demo in a new store at `path`. `pace` has the seconds of the live part, and the days that
+    pass in each second. `spark` says whether the Spark part is run. `replicated` has the directory of the
+    replicated part, and the least seconds of each step. `served`, `machines` and `copies` are the directories
+    of the part over the network, of the part with two machines, and of the archive. A part is not run if its
+    argument is None.
     """
     from segstore.demo import flights as flights_module
     from segstore.demo.kill import killed_midway, victim

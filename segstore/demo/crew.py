@@ -36,8 +36,8 @@ _LEAST_WAIT = 0.01  # seconds; flights that depart within this time are sent tog
 
 @dataclass(frozen=True)
 class Pace:
-    """The clock of a replay: The real time `began` (monotonic seconds) corresponds to the replay's time
-    `first` (ms since the epoch), and `days` of the replay pass in each second.
+    """The clock of a replay. At the real time `began` (monotonic seconds) the replay's time is `first` (ms
+    since the epoch). From then on `days` of the replay pass in each second.
     """
 
     began: float
@@ -97,10 +97,10 @@ PARTITIONS = 6
 READERS = ("reader-1", "reader-2", "reader-3")
 SILENT = 1
 """The index of the reader that falls silent."""
-_SILENT_AT = 0.4  # as a fraction of the live part's time
+_SILENT_AT = 0.4  # when a reader falls silent, as a fraction of the live part's time
 _GRACE = 30.0  # seconds without progress after which the live part gives up
 _LOOK = 0.01  # seconds
-_BUSY = 0.66  # the fraction of time in which two readers would work, if flights left at an even rate
+_BUSY = 0.66  # the part of the time that two readers work, if flights left at an even rate
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ReplayPlan:
 
     @classmethod
     def of(cls, everything: Flights, seconds: float, days: float) -> ReplayPlan:
-        """Return a plan for at most `seconds`, or for less if the flights end before."""
+        """Return a plan for `seconds`, or for less if the flights end before."""
         first = int(everything.departures.min())
         before = min(first + int(seconds * days * DAY_MS), int(everything.timestamps[-1]))
         parts = tuple(everything.by_departure(carriers, before) for carriers in HALVES.values())
@@ -134,12 +134,12 @@ class ReplayPlan:
 
     @property
     def work(self) -> float:
-        """Return the seconds of work for each record that let two readers just keep up."""
+        """Return the seconds that a reader works for a record, so that two readers can just keep up."""
         return _BUSY * 2 * self.seconds / max(self.records, 1)
 
 
 class ReplayThreads:
-    """The threads of the live part. It is a context manager; on exit it stops all threads."""
+    """The threads of the live part. At the end of its `with` block all threads are stopped."""
 
     def __init__(self, store: segstore.Store, plan: ReplayPlan) -> None:
         self.plan, self.ledger, self.events = plan, Ledger(PARTITIONS), list[str]()
@@ -182,7 +182,7 @@ class ReplayThreads:
     ) -> None:
         self._stop.set()
         for thread in self._threads():
-            if thread.is_alive():  # Ctrl-C may have come before the thread was started
+            if thread.is_alive():  # false if Ctrl-C has come before the thread's start
                 thread.join()
         if kind is None:
             self._raise_errors()
@@ -225,13 +225,14 @@ class ReplayThreads:
         return dict.fromkeys(range(PARTITIONS), 0) | self._group.committed()
 
     def faults(self) -> list[str]:
-        """Return the faults of the final state, a sentence each."""
+        """Return a sentence for each fault of the final state."""
         return self.ledger.faults(self.committed(), self.ends())
 
     def status(self) -> Status:
         """Return the current state."""
-        # The order matters: committed offsets are read before the counts of sent records, and these counts
-        # before the log end offsets, so that no value exceeds the one that is read after it.
+        # The order matters: committed offsets are read before the counts of sent records, and the log end
+        # offsets last. So committed offsets never exceed the counts, and the counts never exceed the log end
+        # offsets.
         committed, owners, state = self.committed(), self._owners(), self._group.state()
         now, ledger = time.monotonic(), self.ledger
         rates = self._rates.of(now, {p: tally.count for p, tally in enumerate(ledger.seen)})

@@ -1,10 +1,10 @@
-"""`Driver`: a Spark driver. It is a process in a session of its own, in which also Java and the Python
-workers run, so that all of them can be killed together. The streaming query runs under two drivers: the first
-is killed midway, the second completes the query.
+"""`Driver`: a Spark driver, which is a process in a session of its own. Java and the Python workers run in
+the same session, so that all of them can be killed together. The streaming query runs under two drivers: the
+first is killed midway, the second completes the query.
 
-On disk: `errors.txt` in its work directory has the messages of Spark and Java; `demo.spark_job` names the
-files of the drivers. Threads: each driver has a thread that reads its output; one other thread uses the
-`Driver`.
+On disk: `errors.txt` in the driver's work directory has the messages of Spark and Java; `demo.spark_job`
+names the files of the drivers. Threads: each driver has a thread that reads its output; one other thread uses
+the `Driver`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Event = dict[str, Any]
 
 
 class Driver:
-    """A Spark driver. It is a context manager, which on exit kills all processes of the driver. `job` has the
-    fields of `demo.spark_job.Job`. If `job` has `waits`, the driver starts Java and Spark at once, and begins
-    the query after a call of `go`.
+    """A Spark driver. At the end of its `with` block all processes of the driver are killed. `job` has the
+    fields of `demo.spark_job.Job`. If its field `waits` is set, the driver starts Java and Spark at once, but
+    begins the query after a call of `go`.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -83,9 +83,9 @@ class Driver:
         return None
 
     def go(self) -> None:
-        """Let a driver with `waits` begin the query. Does nothing for any other driver."""
+        """Let the driver begin the query, if it waits for this call; else do nothing."""
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # the driver has exited: its events say why
+            with contextlib.suppress(BrokenPipeError):  # the driver has exited; its error file has the reason
                 os.write(self._process.stdin.fileno(), b"go\n")
 
     def last_words(self) -> str:
@@ -112,7 +112,7 @@ class Driver:
             time.sleep(_POLL)
         self._process.wait()
         self._reader.join()
-        self._killed = True  # after this, new processes may get these ids
+        self._killed = True  # from now on new processes may get these ids, so nothing is killed again
         return len(killed)
 
     def __enter__(self) -> Driver:
@@ -152,8 +152,8 @@ CHECKPOINTS = "checkpoints"
 
 
 class LastBatch(NamedTuple):
-    """The numbers of the last planned and of the last committed micro-batch, each -1 if there is none.
-    `rows`: the number of rows of the planned micro-batch in the log, None if the log has none of them.
+    """The numbers of the last planned and of the last committed micro-batch; -1 if there is none. `rows` is
+    the number of rows of the planned micro-batch in the log, None if none of its rows is in the log.
     """
 
     planned: int
@@ -218,8 +218,8 @@ class NotRunError(Exception):
 
 @contextlib.contextmanager
 def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[SparkJobFields, Driver]]:
-    """Create a directory for the temporary files of both drivers, and start the first driver, which begins
-    the query in `run_killed`; yield the job and the driver.
+    """Create a directory for the temporary files of both drivers, start the first driver, and yield (its job,
+    the driver). The driver begins the query when `run_killed` is called.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work:
         job = SparkJobFields(os.path.abspath(path), rows, late_hours, work)
@@ -251,8 +251,8 @@ def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Sh
 
 
 def run_to_the_end(job: SparkJobFields, progress: Progress, show: Show, left: LastBatch) -> None:
-    """Start the second driver on the state that the first one left, and wait until the query has read all
-    flights. Raises StorageError.
+    """Start the second driver on the state that the first driver has left, and wait until the query has read
+    all flights. Raises StorageError.
     """
     gone_on = False
     with Driver(asdict(job)) as driver:

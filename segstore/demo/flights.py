@@ -35,8 +35,8 @@ PARTITIONS = 4
 @dataclass(frozen=True)
 class Flights:
     """Flights as columns. Keys ("UA-1545") and values (JSON) are arrow binary arrays. Times are int64, ms
-    since the epoch: `timestamps` are scheduled hours; `departures` are the actual departures; for cancelled
-    flights, the planned ones.
+    since the epoch: `timestamps` are scheduled hours. `departures` are the actual departures, or the planned
+    departures of cancelled flights.
     """
 
     keys: pyarrow.Array
@@ -62,9 +62,7 @@ class Flights:
 
     @cached_property
     def parts(self) -> list[Flights]:
-        """Return the flights of each partition in the order of its log, in which the record at offset i is
-        row i.
-        """
+        """Return the flights of each partition: row i is the record at offset i of the partition's log."""
         return [self._take(rows) for rows in self.rows]
 
     def _take(self, rows: NDArray[np.int64]) -> Flights:

@@ -19,13 +19,12 @@ from segstore.errors import StorageError
 
 @contextmanager
 def victim(path: str, records: int) -> Iterator[subprocess.Popen[str]]:
-    """Start the process that `killed_midway` kills, and yield it. The process loads the flights at once, in
-    the same time in which this process loads them. It opens the store at `path` when `killed_midway` lets it
-    append.
+    """Start the process that `killed_midway` kills, and yield the process. It loads the flights at once,
+    while this process loads them too. It opens the store at `path` when `killed_midway` lets it append.
     """
     command = [sys.executable, "-m", "segstore.demo.child", os.path.abspath(path), str(records)]
     pipe = subprocess.PIPE
-    # In a session of its own, so that only the demo gets Ctrl-C, and then kills its child.
+    # The child has a session of its own, so that only the demo gets Ctrl-C, and then kills the child.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child:
         try:
             yield child
@@ -43,7 +42,7 @@ def killed_midway(screen: Screen, child: subprocess.Popen[str], records: int) ->
         ends = [0] * PARTITIONS
         with suppress(BrokenPipeError):  # the child has exited, which `wait` below reports
             os.write(child.stdin.fileno(), b"go\n")
-        for line in child.stdout:  # reads also the lines that came before the kill
+        for line in child.stdout:  # reads after the kill too, to the end of the output
             partition, end = map(int, line.split())
             ends[partition] = end
             if sum(ends) >= records // 2 and child.poll() is None:

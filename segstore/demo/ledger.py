@@ -1,4 +1,4 @@
-"""`Ledger`: counts the sent and the read records of the live part, and proves that both are equal. `frame`:
+"""`Ledger`: counts the sent and the read records of the live part, and finds any difference. `frame` draws
 the table of the state.
 
 Threads: any; one lock guards a ledger.
@@ -45,9 +45,9 @@ class Tally:
 
 
 class Ledger:
-    """The sent and the read records. By partition: `sent` counts the acknowledged records, `seen` the records
-    that readers got, each once. `again` counts records that were read a second time; `refused` has the errors
-    of failed sends.
+    """The sent and the read records. For each partition `sent` counts the acknowledged records, and `seen`
+    the records that readers got, each record once. `again` counts records that were read a second time.
+    `refused` has the errors of failed sends.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -134,9 +134,9 @@ class LedgerRow:
 
 @dataclass(frozen=True)
 class Status:
-    """The state of the live part at one moment: the replay's time `now` in 2013 (ms), the `elapsed` part of
-    all `seconds`, the numbers of records `sent` and `read` (of these, `again` were read a second time), the
-    group's `state`, and the latest `events`.
+    """The state of the live part at one moment. `now` is the replay's time in 2013, in ms. `elapsed` of all
+    `seconds` have passed. `sent` and `read` are numbers of records; `read` includes `again`, the records that
+    were read a second time. `state` is the group's state, `events` are the latest events.
     """
 
     now: int
@@ -161,13 +161,13 @@ class Status:
 
 
 class Rates:
-    """The records read a second in the last moments, by partition."""
+    """Measures for each partition the records that were read per second, over the last `_WINDOW`."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Mapping[int, int]]] = deque()
 
     def of(self, now: float, counts: Mapping[int, int]) -> dict[int, float]:
-        """Return the rates by partition; `counts` are the numbers of records at the time `now` (seconds)."""
+        """Return partition -> rate. `counts` are the numbers of records read until `now` (seconds)."""
         looks = self._looks
         looks.append((now, dict(counts)))
         while len(looks) > 2 and looks[1][0] <= now - _WINDOW:

@@ -24,8 +24,8 @@ _LINES = 5  # number of status lines for output without a terminal
 
 def live(screen: Screen, path: str, flights: Flights, seconds: float, days: float) -> None:
     """Replay `days` of flights in each second, for `seconds` or until the last flight. Raises StorageError if
-    a record was not seen and committed. After Ctrl-C raises KeyboardInterrupt, once all readers have left and
-    the store is closed.
+    a record was not seen, or not committed. Raises KeyboardInterrupt after Ctrl-C, when all readers have left
+    the group and the store is closed.
     """
     plan = ReplayPlan.of(flights, seconds, days)
     with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):

@@ -17,8 +17,8 @@ EVENTS = 9
 
 
 class Board(NamedTuple):
-    """The displayed state: the state of each partition, its high watermark (-1 if unknown at this moment),
-    the number of acknowledged records, and the events.
+    """The displayed state: for each partition its state and its high watermark (-1 if unknown at this
+    moment), the number of acknowledged records, and the events.
     """
 
     states: list[segstore.PartitionState]

@@ -39,8 +39,8 @@ _BEAT = 0.002  # seconds between two sends
 
 
 class NumberedWriter(threading.Thread):
-    """A thread that sends numbered records during its `with` block; `acknowledged` has the values of
-    acknowledged records by partition and offset.
+    """A thread that sends numbered records during its `with` block. `acknowledged` has (partition, offset) ->
+    value of each acknowledged record.
     """
 
     def __init__(self, store: segstore.ReplicatedStore) -> None:
@@ -140,9 +140,9 @@ class Play:
         return all({*state.isr} == {*state.replicas} for state in self._states())
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Show the state until three conditions hold: `done` returns True, the dwell time has passed, and
-        enough records were acknowledged since the call. Raises StorageError if the producer fails, or if that
-        takes too long.
+        """Show the state until `done` returns True, the dwell time has passed, and enough records were
+        acknowledged since the call. Raises StorageError if the producer fails, or this takes longer than
+        `_LONGEST`.
         """
         began, wanted = time.monotonic(), len(self._writer.acknowledged) + _MORE
         while True:
@@ -253,7 +253,7 @@ def _prove(screen: Screen, store: segstore.ReplicatedStore, writer: NumberedWrit
 
 
 def read_all(store: segstore.ReplicatedStore) -> dict[tuple[int, int], bytes | None]:
-    """Return the values of all records by partition and offset."""
+    """Return (partition, offset) -> value of all records."""
     values: dict[tuple[int, int], bytes | None] = {}
     for number in range(PARTITIONS):
         values |= {(number, record.offset): record.value for record in store.partition(TOPIC, number)}
@@ -262,9 +262,7 @@ def read_all(store: segstore.ReplicatedStore) -> dict[tuple[int, int], bytes | N
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the engine's log messages about the lost disk, which `logging` would print if there were no
-    handler.
-    """
+    """Suppress the engine's log messages about the lost disk, by a handler that does nothing."""
     handler, logger = logging.NullHandler(), logging.getLogger("segstore")
     logger.addHandler(handler)
     try:

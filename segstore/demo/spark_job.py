@@ -42,11 +42,11 @@ Report = Callable[..., None]
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of the driver. `path`: the store; `rows`: the rows of a micro-batch; `late_hours`: the
-    watermark's delay: a flight is counted only if it is at most so many hours older than the newest flight
-    that was read; `work`: a directory for temporary files of Spark and Java; `waits`: whether the driver
-    opens the store only after a line on its standard input; `archive`: the URI of an archive of the store,
-    whose flights are counted at the end, or "".
+    """The arguments of the driver. `path` is the path of the store. `rows` is the number of rows of a
+    micro-batch. `late_hours` is the watermark's delay: a flight is counted only if it is at most so many
+    hours older than the newest flight that was read. `work` is a directory for temporary files of Spark and
+    Java. If `waits`, the driver opens the store only after a line on its standard input. `archive` is the URI
+    of an archive of the store, whose flights are counted at the end, or "".
     """
 
     path: str
@@ -62,8 +62,8 @@ def delays(rows: DataFrame, late_hours: int) -> DataFrame:
 
     A row is written when a flight is read that is `late_hours` later than the end of the row's hour. Its
     `key` is the airline, its `timestamp` the beginning of the hour. Its `value` is a JSON object: `flights`
-    is the number of flights, `left` the number of flights that left, `delay` the sum of the delays of these
-    in minutes, and `most` the longest delay.
+    is the number of flights, `left` the number of flights that left. `delay` is the sum of their delays in
+    minutes, and `most` the longest delay.
     """
     from pyspark.sql import functions as f
 
@@ -107,8 +107,8 @@ def heartbeat(store: segstore.Store, late_hours: int) -> None:
 
 
 def run(job: Job, report: Report) -> None:
-    """Run the query over all flights, then again with the heartbeat. Raises SegstoreError, and Spark's own
-    errors.
+    """Run the query over all flights, append the heartbeat, and run the query again. Raises SegstoreError,
+    and Spark's own errors.
     """
     options = f'"-Djava.io.tmpdir={job.work}" -XX:-UsePerfData'
     conf = {"spark.local.dir": job.work, "spark.driver.extraJavaOptions": options}

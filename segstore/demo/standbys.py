@@ -90,8 +90,8 @@ def _prove(screen: Screen, path: str, acknowledged: int) -> None:
 
 
 def _return(screen: Screen, old: str, new: str, mirror: str) -> None:
-    """Let the old primary follow the new one, and let a mirror fetch from the new one like an ordinary
-    consumer.
+    """Let the old primary follow the new primary, and let a mirror fetch from the new primary like an
+    ordinary consumer.
     """
     with segstore.open(new) as store, segstore.serve(store, port=0) as server:
         address = server.bootstrap_servers

@@ -159,7 +159,7 @@ def from_date(screen: Screen, logs: list[segstore.PartitionLog], flights: Flight
 
 
 def by_key(screen: Screen, log: segstore.PartitionLog) -> None:
-    """Show the last ten delays of one flight, by a scan of the partition of its key."""
+    """Show the last ten delays of one flight, by a scan of the partition that its key belongs to."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -218,8 +218,8 @@ WRITTEN = os.path.join("tests", "golden", "clean")
 
 
 def show_broker(screen: Screen) -> None:
-    """Open a broker's log directory in place, and show its content; print a note if the directory is not
-    installed.
+    """Open the log directory of a broker in place, and show its content. If there is no such directory, print
+    a note.
     """
     root = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(segstore.__file__))), WRITTEN)
     with screen.step("A broker's log directory", "written by Apache Kafka 4.1, opened in place, read-only"):

@@ -1,5 +1,5 @@
-"""The Spark part of the demo: a streaming query aggregates flights by hour into a topic, exactly once even
-though its driver is killed midway. The result must equal the result of a batch computation.
+"""The Spark part of the demo: a streaming query aggregates flights by hour into a topic. Its driver is killed
+midway, and still each flight counts exactly once: the result must equal the result of a batch computation.
 
 On disk: topics of the demo's store, through the engine; a temporary directory for the files of Java and
 Spark. Threads: one, and a thread that reads a driver's output.
@@ -42,8 +42,8 @@ left, and the sum and the maximum of their delays in minutes.
 
 
 def batch_answer(records: int) -> Any:
-    """Return the result of a batch computation, an arrow table of COLUMNS: a row for each airline and hour
-    with flights, sorted by both.
+    """Return the result of a batch computation, an arrow table of COLUMNS. It has a row for each airline and
+    hour with flights, sorted by airline and hour.
     """
     import pyarrow as pa
 
@@ -56,7 +56,7 @@ def batch_answer(records: int) -> Any:
 
 
 def streamed_answer(logs: list[segstore.PartitionLog]) -> Any:
-    """Return the query's result in the log, in the form of `batch_answer`; duplicate rows stay."""
+    """Return the query's result, read from the log, in the form of `batch_answer`, with duplicate rows."""
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
@@ -111,10 +111,10 @@ def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, floa
 # --- stream ------------------------------------------------------------
 
 HEARTBEATS, TARGET = "heartbeats", "delays"
-"""The names of these topics in segstore.demo.spark_job."""
+"""Names of topics, the same as in segstore.demo.spark_job."""
 PARTITIONS = 2
-_BATCHES, _LEAST_BATCHES = 20, 6  # about the number of micro-batches
-_FEW = 1000  # records in each: with few flights there are fewer micro-batches
+_BATCHES, _LEAST_BATCHES = 20, 6  # the usual number of micro-batches, and the least
+_FEW = 1000  # records in a micro-batch, if there are few flights
 _HOUR_MS = 3_600_000
 _WORST, _LEAST = 3, 10  # the number of hours that are shown, and the least flights that left in each
 
@@ -137,8 +137,9 @@ def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
 def stream(
     screen: Screen, path: str, flights: Flights, first: Begun | None = None, archive: str = ""
 ) -> None:
-    """Run the Spark part, with the driver of `begun`; at its end Spark counts the flights of an `archive`, if
-    there is one. Raises StorageError if the result is not the batch answer, or a driver failed.
+    """Run the Spark part, with the driver `first` that `begun` has started. At the end Spark counts the
+    flights of the archive at the URI `archive`, unless that is "". Raises StorageError if the result is not
+    the batch answer, or a driver failed.
     """
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:
@@ -177,15 +178,15 @@ def _run(screen: Screen, path: str, flights: Flights, first: Begun | None, archi
 
 def rows(records: int) -> int:
     """Return the number of rows in a micro-batch."""
-    # Not too few, because a micro-batch of a few records takes as long as one of a thousand.
+    # A micro-batch of a few records would take as long as a micro-batch of a thousand.
     return max(records // _BATCHES, min(records // _LEAST_BATCHES, _FEW), 1)
 
 
 def late_hours(flights: Flights) -> int:
-    """Return the watermark's delay in hours. A flight is not counted if it is older than the newest flight
-    that was read by more than the delay. A micro-batch has the same number of records of each partition, so
-    the times in the partitions drift apart; the delay is a 25th of the flights' time span, about twice that
-    drift.
+    """Return the watermark's delay in hours. A flight is not counted if it is more than the delay older
+    than the newest flight that was read. Since a micro-batch has the same number of records of each
+    partition, the times of the partitions drift apart. The delay is a 25th of the flights' time span, about
+    twice that drift.
     """
     span = int(flights.timestamps[-1] - flights.timestamps[0])
     return max(span // 25 // _HOUR_MS, 24)

@@ -27,8 +27,8 @@ _PHASES = {
 
 
 class Progress:
-    """The progress of the query, from the events of both drivers; `windows` returns the number of windows in
-    the log.
+    """The progress of the query, from the events of both drivers. `windows()` returns the number of windows
+    in the log.
     """
 
     def __init__(self, total: int, windows: Callable[[], int]) -> None:

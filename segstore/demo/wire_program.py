@@ -19,7 +19,7 @@ _LONGEST = 60.0  # seconds
 
 
 def produce(bootstrap_servers: str, topic: str, count: int) -> int:
-    """Send `count` records, and return the number of acknowledged ones."""
+    """Send `count` records, and return the number of records that were acknowledged."""
     acknowledged = 0
 
     def delivered(error: Any, _message: Any) -> None:

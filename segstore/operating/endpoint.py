@@ -37,8 +37,8 @@ TIMEOUT = 5.0
 _WHOLE = 60.0
 """Seconds for a whole connection."""
 _LINGER = 0.5
-"""Seconds for which a refused request is still read, because a close with unread bytes would discard the
-answer.
+"""Seconds for which the bytes of a refused request are still read. A close with unread bytes would make the
+kernel discard the answer.
 """
 _PIECE = 1 << 16
 _BEAT, _ENDING = 1.0, 2.0
@@ -92,7 +92,7 @@ class HttpEndpoint:
         if self._is_over or not self._here[0]:
             return
         self._is_over = True
-        with suppress(RuntimeError):  # the loop is already closed
+        with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(_ENDING)
 
@@ -167,7 +167,7 @@ class HttpEndpoint:
         await self._linger(reader, writer)
 
     async def _send(self, writer: asyncio.StreamWriter, answer: HttpAnswer, whole: bool = True) -> None:
-        """Send an answer piece by piece, so that a slow client holds only one piece of it in memory."""
+        """Send an answer piece by piece, so that for a slow client only one piece is buffered."""
         writer.write(answer.head())
         body = memoryview(answer.body if whole else b"")
         for at in range(0, len(body), _PIECE):
@@ -176,7 +176,7 @@ class HttpEndpoint:
         await _in_time(writer.drain())
 
     async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read until the client closes, because a close with unread bytes would discard the answer."""
+        """Read until the client closes the connection, for at most `_LINGER`."""
         writer.write_eof()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._read_out(reader), _LINGER)
@@ -188,7 +188,7 @@ class HttpEndpoint:
     # --- a client of its store --------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """Return False: no endpoint's code calls the application."""
+        """Return False, because the endpoint's thread never runs code of the application."""
         return False
 
     def begin_to_close(self) -> None:
@@ -199,7 +199,7 @@ class HttpEndpoint:
         self.close()
 
     def unwritten(self) -> Unwritten:
-        """Return an empty result, because an endpoint has no unwritten records."""
+        """Return an empty `Unwritten`, because an endpoint has no unwritten records."""
         return Unwritten(Counter(), None)
 
 
@@ -208,8 +208,8 @@ async def _in_time(call: Coroutine[Any, Any, T]) -> T:
 
 
 def attached(address: str, operated: Operated, store: Store) -> HttpEndpoint:
-    """Return an endpoint that is closed with a store. Raises the errors of `HttpEndpoint`, and
-    StoreClosedError.
+    """Return a new endpoint, which is closed when the store is closed. Raises the errors of `HttpEndpoint`,
+    and StoreClosedError.
     """
     endpoint = HttpEndpoint(address, operated)
     try:

@@ -1,4 +1,4 @@
-"""Metrics as text, in Prometheus' text format or in OpenMetrics, whichever a scrape accepts.
+"""Metrics as text: in OpenMetrics if a scrape accepts it, else in Prometheus' text format.
 
 On disk only /proc is read, for the process' own metrics. Threads: any.
 """
@@ -37,7 +37,7 @@ class Encoding(NamedTuple):
         return hash(self.content_type)
 
     def text(self, families: Iterable[Family]) -> bytes:
-        """Return metrics in this format, without its end mark."""
+        """Return metrics in this format, without the end mark of OpenMetrics."""
         return text_of(families, self.is_open).encode()
 
     @property
@@ -50,7 +50,7 @@ class Encoding(NamedTuple):
         return self.generate(registry).removesuffix(_END)
 
     def joined(self, parts: Iterable[bytes]) -> bytes:
-        """Join texts, and add the end mark of OpenMetrics."""
+        """Return the joined texts, followed by the end mark if this is OpenMetrics."""
         return b"".join([*parts, _END if self.is_open else b""])
 
 
@@ -60,7 +60,7 @@ def encoding_for(accept: str) -> Encoding:
 
     try:
         generate, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # its version is not a number
+    except (TypeError, ValueError):  # the header's version is not a number
         generate, content_type = choose_encoder("")
     return Encoding(content_type, generate)
 
@@ -75,9 +75,7 @@ def process_registry() -> CollectorRegistry:
 
 
 def merged(*found: Sequence[Family]) -> list[Family]:
-    """Return all families in base units. If several families have the same name, only the first one is
-    returned.
-    """
+    """Return all families in base units, but of several families with the same name only the first."""
     made: dict[str, Family] = {}
     for families in found:
         for family in map(_in_seconds, families):
@@ -86,11 +84,11 @@ def merged(*found: Sequence[Family]) -> list[Family]:
 
 
 _TIMES = {"segstore_last_sweep_ms": "segstore_last_sweep_timestamp_seconds"}
-"""Points in time, which have a name that ends in "timestamp_seconds" instead of "seconds"."""
+"""Metric in ms that is a point in time -> its name in seconds, which ends in "timestamp_seconds"."""
 
 
 def _in_seconds(family: Family) -> Family:
-    """Return a family of ms in seconds, Prometheus' base unit."""
+    """Return a family of ms converted to seconds, Prometheus' base unit; any other family unchanged."""
     metric, labels, samples = family
     name, total = metric.prometheus.removesuffix("_total"), metric.prometheus.endswith("_total")
     if not name.endswith("_ms"):

@@ -1,6 +1,6 @@
 """The metrics of an endpoint about the build, and about the groups and their lag.
 
-On disk: only reads, of committed offsets that the coordinator mostly has in memory. Threads: any.
+On disk: reads committed offsets, unless the coordinator has them in memory. Threads: any.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def counter(name: str, doc: str, value: float) -> Family:
 
 
 def build_info() -> Family:
-    """Return the versions of segstore and Python."""
+    """Return the metric whose labels are the versions of segstore and Python."""
     return _BUILD, ("version", "python"), [MetricSample((VERSION, platform.python_version()), 1.0)]
 
 
@@ -51,14 +51,14 @@ def store_families(store: Store) -> list[Family]:
 def _groups(store: Store) -> list[GroupDescription]:
     """Return the groups of a store."""
     if not store.keeps:
-        # A store that is open for reading has no coordinator, and would read all committed offsets again at
-        # each scrape; so it reports no groups.
+        # A store that is open for reading has no coordinator: it would read all committed offsets at
+        # each scrape. So no groups are reported.
         return []
     known, found = Groups(store), []
     for listing in known.list():
         try:
             found.append(known.describe(listing.group_id))
-        except GroupNotFoundError:  # deleted just now
+        except GroupNotFoundError:  # the group was deleted just now
             continue
     return found
 

@@ -1,6 +1,6 @@
 """The HTTP endpoint of a standby or a mirror: its connection to the source, and its lag.
 
-Nothing is on disk. Threads: the endpoint's.
+Nothing is on disk. Threads: the endpoint's thread.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _unconnected(running: Following[Any]) -> Reasons:
 
 
 def _behind(running: Following[Any], most_ms: int | None) -> Reasons:
-    """Return the partitions that have not caught up with the source's first answer, or have too much lag."""
+    """Return a line about the partitions that have too much lag, or have not reached the high watermark of
+    the source's first answer; no line if there are none.
+    """
     if most_ms is None:
         return []
     found = []

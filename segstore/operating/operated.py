@@ -40,10 +40,10 @@ class LoopHeartbeat:
 
 @dataclass(frozen=True, eq=False)
 class Operated:
-    """The functions that an endpoint calls. `known` returns metrics from memory, in the endpoint's thread;
-    `gathered` returns metrics of the store; it is called in a separate thread, because it may wait for a
-    disk. `unready` returns the reasons why no requests are served, and `unhealthy` the reasons to restart the
-    process; both read only memory.
+    """The functions that an endpoint calls. `known` returns metrics from memory, in the endpoint's thread.
+    `gathered` returns metrics of the store, in a separate thread, because it may wait for a disk. `unready`
+    returns the reasons why no requests are served, and `unhealthy` the reasons to restart the process. These
+    two functions read only memory.
     """
 
     known: Callable[[], Sequence[Family]]

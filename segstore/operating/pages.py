@@ -20,13 +20,13 @@ from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
 
 _PATIENCE = 1.0
-"""Seconds that a scrape waits for a new snapshot before it gets the last one."""
+"""Seconds that a scrape waits for a new snapshot, before its answer has the last snapshot."""
 _FIRST_PATIENCE = 8.0
-"""Seconds after the first scrape in which scrapes wait for the first snapshot. Prometheus waits 10
-seconds.
+"""Seconds, from the first scrape on, that scrapes wait for the first snapshot. Prometheus waits 10 seconds
+for an answer.
 """
 _SAME = 1.0
-"""Seconds for which the same text is returned again."""
+"""Seconds for which a text is reused."""
 _METHODS = ("GET", "HEAD")
 
 
@@ -86,7 +86,7 @@ class Pages:
         return HttpAnswer(HTTPStatus.OK, self._text(encoding, packed), encoding.content_type, headers)
 
     async def _snapshot(self, encoding: Encoding) -> None:
-        """Wait for a snapshot; concurrent requests wait for the same one."""
+        """Wait for a new snapshot, for `_patience` at most. Concurrent scrapes wait for the same snapshot."""
         key, loop = encoding.content_type, asyncio.get_running_loop()
         waited = self._waits.get(key)
         if waited is None:
@@ -95,7 +95,7 @@ class Pages:
         await asyncio.wait([waited], timeout=self._patience(encoding))
 
     def _patience(self, encoding: Encoding) -> float:
-        """Return the seconds that a scrape waits."""
+        """Return the most seconds that a scrape waits for a snapshot."""
         if self._snapshots.text(encoding):
             return _PATIENCE
         return max(_PATIENCE, self._first_until - time.monotonic())

@@ -1,4 +1,5 @@
-"""`MetricsSnapshots`: the metrics of a store, which a separate thread gathers, and only on request.
+"""`MetricsSnapshots`: the metrics of a store. A separate thread gathers the metrics when a scrape asks for
+them.
 
 On disk: only reads, by the store. Threads: any may call `ask`, `text` and `age`. A disk that hangs delays
 only the gathering thread; `text` then returns the last snapshot.
@@ -21,7 +22,7 @@ from segstore.threads import Background
 log = Logger("segstore")
 
 FRESH = 1.0
-"""Seconds for which a snapshot is returned before a new one is gathered."""
+"""Seconds for which a snapshot is reused."""
 
 
 class _AskedSnapshot(NamedTuple):
@@ -67,7 +68,7 @@ class MetricsSnapshots:
         return encoding.content_type in held.texts and time.monotonic() - held.at < FRESH
 
     def text(self, encoding: Encoding) -> bytes:
-        """Return the last snapshot's text, or b"" before the first one."""
+        """Return the last snapshot's text in this encoding, or b"" before the first snapshot."""
         return self._held.texts.get(encoding.content_type, b"")
 
     @property

@@ -1,7 +1,7 @@
 """Prometheus' text format and OpenMetrics, of counters, gauges and histograms.
 
-The bytes are the same as prometheus-client's, with which tests compare them. A large store has many thousand
-samples, for which prometheus-client takes ten times as long. Nothing is on disk. Threads: any.
+The bytes are the same as prometheus-client's, with which tests compare them. For the many thousand samples of
+a large store prometheus-client takes ten times as long. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from segstore.storage.store.stats import Family
 
 _EXACT = 1e6
-"""Python formats numbers below this one as Go does."""
+"""Below this number Python formats a float as Go does."""
 
 
 def text_of(families: Iterable[Family], openmetrics: bool) -> str:
@@ -31,7 +31,7 @@ def text_of(families: Iterable[Family], openmetrics: bool) -> str:
 
 @lru_cache(1024)
 def _form(name: str, labels: tuple[str, ...]) -> tuple[list[int], str]:
-    """Return the order of labels by name, and a line with a place for each value."""
+    """Return (indexes of the labels in the order of their names, line with "%s" for each value)."""
     order = sorted(range(len(labels)), key=labels.__getitem__)
     form = ",".join(f'{labels[at]}="%s"' for at in order)
     return order, f"{name}{{{form}}} %s\n" if form else f"{name} %s\n"

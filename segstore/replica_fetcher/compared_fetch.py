@@ -1,7 +1,7 @@
 """`ComparedFetch`: fetches that compare logs with the leader's logs, before any batch of the leader is
 appended. One request fetches for several logs, outside of the fetch session.
 
-On disk only the logs are changed. Threads: the fetcher's.
+On disk only the logs are changed. Threads: the fetcher's thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Steps(Protocol):
         """
 
     def unserved(self, followed: FollowedLog, code: int) -> None:
-        """Note an error code of the leader for one log."""
+        """Handle an error code of the leader for one log."""
 
     def refused(self, code: int) -> None:
         """Handle the error code of a whole answer. Raises BrokerError, unless the code is an error of the
@@ -52,9 +52,9 @@ class ComparedFetch:
         """The logs whose comparison continues after an ordinary fetch."""
 
     def step(self, logs: Iterable[FollowedLog]) -> bool:
-        """Compare the next window of some of these logs. Return True if this should be called again at once,
-        and False if all logs need an ordinary fetch first, whose answer may have diverging epochs or a higher
-        high watermark. Raises the errors of `BrokerConnection.ask`.
+        """Compare the next window of some of these logs, and return True: the caller calls again at once. If
+        all of them need an ordinary fetch first, compare nothing and return False. The answer to that fetch
+        may have a diverging epoch or a higher high watermark. Raises the errors of `BrokerConnection.ask`.
         """
         ready = list(islice(self._ready(logs), TOGETHER))
         alone = [each for each in ready if each.alone][:1]
@@ -70,8 +70,8 @@ class ComparedFetch:
         return True
 
     def _ready(self, logs: Iterable[FollowedLog]) -> Iterator[LogComparison]:
-        """Yield the comparisons that have a window and don't wait for an ordinary fetch. The comparison of a
-        changed log begins anew.
+        """Yield the comparisons that can be continued now. A comparison that waits for an ordinary fetch is
+        left out. The comparison of a log that has changed begins anew.
         """
         for followed in logs:
             if followed in self._waiting or (question := self._steps.ask(followed)) is None:
@@ -86,7 +86,9 @@ class ComparedFetch:
             followed.compared(question)
 
     def _fetched(self, asked: list[LogComparison], sizes: Mapping[Key, int]) -> dict[Key, Any]:
-        """Fetch from the windows' offsets on, and return the answer's partitions by key."""
+        """Fetch each log from the offset of its window on, and return key -> the partition's part of the
+        answer.
+        """
         positions = {
             each.followed.key: each.question.position._replace(offset=each.at, last_fetched_epoch=-1)
             for each in asked
@@ -106,7 +108,9 @@ class ComparedFetch:
         return self._steps.run(each.followed, lambda: each.take(data, was_alone=was_alone))
 
     def _begins_later(self, each: LogComparison) -> bool:
-        """If the leader's log start offset is above the window, compare from there on, and return True."""
+        """If the leader's log begins after the window's offset, continue at the leader's log start offset,
+        and return True. Else return False.
+        """
         try:
             start = self._leader.earliest_offset(each.followed, each.question)
         except BrokerError as error:

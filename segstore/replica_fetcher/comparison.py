@@ -1,12 +1,14 @@
-"""`LogComparison`: compares one log with its leader's log, before any batch of the leader is appended. It
-checks whether both have the same records at the offsets that both have. Equal offsets and leader epochs are
-not enough. A leader that was restored from an older copy, and then took appends, may have other records with
-the same offsets and leader epochs, because a broker of Kafka begins no new epoch in that case.
+"""`LogComparison`: compares one log with its leader's log, before any batch of the leader is appended. At
+offsets that both logs have, the records must be the same. Equal offsets and leader epochs don't prove this. A
+leader that was restored from an older copy, and then took appends, may have other records with the same
+offsets and leader epochs, because a broker of Kafka begins no new epoch in that case.
 
-The comparison begins a few offsets before this log's end. Compaction may have removed records from either
-log, so only records with equal offsets are compared. If the logs share no record there, or differ, the
-comparison goes further back, by growing steps. From an agreeing window on it goes forward to the end of this
-log. At the first difference, this log is truncated after the newest batch that both logs have.
+Windows of this log, which are a few batches each, are compared with the same offsets of the leader's log.
+Only records with equal offsets are compared, because compaction may have removed records from either log. The
+first window begins a few offsets before this log's end. While a window has no common record, or a difference,
+an earlier window is tried, by growing steps. After a window without a difference, the next windows follow up
+to the end of this log. At the first difference this log is truncated after the newest batch that both logs
+have.
 
 On disk files are only read. Threads: that of the leader's fetcher.
 """
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
     from segstore.replica_fetcher.followed_log import FollowedLog, Question
 
 _FIRST, _STEP = 8, 16
-"""The number of offsets before the log's end at which the comparison begins, and the factor by which it grows
-with each step back."""
+"""The comparison begins `_FIRST` offsets before the log's end. Each step back multiplies this distance by
+`_STEP`.
+"""
 _WINDOW = 1 << 16
 """The largest window in bytes; a single batch may be larger."""
 
@@ -53,11 +56,15 @@ class LogComparison:
         self._floor, self._end = question.follower.log.start_offset, question.position.offset
         self._back = _FIRST
         self._on = -1
-        """The offset of the next window on the way to the end, -1 before an agreeing window was found."""
+        """The offset of the next window, -1 until a window with common records and without a difference is
+        found.
+        """
         self._agreed = self._floor
         """The offset after the newest batch that both logs have."""
         self._asked_epochs = False
-        """Whether an ordinary fetch was awaited after a difference, since it may find a diverging epoch."""
+        """True after the first difference. The comparison then waits for an ordinary fetch, which may find a
+        diverging epoch.
+        """
         self.window = self._read()
 
     def _read(self) -> ComparedWindow | None:
@@ -69,14 +76,14 @@ class LogComparison:
             try:
                 data = bytes(self.followed.replica.read(at, self._end, _WINDOW))
             except (CorruptRecordError, OffsetOutOfRangeError):
-                return None  # `check` reports damage; a log truncated during the read is compared anew
+                return None  # the log is damaged, which `segstore check` reports, or was just truncated
             batches, _ = scan(data, check_crcs=False)
             if len(batches):
                 end = min(int(batches["last_offset"][-1]) + 1, self._end)
                 return ComparedWindow(at, end, data, batches)
             if self._on >= 0 or at == self._floor:
                 return None
-            self._back *= _STEP  # this log ends in a gap
+            self._back *= _STEP  # this log has no batch from offset `at` on
 
     @property
     def at(self) -> int:
@@ -89,7 +96,7 @@ class LogComparison:
         return 0 if self.window is None else len(self.window.data)
 
     def begins_at(self, start: int) -> None:
-        """Compare nothing below `start`, at which the leader's log begins."""
+        """Begin the comparison anew, and compare nothing below `start`, the leader's log start offset."""
         self._floor, self._on, self._back = start, -1, _FIRST
         self.window = self._read()
 
@@ -124,8 +131,8 @@ class LogComparison:
             return True
         self._agreed = self._agreed if found.agreed is None else found.agreed
         if is_unlike:
-            # Batches between `_agreed` and the first difference are removed, too. The leader has no records
-            # at their offsets, but may have had other records there, which were compacted away.
+            # This removes the batches between `_agreed` and the first difference too. The leader has no
+            # records at these offsets now, but may have had other records, which compaction removed.
             self.followed.cut_unlike(self.question, self._agreed)
             return True
         self._on = covered
@@ -176,7 +183,7 @@ def _is_like(window: ComparedWindow, n: int, held: Mapping[int, Record], where: 
             if other is not None and other != record:
                 return False
             found = found or (True if other is not None else None)
-    except CorruptRecordError:  # damaged here: the batch counts as unlike
+    except CorruptRecordError:  # a batch that is damaged in this log counts as different
         return False
     return found
 

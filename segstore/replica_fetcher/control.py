@@ -1,6 +1,6 @@
 """`Control`: the thread that asks the source for its metadata, and starts fetchers for its partitions.
 
-On disk are the topics, by `FollowedTopics`, and `.segstore/role`. Threads: its own; any thread may call
+On disk: changes topics, by `FollowedTopics`, and `.segstore/role`. Threads: its own; any thread may call
 `close`, `stale`, `failed` and `soon`.
 """
 
@@ -31,8 +31,8 @@ _WAITING = 1.0
 
 
 class Followed(NamedTuple):
-    """The parts of a `Control`: the store's context and role, the cluster of the source, the topics here, the
-    `names` of topics for metadata requests (None: all topics), and the `FetchTerms`.
+    """The objects that a `Control` works with. `names` are the topics that its metadata requests name; None
+    means all topics.
     """
 
     context: StoreContext
@@ -44,8 +44,8 @@ class Followed(NamedTuple):
 
 
 class Control:
-    """The control thread of a mirror or standby. `failure` is the error that stopped it, None while it runs.
-    `error` is the error of the last metadata request, None if it succeeded. `rounds` is the number of
+    """The control thread of a mirror or standby. `failure` is the error that stopped the thread, None without
+    one. `error` is the error of the last metadata request, None if it succeeded. `rounds` is the number of
     successful requests. A subclass may do more work before (`_begin_round`) and after (`_end_round`) each
     request.
     """
@@ -90,12 +90,12 @@ class Control:
         self._news.put(None)
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Stop following, because a disk refused a call, or a log can't be made equal to the leader's."""
+        """Stop following because of `error`: a disk failed, or a log can't be made equal to the leader's."""
         log.error("%r can't be followed any more: %s", followed, error)
         self._fail(error)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Have the thread call `work`, and then ask the source again."""
+        """Let the thread call `work`, and then ask the source for its metadata again."""
         self._news.put(work)
 
     def _fail(self, error: Exception) -> None:

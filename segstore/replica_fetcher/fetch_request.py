@@ -19,8 +19,10 @@ from segstore.wire.settings import WireConfig
 _Request = structs("FetchRequest")
 _IDS_SINCE, _STATE_SINCE = 13, 15
 _WHOLE, _FIRST = 8 << 20, 1 << 20
-"""The largest size in bytes of one partition's part of an answer. `_FIRST` is for requests of one partition,
-because the answers to later such requests are appended while they arrive (`RepeatedFetch`)."""
+"""Most bytes that a request asks for of one partition. `_FIRST` is for a request of only one partition. If
+its answer has records, `RepeatedFetch` makes the next requests, which ask for more, because their answers are
+appended while they arrive.
+"""
 
 
 def no_epoch() -> int:
@@ -30,8 +32,8 @@ def no_epoch() -> int:
 
 class FetchTerms(NamedTuple):
     """The fields that all fetches of one mirror or standby have in common. `replica_id` is -1 for a consumer;
-    `isolation` is one of Kafka's levels. `broker_epoch` returns the broker epoch of the replica's current
-    registration (KIP-903).
+    `isolation` is `UNCOMMITTED` or `COMMITTED`. `broker_epoch()` returns the broker epoch of the replica's
+    current registration (KIP-903).
     """
 
     replica_id: int
@@ -48,7 +50,7 @@ def fetch_request(
     sizes: Mapping[Key, int] = MappingProxyType({}),
 ) -> Any:
     """Return the body of a Fetch request. `broker_epoch` is the result of `terms.broker_epoch`. `sizes` has
-    the largest number of bytes to fetch of a partition, by key; partitions without an entry have the default.
+    for a partition the most bytes to fetch; a partition without an entry gets the default.
     """
     most = _FIRST if len(asked.positions) == 1 and terms.isolation == UNCOMMITTED else _WHOLE
     return _Request(
@@ -66,7 +68,7 @@ def fetch_request(
 
 
 def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
-    """Yield (key, part) of an answer's partitions that are among `keys`."""
+    """Yield (key, the partition's struct) for each partition of an answer that is one of `keys`."""
     held = {(key.topic, key.partition): key for key in keys}
     by_id = {names.topic_id_bytes(key.topic_id): key.topic for key in held.values() if key.topic_id}
     for topic in answer.responses:
@@ -78,7 +80,7 @@ def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
 
 def version_for(connection: BrokerConnection, keys: Iterable[Key]) -> int:
     """Return the largest Fetch version of the connection that can name all keys. Version 13 and later name
-    topics by their ids, so they need the topic id of each key.
+    topics by id, so each key must have a topic id.
     """
     version = connection.version("Fetch")
     return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)

@@ -1,5 +1,5 @@
 """`FetchSession`: the client's side of a fetch session. A request names only partitions whose position has
-changed, an answer only partitions with new data (KIP-227; Kafka: FetchSessionHandler).
+changed, and an answer has only partitions with new data (KIP-227; Kafka: FetchSessionHandler).
 
 Nothing is on disk. Threads: one.
 """
@@ -28,8 +28,8 @@ SESSION_ERRORS = frozenset(
 
 
 class SessionRequest(NamedTuple, Generic[K, P]):
-    """The session fields of a request: the partitions to fetch with their positions, in order; the partitions
-    to remove from the session; the session's id and epoch.
+    """The session fields of a request. `positions` has the partitions to fetch, in order, with their
+    positions. `forgotten` has the partitions to remove from the session.
     """
 
     positions: Mapping[K, P]
@@ -39,8 +39,8 @@ class SessionRequest(NamedTuple, Generic[K, P]):
 
 
 class FetchSession(Generic[K, P]):
-    """One session with one broker: its id, and the epoch of its next request. If the broker refuses a
-    session, by the session id 0, each request names all partitions.
+    """One session with one broker. `epoch` is the session epoch of the next request. If the broker answers
+    with session id 0, there is no session, and each request names all partitions.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,13 @@ class FetchSession(Generic[K, P]):
         return SessionRequest(changed, forgotten, self.id, self.epoch)
 
     def named(self, key: K, position: P) -> None:
-        """Note that the next request names only `key`, a partition of the session, with this position."""
+        """Note that the next request, which `ask` does not make, names only the partition `key`, with
+        `position`.
+        """
         self._known[key] = position
 
     def answered(self, session_id: int) -> None:
-        """Note the session id of an answer without error."""
+        """Note the session id of an answer without an error, and advance the session's epoch."""
         if session_id == NO_SESSION:
             self.begin_anew()
             return

@@ -14,9 +14,9 @@ UNCOMMITTED, COMMITTED = 0, 1
 
 class FetchedData(NamedTuple):
     """One partition's part of a fetch answer. `error` is Kafka's error code. At isolation level COMMITTED,
-    `high_watermark` is the last stable offset instead. `diverging` is the leader's epoch and end offset at
-    which this log diverges, else None. `records` is a slice of the answer, not a copy; with `diverging` it is
-    empty.
+    `high_watermark` is the last stable offset instead. If this log diverges from the leader's log,
+    `diverging` has the leader epoch and its end offset in the leader's log, and `records` is empty. Else
+    `diverging` is None. `records` is a slice of the answer, not a copy.
     """
 
     error: int

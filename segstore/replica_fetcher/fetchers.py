@@ -25,7 +25,7 @@ class Watcher(Protocol):
         """Note that the cluster's leaders must be asked for again."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Note that a log can't be fetched any more."""
+        """Note that a log can't be fetched any more, because of `error`."""
 
 
 class Fetchers:
@@ -39,7 +39,7 @@ class Fetchers:
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
         self.unreported: set[FollowedLog] = set()
-        """Logs that have caught up, but no later fetch has reported this to their leader yet."""
+        """The logs that have caught up, if no later fetch has reported this to the leader yet."""
         self.change = Latch()
         """Opened, and replaced by a new latch, when logs may have caught up."""
 
@@ -105,8 +105,8 @@ class Fetchers:
         self.changed()
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """Return whether the broker's fetcher has no logs left, so that it may stop; if so, remove the
-        fetcher.
+        """If the fetcher's broker leads no log any more, remove the fetcher, which then stops, and return
+        True. Else return False.
         """
         with self._lock:
             if self._by_leader.get(fetcher.node):
@@ -116,11 +116,11 @@ class Fetchers:
             return True
 
     def stale(self, error: Exception) -> None:
-        """Pass on that the cluster's leaders must be asked for again."""
+        """Tell the watcher that the cluster's leaders must be asked for again, because of `error`."""
         self._watcher.stale(error)
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Stop fetching a log, and pass on its error."""
+        """Stop fetching a log, and report its error to the watcher."""
         followed.error = error
         with self._lock:
             by_leader = {

@@ -1,6 +1,6 @@
 """`FollowedTopics`: the topics of this store, with the ids, partitions and settings of the source's topics.
 
-On disk are the topics' settings and folders, by `TopicAdmin`. Threads: one calls `take`; any reads
+On disk: changes topics' settings and directories, by `TopicAdmin`. Threads: one calls `take`; any reads
 `problems`.
 """
 
@@ -56,12 +56,13 @@ class FollowedTopics:
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """Called after a truncation or a deletion, with the paths of the copies in the quarantine."""
         self.own: frozenset[str] = frozenset()
-        """Ids of topics that this store has created itself, and that the source has never had. Before such a
-        topic is deleted, its logs are copied to the quarantine.
+        """Ids of topics that this store has created, and the source has never had. Before such a topic is
+        deleted, its logs are copied to the quarantine.
         """
         self.waits = False
-        """Whether a topic is missing, or a partition has no leader, so that the next metadata request must
-        follow soon."""
+        """Whether the next metadata request must follow soon, because a topic can't be followed, or a
+        partition has no leader.
+        """
 
     def take(self, metadata: ClusterMetadata) -> dict[Key, LeaderAndEpoch]:
         """Create, change and delete topics to match the source's metadata; return the leaders of the
@@ -92,7 +93,7 @@ class FollowedTopics:
 
     @property
     def logs(self) -> Iterable[FollowedLog]:
-        """Return the logs of the partitions that the last `take` returned."""
+        """Return the logs of the partitions whose leaders the last `take` returned."""
         return self._logs.values()
 
     def _problem(self, topic: Topic) -> str | None:
@@ -135,8 +136,8 @@ class FollowedTopics:
     # --- changes ----------------------------------------------------------------------------------
 
     def _settings(self, found: Mapping[str, Topic]) -> dict[str, TopicConfig]:
-        """Return the source's settings of new topics, or of all topics if sync.topic.configs.interval.seconds
-        have passed since the last time.
+        """Return the source's settings of new topics. Every sync.topic.configs.interval.seconds return the
+        settings of all topics.
         """
         if not self._config.sync_topic_configs_enabled:
             return {}

@@ -1,6 +1,6 @@
-"""`Announcer`: notifies the old primary, once it answers again, that a promoted store leads in its place.
+"""`Announcer`: once the old primary answers again, notifies it that a promoted store leads in its place.
 
-On disk is `.segstore/promotion`. Threads: its own; any thread may call `announce` and `close`.
+On disk: `.segstore/promotion`. Threads: its own; any thread may call `announce` and `close`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Announcer:
         self._error = ""
 
     def announce(self, settings: WireConfig) -> None:
-        """Begin to notify the old primary, if this store was promoted and the old primary was not notified
-        yet. If an earlier call has begun this, only replace the client settings. Raises
-        CorruptCheckpointError, StorageError.
+        """If this store was promoted, and its old primary was not notified yet, begin to notify the old
+        primary. `settings` are client settings for the connection; a later call only replaces these settings.
+        Raises CorruptCheckpointError, StorageError.
         """
         with self._lock:
             has_begun, self._settings = self._settings is not None, settings

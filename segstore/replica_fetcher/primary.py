@@ -21,7 +21,7 @@ from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster
 
 _EPOCHS = 10
-"""The largest number of epochs that are tried, if the primary answers each with a later epoch of its own."""
+"""Most leader epochs that `begin_epoch` tries, if the primary answers each try with a later epoch."""
 _REFUSALS = {
     Code.CLUSTER_AUTHORIZATION_FAILED: ", which takes this standby if its setting standby.addresses names"
     " this machine, or its list of rights gives CLUSTER_ACTION",
@@ -34,7 +34,9 @@ _REFUSALS = {
 
 
 class PrimaryClient:
-    """A client of the primary, over `cluster`; `directory_id` identifies the standby's directory."""
+    """A client of the primary. `directory_id` is the random id of the standby's directory, by which the
+    primary recognizes the standby.
+    """
 
     def __init__(self, cluster: Cluster, cluster_id: str, directory_id: str, mode: str) -> None:
         self._cluster, self._cluster_id = cluster, cluster_id

@@ -1,8 +1,8 @@
-"""`RepeatedFetch`: templates for the requests of a fetch session that name the same single partition again
-and again, for example the requests of a standby in sync mode, and for the answers. With templates, requests
-are not encoded field by field, and answers are not decoded.
+"""`RepeatedFetch`: templates for requests and answers, if each request of a fetch session names the same
+single partition, as is usual for a standby in sync mode. With a template a request is not encoded field
+by field, and an answer is not decoded.
 
-On disk only the log is changed. Threads: the fetcher's.
+On disk only the log is changed. Threads: the fetcher's thread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from segstore.protocol.template import SIZE, MatchedStart, MessageField, Message
 from segstore.replica_fetcher.fetch_session import FetchSession
 from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key
 
-# This constructor runs in C, because each repeated fetch calls it.
+# Each repeated fetch makes a position; this constructor runs no Python code.
 _position: Callable[[tuple[Any, ...]], FetchPosition] = partial(tuple.__new__, FetchPosition)
 
 
 class Sent(NamedTuple):
-    """A sent request: its frame, size prefix included, its body, its version, and its broker epoch."""
+    """A sent request. `frame` is the encoded request with its size prefix."""
 
     frame: bytearray
     body: Any
@@ -34,8 +34,8 @@ class Sent(NamedTuple):
 
 class RepeatedFetch:
     """The templates for one partition. `followed` is the partition's log. `logs` are all logs of the session;
-    another sequence object means that they have changed. `has_moved` is whether only this partition's
-    position has changed since the last request.
+    if they change, a new sequence object replaces `logs`. `has_moved` is True if the position of this
+    partition has changed since the last request, and no other position.
     """
 
     def __init__(
@@ -47,9 +47,7 @@ class RepeatedFetch:
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Make the templates. `template` is the request's template, made from the request that was `sent` for
-        `position`.
-        """
+        """Make the templates. `sent` is a request for the partition, `template` the template of `sent`."""
         self.followed, self.key, self.logs = followed, followed.key, logs
         self.version, self.has_moved = sent.version, False
         self._leds = [each.led for each in logs]
@@ -61,12 +59,12 @@ class RepeatedFetch:
         )
 
     def is_of(self, followed: FollowedLog, logs: Sequence[FollowedLog], session_id: int) -> bool:
-        """Return whether these are the templates for a log, among these logs and in this session."""
+        """Return whether the templates fit these arguments, and the log's leader and epochs are the same."""
         same = followed is self.followed and logs is self.logs and session_id == self._session_id
         return same and self._is_unchanged()
 
     def _is_unchanged(self) -> bool:
-        """Return whether leader, leader epochs and log start offset still fit the template."""
+        """Return whether the leader, leader epochs and log start offset are those of the template."""
         replica, (_, _, fetched_epoch, start) = self.followed.replica, self._position
         same = self.followed.led is self._led and replica.epoch_cache.current == fetched_epoch
         return same and start in (-1, replica.start_offset)
@@ -86,8 +84,8 @@ class RepeatedFetch:
         return self._request.fill((0, session.epoch, end))[0]
 
     def brought(self, answer: memoryview) -> Brought | None:
-        """Return the fields and records of an answer, if it has records of this partition and nothing else;
-        else None.
+        """Return the fields and records of an answer. Return None if it has no records of this partition, or
+        has other partitions.
         """
         found = self._answer.match(answer)
         return Brought(*found[1:]) if found is not None and found[-1] else None
@@ -109,9 +107,7 @@ class RepeatedFetch:
         return self.has_moved
 
     def take_piece(self, brought: Brought) -> bool:
-        """Append a piece of an answer's records; return False if the leader has changed, or nothing was
-        appended. Raises the errors of `FollowedLog.take`.
-        """
+        """Append a piece of an answer's records by `FollowedLog.take_piece`; return its result."""
         return self.followed.take_piece(self._led, brought)
 
     @property
@@ -130,9 +126,9 @@ def learned(
     session_id: int,
     most: int,
 ) -> RepeatedFetch | None:
-    """Return the templates for further requests like `sent`, which has asked for `positions`. These requests
-    ask for `most` bytes, since their answers are appended while they arrive. Return None if `sent` has named
-    other partitions than the one of `followed`, or has begun the session.
+    """Return the templates for further requests like `sent`, a request for `positions`. These requests ask
+    for at most `most` bytes. Return None if `sent` has named a partition other than that of `followed`, has
+    begun the session, or has unknown epochs.
     """
     position, body = positions.get(followed.key), sent.body
     if position is None or len(positions) > 1 or body.forgotten_topics_data:

@@ -20,8 +20,7 @@ from segstore.wire.metadata import NO_LEADER, ClusterMetadata, LeaderAndEpoch, T
 
 UNKNOWN_EPOCH = -1
 MOST_EPOCH = INT32_MAX - DISTANCE
-"""The largest leader epoch that is followed, since a promotion, and the end of a mirror, need a later epoch.
-"""
+"""The largest leader epoch that is followed. A promotion, and the end of a mirror, need a later epoch."""
 MOST_PARTITION = 999_999
 """The largest partition number that is followed. It is above the number of partitions of any Kafka cluster.
 Numbers need not begin at 0, because a broker's copied directory may have only some partitions of a topic."""
@@ -30,9 +29,7 @@ _MOST_CLUSTER_ID = 255
 
 
 def faults(metadata: ClusterMetadata) -> dict[str, str]:
-    """Return the faults of topics whose metadata is invalid, by topic name. Topics with an error code of
-    Kafka are left out.
-    """
+    """Return topic name -> the fault of its metadata. Topics with an error code of Kafka are left out."""
     ids = Counter(topic.topic_id for topic in metadata.topics.values() if topic.topic_id)
     found = {}
     for name, topic in metadata.topics.items():
@@ -91,7 +88,9 @@ def largest_epoch(metadata: ClusterMetadata) -> int:
 
 
 def check_cluster_id(text: str, source: object) -> None:
-    """Raise UnusableAnswerError unless a cluster id has at most 255 printable ASCII characters, no blanks."""
+    """Raise UnusableAnswerError unless a cluster id is at most 255 printable ASCII characters without
+    blanks.
+    """
     if len(text) > _MOST_CLUSTER_ID or not text.isascii() or not text.isprintable() or " " in text:
         raise UnusableAnswerError(
             f"{source} says that its cluster id is {text!r:.300}: at most {_MOST_CLUSTER_ID} printable"
@@ -120,7 +119,7 @@ def check_range(start: int, end: int, where: object) -> None:
 
 
 def check_epoch(epoch: int, source: object) -> None:
-    """Raise UnusableAnswerError for a leader epoch that is too large for a later epoch to follow."""
+    """Raise UnusableAnswerError if a leader epoch is less than -1 or above `MOST_EPOCH`."""
     _check(source, "leader epoch", epoch, UNKNOWN_EPOCH, MOST_EPOCH)
 
 
@@ -132,7 +131,7 @@ def _check(where: object, what: str, value: int, least: int, most: int) -> None:
 
 
 def only_part(topics: Iterable[Any], where: object) -> Any:
-    """Return the partition of an answer with exactly one partition. Raises UnusableAnswerError."""
+    """Return the only partition of an answer. Raises UnusableAnswerError if it has not exactly one."""
     parts = [part for topic in topics for part in topic.partitions]
     if len(parts) != 1:
         raise UnusableAnswerError(f"{where!s:.300}: the source answers {len(parts)} partitions, and not one")

@@ -35,8 +35,8 @@ class SourceEnd:
         self._own_end = -1
 
     def note_answer(self, end: int, own_end: int, size: int) -> None:
-        """Note the leader's high watermark, this log's end offset, and the size in bytes of an answer's
-        records.
+        """Note an answer: `end` is the leader's high watermark, `own_end` this log's end offset after the
+        append, `size` the number of bytes of the answer's records.
         """
         if self.target < 0:
             self.target = end

@@ -1,7 +1,7 @@
 """`Arriving`: receives a long answer in pieces, so that the first records are appended while the next ones
 arrive.
 
-Nothing is on disk. Threads: the caller's receives, and a thread of its own appends.
+Nothing is on disk. Threads: the caller's thread receives, and a second thread appends.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _PIECE = 1 << 20
 
 
 class Arriving:
-    """A receiver of one connection's answers, one after the other, with reused buffers. The receiver is a
-    context manager that stops its thread at the end.
+    """Receives the long answers of one connection, one after the other. At the end of its `with` block the
+    second thread is stopped.
     """
 
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
         self._room = self._other = memoryview(b"")
-        self._have = self._left = 0  # bytes received in `_room`, and bytes not received yet
+        self._have = self._left = 0  # numbers of bytes received in `_room`, and not received yet
         self._worker: Worker | None = None
 
     def __enter__(self) -> Arriving:
@@ -38,10 +38,11 @@ class Arriving:
             self._worker.end()
 
     def take(self, coming: Coming, begun: MatchedStart, take: Callable[[memoryview], None]) -> None:
-        """Call `take` with each piece of the records. A piece has complete batches, and is valid until `take`
-        returns. While `take` runs in the second thread, the next piece is received; for the last piece `take`
-        runs in this thread. An incomplete batch at the end is dropped. From a damaged batch on, a piece may
-        begin or end within a batch. Raises the errors of `BrokerConnection.ask` and of `take`.
+        """Receive the records of an answer, and call `take` with each piece. A piece has complete batches,
+        and is valid until `take` returns. `take` runs in the second thread, while the calling thread receives
+        the next piece. For the last piece `take` runs in the calling thread. An incomplete batch at the end
+        is dropped. From a damaged batch on, a piece may begin or end within a batch. Raises the errors of
+        `BrokerConnection.ask` and of `take`.
         """
         taken: Worker | None = None
         try:
@@ -60,14 +61,14 @@ class Arriving:
 
     def _beside(self) -> Worker:
         if self._worker is None:
-            # Set before `start`, so that `__exit__` can stop it.
+            # The worker is set before its start, so that `__exit__` can stop it.
             self._worker = Worker("segstore-follow-append")
             self._worker.start()
         return self._worker
 
     def _pieces(self, coming: Coming, begun: MatchedStart) -> Iterator[memoryview]:
-        """Yield the pieces. Two buffers are used in turn, so a piece stays valid while the next piece is
-        received.
+        """Yield the records in pieces. Two buffers are used in turn, so a piece stays valid while the next
+        piece is received.
         """
         self._begin(coming.here[begun.at : begun.stop], begun.stop - begun.at)
         wanted = _PIECE
@@ -102,7 +103,7 @@ class Arriving:
         self._room[: self._have] = received
 
     def _receive(self, coming: Coming, wanted: int) -> None:
-        """Receive until the buffer has `wanted` bytes, or all bytes of the part."""
+        """Receive until the buffer has `wanted` bytes, or all bytes of the current part of the answer."""
         wanted = min(wanted, self._have + self._left)
         if wanted > len(self._room):
             larger = memoryview(bytearray(wanted))

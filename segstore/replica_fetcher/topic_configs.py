@@ -21,15 +21,15 @@ _OF_TOPIC = 1
 
 
 class TopicConfigs:
-    """A reader of topics' settings. A topic whose settings this client may not see is logged once."""
+    """Reads topics' settings. If this client may not see the settings of a topic, this is logged once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._warned: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Return the settings of these topics that segstore knows, except for topics whose settings this
-        client may not see. Raises the errors of `Cluster.ask`.
+        """Return topic -> those of its settings that segstore knows. Topics whose settings this client may
+        not see are left out. Raises the errors of `Cluster.ask`.
         """
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
         asked = [kind(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in topics]

@@ -14,8 +14,9 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicChoice:
-    """A filter by topic names, and by regular expressions for whole names. A text that can be a topic's name
-    counts as a name. `internal` chooses all internal topics, which can't be chosen by name.
+    """A filter by topic names, and by regular expressions that must match a whole name. A text that can be a
+    topic's name counts as a name. If `internal`, all internal topics are chosen too; they can't be chosen by
+    name.
 
     Raises InvalidArgumentError for an invalid regular expression, or without any name or pattern;
     InvalidTopicError for an invalid topic name, or the name of an internal topic; InvalidTypeError.

@@ -1,5 +1,5 @@
 """Operations of ACLs, and the bits of authorized operations in answers, for a server without an authorizer
-(org.apache.kafka.common.acl.AclOperation, AclEntry.supportedOperations; KIP-430). Threads: no state.
+(org.apache.kafka.common.acl.AclOperation, AclEntry.supportedOperations; KIP-430). Threads: any; no state.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ def cluster_id_of(store: Store) -> str:
     """Return the cluster id of a store, in Kafka's form (Uuid). Raises StorageError, StoreClosedError.
 
     The id stays the same if the directory is moved. A replicated store and a broker's directory have it in
-    meta.properties; any other store gets an id when it is first served. If a new id can't be written, because
-    the store is open for reading or the disk is full, the id is derived from the directory's absolute path.
+    meta.properties; any other store gets an id when a server first serves the store. If a new id can't be
+    written, because the store is open for reading or the disk is full, the id is derived from the directory's
+    absolute path.
     """
     if (of_many := replicated(store)) is not None:
         return of_many.replicated.cluster_id

@@ -1,5 +1,5 @@
-"""The error codes with which a demoted store refuses writes, by API. On these codes clients look for the new
-primary. Reads are answered as before. Threads: no state.
+"""The error codes with which a demoted store refuses writes, by API. A client that gets one of these codes
+looks for the new primary. Reads are answered as before. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ REFUSED_BY_DEMOTED: dict[Api, Code] = {
         (Api.DELETE_RECORDS, Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE), Code.NOT_LEADER_OR_FOLLOWER
     ),
 }
-"""The code with which a demoted store refuses each API; APIs that are not listed are answered as before,
-except Produce, which the logs refuse with an error for each partition.
+"""API -> the code with which a demoted store refuses the API's requests. Produce is not listed: its appends
+fail in the logs, with an error for each partition. All APIs that are not listed are handled as before.
 """

@@ -1,7 +1,7 @@
 """`error_answer`: a response with one error code at its top level, and for each requested topic, partition or
 group (Kafka: AbstractRequest.getErrorResponse).
 
-Threads: no state.
+Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ _ALIASES = (
     ("name", "topic", "topic_name", "user"),
     ("partition_index", "partition", "index", "partition_id"),
 )
-"""Groups of field names that mean the same in requests and in responses."""
+"""Each group has the names that different requests and responses have for the same field."""
 _OF_A_TEXT = ("key", "group_id", "transactional_id", "name")
 _OF_A_NUMBER = ("partition_index", "partition_id")
-"""The fields of a response's struct that may hold an element of a request's array of texts, or of numbers."""
+"""Field names of response structs. An array of texts or numbers in a request is answered with an array of
+structs: each text or number is copied to the first of these fields that the struct has.
+"""
 
 
 def error_answer(request: Request, code: int, message_text: str | None = None) -> Struct:
-    """Return the response's body with `code` in each field of an error code, and the text in each field of an
-    error message.
+    """Return the response's body with `code` in each field for an error code, and `message_text` in each
+    field for an error message.
     """
     asked, answer = (message(f"{request.api.message}{kind}") for kind in ("Request", "Response"))
     body: Struct = structs(answer.name)()
@@ -46,7 +48,9 @@ class _Errors:
         self.kinds = structs(answer.name)
 
     def fill(self, body: Struct, kind: str, source: Any, source_kind: str) -> None:
-        """Set the codes of one struct, and fill its arrays from the arrays of the request's `source`."""
+        """Set the error codes of `body`, a struct of the response, and fill its arrays from the arrays of
+        `source`, a struct of the request.
+        """
         arrays = self._asked_arrays(source, source_kind)
         for field in self._fields(self.answer, kind):
             if _is_code(field):
@@ -71,12 +75,14 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif asked.is_struct:  # a level that only requests have, as AlterReplicaLogDirs has directories
+            elif asked.is_struct:  # the array is only in requests, as directories of AlterReplicaLogDirs
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 
     def _copy(self, made: Struct, kind: str, source: Struct, source_kind: str) -> bool:
-        """Copy the fields that identify a topic, partition or group; return whether any field was copied."""
+        """Copy the fields that identify a topic, partition or group to `made`; return whether there was such
+        a field.
+        """
         there = {f.name: f for f in self._fields(self.asked, source_kind)}
         found = False
         for field in self._fields(self.answer, kind):
@@ -92,7 +98,7 @@ class _Errors:
         return found
 
     def _copied(self, field: Field, value: Any, asked: Field) -> Any:
-        """Return the value of a response's field that has no error codes, such as the entity of a quota."""
+        """Return a request's value in the form of the response's field, such as the entity of a quota."""
         if not (field.is_struct and field.is_array):
             return value
         made = [getattr(self.kinds, field.kind)() for _ in value]

@@ -4,7 +4,7 @@ broker (org.apache.kafka.server.common.Feature), without features whose APIs are
 With `transaction.version` 2 Java clients since 4.0, and franz-go, use KIP-890: each transaction has a new
 producer epoch, and Produce and TxnOffsetCommit add their partitions to the transaction. `share.version` 1
 stands for share groups (KIP-932), 2 for share groups with dead letters (KIP-1191). Clients that don't know
-features are not affected. Threads: no state.
+features are not affected. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FEATURES = (
     Feature("transaction.version", 0, 2, 2),
 )
 FINALIZED_EPOCH = 0
-"""Epoch of the finalized versions, which never change. Clients take -1 for "unknown"."""
+"""Epoch of the finalized versions. It stays 0, because these versions never change."""
 
 
 def features(share_version: int) -> tuple[Feature, ...]:

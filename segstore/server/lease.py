@@ -1,5 +1,5 @@
-"""The lease of a served store; the store leads only while it holds the lease. On disk: its leader epochs.
-Threads: any.
+"""The lease of a served store; the store leads only while it holds the lease. On disk: the leader epochs of
+the store's logs. Threads: any.
 """
 
 from __future__ import annotations

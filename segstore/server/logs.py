@@ -1,6 +1,6 @@
 """`Logs`: finds the logs of requested partitions, by the topic's name or id.
 
-Owns nothing on disk. Threads: the loop's. A log is cached after its first use, so that its aborted
+Owns nothing on disk. Threads: the loop's thread. A log is cached after its first use, so that its aborted
 transactions are not read again for each request. A deleted topic's log is dropped at its next lookup.
 """
 
@@ -82,5 +82,5 @@ def check_leader_epoch(log: PartitionLog, known: int) -> None:
     epoch = log.leader_epoch
     if known < epoch:
         raise FencedLeaderEpochError(f"{log!r}: leader epoch {known} is over, {epoch} is the current one")
-    if known > epoch >= 0:  # a store that is open for reading knows no epochs: -1
+    if known > epoch >= 0:  # `epoch` is -1 if the store is open for reading
         raise UnknownLeaderEpochError(f"{log!r}: leader epoch {known} is unknown, {epoch} is the current one")

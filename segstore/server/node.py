@@ -26,7 +26,9 @@ class Timer(Protocol):
 
 
 class LoopWatch(Protocol):
-    """A thread that waits, in place of the loop, for the store's publications; `ask` begins one wait."""
+    """A thread that waits, in place of the loop, for the store's publications: changes that readers see.
+    `ask` begins one wait.
+    """
 
     def ask(self, sleep: Callable[[], object]) -> None:
         """Call `sleep`, such as `Store.wait`, in the thread; `sleep` returns after a publication, or earlier.

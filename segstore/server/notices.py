@@ -70,7 +70,7 @@ class Notices:
         return self._known.setdefault(key, _Silence())
 
     def _users(self, key: _Key) -> int:
-        """Return the number of users with own lines of the key's peer, 0 if the key has no user."""
+        """Return how many users of the key's peer have lines of their own; 0 if the key has no user."""
         return sum(each.user != "" and each[:2] == key[:2] for each in self._known) if key.user else 0
 
 
@@ -81,8 +81,8 @@ class _Key(NamedTuple):
 
 
 class _Silence:
-    """When a key's next message may be logged, in seconds of the clock, and the number of omitted
-    messages.
+    """`left_out` counts the omitted messages of a key. A message is logged again from the time `until`
+    on, in seconds of the clock.
     """
 
     __slots__ = ("left_out", "until")

@@ -1,6 +1,7 @@
-"""Functions of the handlers of standbys: the primary of a node, and the right to change its standby.
+"""Functions of the handlers of standbys: the `Primary` of a node, which has the registration of the store's
+standby, and the right of a client to change this registration.
 
-Threads: no state.
+Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from segstore.storage.store.writer import StoreWriter
 
 
 def primary_of(node: Node) -> Primary | None:
-    """Return the `Primary` of the node's store, None if the store can't have a standby, because it is open
-    for reading, is itself a standby, or is a replicated store.
+    """Return the `Primary` of the node's store. Return None if the store can't have a standby: it is open for
+    reading, is itself a standby, or is a replicated store.
     """
     side = node.store.engine
     return side.primary if isinstance(side, StoreWriter) and side.may_have_standby else None

@@ -1,4 +1,4 @@
-"""Notifies the old primary of a promoted store that the store was promoted, as soon as the store is served.
+"""Notifies the old primary of a promoted store that the store was promoted, once the store is served.
 On disk: `.segstore/promotion`. Threads: any.
 """
 
@@ -14,12 +14,13 @@ from segstore.storage.store.store import Store
 
 
 def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None:
-    """If the store was promoted, and its old primary was not notified yet, begin to notify it; `settings` are
-    client settings for that connection. Raises ConfigError, CorruptCheckpointError, StorageError.
+    """If the store was promoted, and its old primary was not notified yet, begin to notify the old primary.
+    `settings` are client settings for that connection. Raises ConfigError, CorruptCheckpointError,
+    StorageError.
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
-        return  # before the imports below, which only a notification needs
+        return  # returns before the imports below, because they take time
     from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 

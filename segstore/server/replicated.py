@@ -1,4 +1,4 @@
-"""Recognizes replicated stores. Threads: no state."""
+"""Recognizes replicated stores. Threads: any; no state."""
 
 from __future__ import annotations
 

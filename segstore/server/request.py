@@ -35,8 +35,8 @@ ANSWERED: Final = Answered()
 Response = tuple[bytearray, Slices]
 """The result of `write_response`: an encoded response with its size, and its file stretches."""
 SHORT = 4096
-"""Largest size in bytes of a file stretch that is read, and sent together with the bytes around it, because
-one system call costs less than three.
+"""If an answer's file stretches have at most so many bytes in all, they are read into memory, and the answer
+is sent by one system call. Longer stretches are sent from their files, by a system call for each.
 """
 Received = tuple[int, "Response | Answered | Later | None", int]
 """The result of `LearnedRequest.receive`: (received, response, sent).
@@ -109,8 +109,8 @@ class Request:
     `answer` takes the response's body, or None for no response (acks=0), once and in the loop's thread; it
     does nothing if the connection is closed.
 
-    `frame` is the encoded request without its size, from which a handler may learn; None if learning is not
-    allowed. `body_at` is the position of the body in `frame`.
+    `frame` is the encoded request without its size, from which a handler may make the `learned` of the
+    channel. If the handler must not do so, `frame` is None. `body_at` is the position of the body in `frame`.
     """
 
     api: Api

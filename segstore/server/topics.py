@@ -1,8 +1,8 @@
 """Topics and partitions of a store as clients see them: names, ids, leaders.
 
 A server is one node, even for a replicated store: on the wire a partition has one replica, on this node. The
-replicas of a replicated store are directories, which clients don't see; they see only whether the partition
-has a leader. Threads: any.
+replicas of a replicated store are directories, which clients don't see; clients see only whether the
+partition has a leader. Threads: any.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _Key = tuple[str, int]
 
 
 class PartitionLeader(NamedTuple):
-    """The leader of a partition: its node id, -1 for no leader; its leader epoch, -1 if unknown."""
+    """The leader of a partition. `leader_id` is -1 if there is no leader; `error` is the reason.
+    `leader_epoch` is -1 if unknown.
+    """
 
     leader_id: int
     leader_epoch: int
@@ -67,7 +69,7 @@ class Leaders:
     No log is opened to find an epoch; for a closed log, the epoch of its last opening is used. The epoch is
     unknown (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs
     of a store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
-    leader. `of` reuses the epochs that `closed` has read, so each answer needs its own object.
+    leader. `of` reuses the epochs that `closed` has read, so each answer needs a `Leaders` of its own.
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
@@ -80,8 +82,8 @@ class Leaders:
     def closed(self, topics: Iterable[TopicInfo]) -> list[_Key]:
         """Return the partitions of topics whose logs must be opened to know their current epochs.
 
-        There are none in a replicated store, which knows its epochs without open logs, and in a store that is
-        open for reading, which never knows them.
+        Return none for a replicated store, because it knows the epochs without open logs. Return none for a
+        store that is open for reading, because its epochs stay unknown.
         """
         found = list[_Key]()
         if self._writer is None:

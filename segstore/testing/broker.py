@@ -114,7 +114,7 @@ class Broker(Closing):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return "host:port" for clients; `stop` and `start` don't change it."""
+        """Return "host:port" for clients. It stays the same after `stop` and `start`."""
         return self._servers
 
     @property
@@ -130,8 +130,8 @@ class Broker(Closing):
     # --- stop and start -----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop like a broker that is shut down: close all connections, refuse new ones, and close the store.
-        The data, the faults and the requests stay. May be repeated.
+        """Stop like a broker that is shut down: close all connections, refuse new connections, and close the
+        store. The data, the faults and the requests stay. May be repeated.
         """
         with self._lock:
             self._stop()
@@ -204,14 +204,14 @@ class Broker(Closing):
 def _check_clock(clock: Any) -> None:
     if clock is None:
         return
-    from .clock import Clock  # imports coordinators, which a server may not need
+    from .clock import Clock  # `clock` is imported late, because it imports the coordinators
 
     if not isinstance(clock, Clock):
         raise InvalidTypeError(f"clock must be a segstore.testing.Clock, not {type(clock).__name__}")
 
 
 def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
-    """Return the setting `listeners` with the ports chosen by the system."""
+    """Return the setting `listeners` with these ports, which the system has chosen."""
     places = [
         f"{spec.name}://{address_text(Endpoint(spec.host, port))}"
         for spec, port in zip(specs, ports, strict=True)
@@ -220,7 +220,7 @@ def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
 
 
 class UnsyncedFiles(Files):
-    """Files that are never synced; the kernel writes their bytes at some time."""
+    """Files that are never synced; the kernel decides when it writes the bytes to the disk."""
 
     def sync(self, handle: Handle) -> None:
         """Do nothing."""
@@ -237,7 +237,7 @@ def _temporary() -> TemporaryDirectory[str]:
 
 
 def _in_memory() -> str | None:
-    """Return a directory in memory with enough room, or None."""
+    """Return the path of the file system in memory if it has enough room, else None."""
     if not os.access(MEMORY, os.W_OK | os.X_OK):
         return None
     space = os.statvfs(MEMORY)
@@ -245,7 +245,7 @@ def _in_memory() -> str | None:
 
 
 def _check_one_node(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a number of nodes, which mock clusters of other packages accept."""
+    """Raise ConfigError if `settings` have a number of nodes, as for mock clusters of other packages."""
     for name in _NODES & settings.keys():
         raise ConfigError(
             f"{name}={settings[name]!r}: a Broker is one node, of which no leader moves and no replica falls "

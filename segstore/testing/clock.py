@@ -39,10 +39,10 @@ class Clock:
         return self._now
 
     def advance(self, ms: int) -> None:
-        """Advance the time at once, and return when each running broker has done its due work, which concerns
-        sessions and rebalances of groups, transaction timeouts, expired offsets, transactional ids and
-        producer ids, retention and compaction, deleted files. Raises InvalidArgumentError, InvalidTypeError,
-        StorageError.
+        """Advance the time at once, and return when each running broker has done the work that is due then:
+        ending sessions and rebalances of groups, aborting transactions, expiring offsets, transactional ids
+        and producer ids, retention, compaction, and removing deleted files. Raises InvalidArgumentError,
+        InvalidTypeError, StorageError.
         """
         ms = arguments.whole("ms", ms, 0, _MOST_MS)
         with self._lock:
@@ -51,20 +51,22 @@ class Clock:
             listener()
 
     def attach(self, listener: Callable[[], None]) -> None:
-        """Have `advance` call `listener`, until `detach`."""
+        """Let `advance` call `listener`, until `detach(listener)`."""
         self._listeners.append(listener)
 
     def detach(self, listener: Callable[[], None]) -> None:
-        """Remove a `listener` of `attach`."""
+        """Remove a listener that `attach` has added."""
         self._listeners.remove(listener)
 
     def govern(self, store: Store) -> None:
-        """Let this clock expire the group sessions of a store that was opened with it."""
+        """Let the group coordinator of a store use this clock. The store must have been opened with this
+        clock.
+        """
         shared(store, GroupCoordinator, partial(GroupCoordinator, clock=self))
 
     def run_due(self, store: Store) -> None:
-        """Do all work that is due by this clock, and that the store's own threads would do later, by the
-        machine's clock.
+        """Do the work of a store that is due by this clock. The store's own threads wait by the machine's
+        clock, so they would do it later.
         """
         if (groups := existing(store, GroupCoordinator)) is not None:
             groups.run_due()

@@ -29,8 +29,8 @@ NO_ACKS = 0
 
 
 class Fault:
-    """A fault that applies to `times` requests of an API, beginning with the `nth` from now on. `hits` counts
-    the requests it was applied to. As a context manager it is removed at the end of the block.
+    """A fault that applies to `times` requests of an API, beginning with the `nth` request from now on.
+    `hits` counts these requests. At the end of a `with` block the fault is removed.
     """
 
     def __init__(self, api: Api, apply: Apply, nth: int, times: int | None, remove: Callable[[Fault], None]):
@@ -65,9 +65,10 @@ class Faults:
     """The faults of a broker. Methods take an API as its name ("Produce", "PRODUCE"), as its key, or as a
     `segstore.server.apis.Api`.
 
-    `nth` counts requests of that API from now on; with `times` None the fault applies until it is removed. If
-    several faults apply to a request, the fault that was added first encloses the others, as the caller of
-    the next fault. Invalid arguments raise InvalidArgumentError or InvalidTypeError.
+    A method adds a fault, which applies to `times` requests of the API, beginning with the `nth` from now on.
+    If `times` is None, the fault applies until it is removed. If several faults apply to a request, the fault
+    that was added first is applied first: it calls the next fault as its handler. Invalid arguments raise
+    InvalidArgumentError or InvalidTypeError.
     """
 
     def __init__(self) -> None:
@@ -75,10 +76,10 @@ class Faults:
         self._lock = Lock()
 
     def error(self, api: Api | str | int, code: int | str, nth: int = 1, times: int | None = 1) -> Fault:
-        """Answer with an error code (name or number) for every part of the request, which is not executed. A
-        produce request without acks, which has no answer, gets its connection closed.
+        """Answer an error code (name or number) for every part of the request, without executing it. If a
+        produce request expects no answer (acks=0), close its connection.
         """
-        known = _api(api)  # checked first, in the order of the arguments
+        known = _api(api)  # `api` is checked first, because it is the first argument
         return self._add(known, partial(_fail, _code(code)), nth, times)
 
     def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:
@@ -135,8 +136,7 @@ def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
-    # without a frame the server learns nothing from this request, so it calls this handler for each
-    # repetition too
+    # From a request with a frame the server may learn to answer similar requests without a handler.
     request.frame = None
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)
@@ -148,7 +148,9 @@ def _apply(apply: Apply, handler: Handler, node: Node, request: Request) -> Any:
 
 
 def _answered(node: Node, request: Request, handler: Handler, take: Callable[[Any], None]) -> Any:
-    """Call the handler, and pass its answer to `take`, now or later, in place of sending it."""
+    """Call the handler, and pass the answer to `take`, now or later, instead of sending it. Return LATER;
+    None if the request needs no answer.
+    """
     request.answer = take
     body = handler(node, request)
     if body is None:
@@ -211,7 +213,7 @@ _FEW = 3
 
 
 def _nearest(named: int | str) -> list[str]:
-    """Return the nearest error codes, by number or by name."""
+    """Return texts of the error codes whose numbers are nearest, or whose names are most similar."""
     import difflib  # only errors need it
 
     codes = [code for code in Code if code]

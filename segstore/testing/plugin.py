@@ -33,8 +33,8 @@ def segstore_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def segstore_topic(request: pytest.FixtureRequest, segstore_broker: Broker) -> str:
-    """The name of a new topic of `segstore_broker` with one partition, which begins with the test's name. A
-    stopped broker is started.
+    """The name of a new topic of `segstore_broker`, with one partition. The name begins with the test's name.
+    If the broker is stopped, it is started.
     """
     segstore_broker.start()
     words = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name)[:_LONGEST]

@@ -36,7 +36,7 @@ class LoggedRequest:
 
 
 class RequestLog:
-    """A log of requests that drops the oldest ones."""
+    """A log of the last `MOST` requests."""
 
     def __init__(self) -> None:
         self._kept: deque[LoggedRequest] = deque(maxlen=MOST)
@@ -49,7 +49,8 @@ class RequestLog:
 
     def all(self) -> list[LoggedRequest]:
         """Return all logged requests, the oldest first."""
-        return list(self._kept.copy())  # unlike an iteration, a copy is one step of C
+        # Another thread may add requests: a copy is atomic, an iteration is not.
+        return list(self._kept.copy())
 
     def clear(self) -> None:
         """Remove all requests."""

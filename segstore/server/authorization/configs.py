@@ -1,5 +1,5 @@
-"""Authorization of settings. The settings of a topic or a group need rights on that topic or group; the
-settings of the broker need rights on the cluster.
+"""Authorization of settings. Rights on a topic or a group are needed for its settings, and rights on the
+cluster for the settings of the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _judge(operation: AclOperation, answer_field: str) -> Judge:
     def of(resource: ResourceType) -> Judge:
         def judge(caller: Caller, request: Request) -> Verdict:
             def denied(each: Any) -> bool:
-                # An unknown type is checked on the cluster; if the check succeeds, the handler refuses the
+                # For an unknown type the rights on the cluster are checked. The handler then refuses the
                 # type.
                 if _KINDS.get(each.resource_type, ResourceType.CLUSTER) is not resource:
                     return False

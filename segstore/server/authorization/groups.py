@@ -67,7 +67,7 @@ def _describe_groups(caller: Caller, request: Request) -> Verdict:
 
 
 def _list_groups(caller: Caller, _request: Request) -> Verdict:
-    """If the caller may not describe the cluster, leave out the groups that the caller may not describe."""
+    """Unless the caller may describe the cluster, leave out the groups that the caller may not describe."""
     if caller.may(_O.DESCRIBE, ResourceType.CLUSTER):
         return None
 
@@ -106,7 +106,9 @@ def _offset_fetch(caller: Caller, request: Request) -> Verdict:
 
 
 def _stripped(caller: Caller, request: Request, group: Any, refused: dict[str, list[Any]]) -> Any:
-    """Return a group without the topics that the caller may not describe; add their errors to `refused`."""
+    """Return a group of the request without the topics that the caller may not describe; add an error for
+    each of these topics to `refused`, by group id.
+    """
     topics = group.topics or []
     name = by_id if request.version >= _FETCHES_BY_ID else named("name")
     allowed = [_may_describe(caller, name(caller, each)) for each in topics]
@@ -142,7 +144,7 @@ def _offsets_of_one(caller: Caller, request: Request) -> Verdict:
 
 
 def _describable(caller: Caller, topics: list[Any]) -> list[Any]:
-    """Return the topics that the caller may describe, and topics without a name, whose ids are unknown."""
+    """Return the topics that the caller may describe, and the topics of unknown ids, which have no name."""
     return [each for each in topics if not each.name or caller.may(_O.DESCRIBE, _TOPIC, each.name)]
 
 

@@ -1,8 +1,8 @@
-"""Judges: functions that authorize requests, and the two kinds that most APIs need.
+"""Judges: functions that authorize requests, and `whole` and `parts`, which make the judges of most APIs.
 
 A judge does one of three things: it allows the request; it returns an answer, in place of the handler's; or
 it removes the denied items from the request, and returns a `Mend`, which adds the errors of these items to
-the handler's answer. Threads: the loop's; a `Mend` is called when the handler answers.
+the handler's answer. Threads: the loop's thread; a `Mend` is called when the handler answers.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ class Caller(NamedTuple):
 
 
 Mend = Callable[[Any], Any]
-"""Changes the handler's answer and returns the new answer; both are None if the request needs no answer
-(acks=0).
-"""
+"""(the handler's answer) -> the changed answer. If the client expects no answer (acks=0), both are None."""
 Verdict = Any
 """The result of a judge: None if the request is allowed; a `Mend` if the handler's answer must be changed; a
 struct if the handler must not be called, and the struct is the answer.
@@ -92,8 +90,8 @@ def parts(
     operation: AclOperation, resource: ResourceType, request_field: str, answer_field: str, name: Name
 ) -> Callable[[Caller, Request], Mend | None]:
     """Return a judge of requests that have a list of items in `request_field`. The judge removes denied
-    items; its `Mend` adds them with an error to the list `answer_field` of the answer. `name` returns the
-    name of an item's resource.
+    items from the request; the judge's `Mend` adds these items with an error to the list `answer_field` of
+    the answer. `name` returns the name of an item's resource.
     """
 
     def judge(caller: Caller, request: Request) -> Mend | None:
@@ -109,7 +107,9 @@ def parts(
 def part(
     request: Request, request_field: str, answer_field: str, denied: Callable[[Any], bool], code: Code
 ) -> Mend | None:
-    """Remove denied items from a request; return a `Mend` that adds their errors, None if none was denied."""
+    """Remove denied items from a request. Return a `Mend` that adds these items with an error to the answer,
+    or None if no item is denied.
+    """
     wanted = getattr(request.body, request_field) or []
     out = [each for each in wanted if denied(each)]
     if not out:
@@ -136,8 +136,8 @@ def copied(request: Request, body: Any) -> Request:
 
 
 def both(*judges: Judge) -> Judge:
-    """Return a judge that calls several judges in order, until one returns an answer. If none does, the mends
-    of all judges are applied.
+    """Return a judge that calls `judges` in order, until a judge returns an answer. If no judge returns an
+    answer, the returned `Mend` applies the mends of all judges.
     """
 
     def judge(caller: Caller, request: Request) -> Verdict:
@@ -173,16 +173,16 @@ def named(field: str) -> Callable[[Caller, Any], str | None]:
 
 
 def by_id(caller: Caller, topic: Any) -> str | None:
-    """Return the name of a topic item with an id, None for an unknown id, which the handler refuses."""
+    """A `Name` for topics with an id. An unknown id needs no check, because the handler refuses it."""
     return caller.node.part(Logs).name_of(topic.topic_id)
 
 
 def by_id_since(version: int, judge: Callable[[Name], Judge]) -> Judge:
-    """Return a judge of requests that have topics by name, and by id since a version."""
+    """Return a judge of requests that name topics by id from `version` on, and by name before."""
     of_names, of_ids = judge(named("name")), judge(by_id)
     return lambda caller, request: (of_ids if request.version >= version else of_names)(caller, request)
 
 
 def itself(_caller: Caller, each: Any) -> str | None:
-    """Return an item that is itself the name."""
+    """A `Name` for items that are names themselves."""
     return str(each)

@@ -1,4 +1,4 @@
-"""Wraps handlers with the authorization of their requests. Threads: the loop's."""
+"""Wraps handlers with the authorization of their requests. Threads: the loop's thread."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .judge import Caller, Mend
 
 
 def judged(handlers: Mapping[Api, Handler]) -> dict[Api, Handler]:
-    """Return handlers that answer only requests that the node's authorizer allows, if the node has one."""
+    """Return handlers that first check each request with the node's authorizer, if the node has one."""
     return {api: partial(_handle, handler) for api, handler in handlers.items()}
 
 
 def _handle(handler: Handler, node: Node, request: Request) -> Any:
     if node.authorizer is None:
         return handler(node, request)
-    from .judges import JUDGES  # imported here, because it imports the code of groups
+    from .judges import JUDGES  # `judges` is imported late, because it imports the code of groups
 
     judge = JUDGES.get(request.api)
     if judge is None:

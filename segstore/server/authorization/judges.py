@@ -1,6 +1,6 @@
 """`JUDGES`: the judge of each API. An API without a judge is refused if the server has an authorizer.
 
-Threads: the loop's.
+Threads: the loop's thread.
 """
 
 from __future__ import annotations

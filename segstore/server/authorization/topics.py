@@ -41,7 +41,8 @@ def _metadata(caller: Caller, request: Request) -> Verdict:
     if not everything:
         refused += _uncreatable(caller, request, denied)
         _remove(request, denied)
-        if version == 0 and not request.body.topics:  # the handler would answer all topics for an empty list
+        if version == 0 and not request.body.topics:
+            # For an empty list the handler would answer all topics, so it is not called.
             request.body.topics = None
             return _nothing(caller, refused)
 
@@ -70,7 +71,7 @@ def _refused(topic: Any, version: int) -> Any:
 
 
 def _uncreatable(caller: Caller, request: Request, denied: list[Any]) -> list[Any]:
-    """Return errors of missing topics that the caller may not create; add these topics to `denied`."""
+    """Return an error for each missing topic that the caller may not create; add these topics to `denied`."""
     body, node = request.body, caller.node
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return []
@@ -118,10 +119,12 @@ def _with_operations(caller: Caller, answer: Any) -> Any:
 
 
 def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
-    """Hide topics that the caller may not describe; a denied topic gets an error if the request names it."""
+    """Hide topics that the caller may not describe. If the request names such a topic, answer an error."""
     # The handler must not be called with an empty list of topics, because it would answer all topics.
     body = request.body
-    if not body.topics:  # all visible topics; hiding others only in the answer would leave gaps in pages
+    if not body.topics:
+        # The request is for all topics. A topic that is removed only from the answer would leave a page too
+        # short.
         known = sorted(shown(caller.node.store))
         kind = structs("DescribeTopicPartitionsRequest").TopicRequest
         request.body = copy.copy(body)
@@ -173,8 +176,8 @@ def _create_topics(caller: Caller, request: Request) -> Verdict:
 
 
 def _delete_topics(caller: Caller, request: Request) -> Verdict:
-    """Refuse to delete denied topics. If the request has the id of a denied topic, the answer has its name
-    only if the caller may describe the topic (ControllerApis.deleteTopics).
+    """Refuse to delete denied topics. If the request has the id of a denied topic, the answer has the topic's
+    name only if the caller may describe the topic (ControllerApis.deleteTopics).
     """
     names, refused = caller.node.part(Logs), []
     kind = _Deleted.DeletableTopicResult

@@ -1,7 +1,7 @@
 """`look`: reads the partitions of a fetch once (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
 
 On disk: reads only the headers of batches in log files, because records are sent as stretches of files.
-Threads: the loop's.
+Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 
 
 class Terms(NamedTuple):
-    """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is lowered to the server's own limit.
-    `max_searched` is passed to `PartitionLog.stretch`. `may_read` returns whether the client may read a
-    topic; if it is None, the client may read all topics. `broker_epoch` is the epoch of a fetching replica,
-    -1 if unknown. `primary` checks whether a fetching replica is the registered standby; it is None if the
-    store can have no standby.
+    """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is at most the server's own limit. At most
+    `max_searched` offsets are searched for aborted transactions (`PartitionLog.stretch`). `may_read(topic)`
+    returns whether the client may read a topic; if `may_read` is None, the client may read all topics.
+    `broker_epoch` is the epoch of a fetching replica, -1 if unknown. `primary` has the registration of the
+    store's standby; None if the store can have no standby.
     """
 
     version: int
@@ -70,7 +70,7 @@ class Look(NamedTuple):
 
     @property
     def size(self) -> int:
-        """All bytes that count towards min_bytes."""
+        """The number of bytes that count towards min_bytes."""
         return sum(self.sizes.values())
 
     def release(self) -> None:
@@ -87,8 +87,8 @@ def release(data: Any) -> None:
 
 
 def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
-    """Read all partitions in order, up to `terms.max_bytes` together. The first partition with records gives
-    at least one whole batch, even if this batch is larger than the limit.
+    """Read the partitions in their order, at most `terms.max_bytes` in all; but the first batch is read even
+    if it is larger.
     """
     fetched: list[FetchedPartition] = []
     sizes: dict[Wanted, int] = {}
@@ -98,12 +98,12 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
         for wanted in asked:
             data, waits, size = _read(logs, wanted, terms, left, min_one, unsearched)
             fetched.append(FetchedPartition(wanted, data))
-            if data.error_code in _NOT_THERE:  # a missing topic does not end a long poll
+            if data.error_code in _NOT_THERE:  # a missing topic does not end the wait
                 continue
             known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
-            if data.records is not NO_RECORDS:  # at least one batch
+            if data.records is not NO_RECORDS:  # the records are at least one batch
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
         Look(fetched, sizes, True, unsearched).release()
@@ -112,8 +112,8 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
 
 
 def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
-    """Return the available bytes of one partition of a parked fetch, None if the fetch must not wait
-    longer.
+    """Return the number of available bytes of one partition of a parked fetch, None if the fetch must be
+    answered because of an error or a diverging epoch.
     """
     data, waits, size = _read(logs, wanted, terms, terms.max_bytes, True, [])
     release(data)
@@ -123,7 +123,9 @@ def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
 def _read(
     logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool, unsearched: list[PartitionLog]
 ) -> tuple[Any, bool, int]:
-    """Return a partition's struct, whether the fetch may wait for it, and its available bytes."""
+    """Return (a partition's struct of the answer, whether the fetch may wait for more records of the
+    partition, number of available bytes).
+    """
     if wanted.topic is None:
         return failed(wanted, Code.UNKNOWN_TOPIC_ID), False, 0
     if terms.may_read is not None and not terms.may_read(wanted.topic):
@@ -169,8 +171,8 @@ def _records(
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     if terms.replica_id >= 0:
         bound = log.log_end_offset
-    # Batches that did not fit count as available too, up to the limit, because the fetch can't get more bytes
-    # by waiting.
+    # If batches remain after the stretch, the partition has all bytes that the limit allows: waiting would
+    # not add any.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)

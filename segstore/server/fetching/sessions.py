@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227; Kafka: FetchSession.scala): the server remembers the partitions of a consumer's
 fetch, so that requests and answers name only changed partitions.
 
-Owns nothing on disk. Threads: the loop's. A session does not belong to a connection: the
-session is open until its client closes it, or a new session needs its slot.
+Owns nothing on disk. Threads: the loop's thread. A session does not belong to a connection. The session is
+open until its client closes it, or it is evicted for a new session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segstore.server.logs import Logs
 IDS_SINCE = 13
 """The first version of Fetch whose topics have ids in place of names (KIP-516)."""
 EVICTION_MS = 120_000
-"""Idle time after which any new session may evict a session (Kafka:
+"""A session that was idle for longer than this is evicted if a new session needs a slot (Kafka:
 MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS).
 """
 _Response = structs("FetchResponse")
@@ -50,10 +50,12 @@ class Wanted:
         self.current_epoch, self.fetched_epoch = other.current_epoch, other.fetched_epoch
 
     def note_answer(self, data: Any) -> bool:
-        """Remember an answer; return whether an incremental answer must include the partition."""
+        """Note the high watermark and log start offset of `data`, the partition's struct of an answer. Return
+        whether an incremental answer must include this struct.
+        """
         must: bool = data.high_watermark != self.high_watermark or data.log_start_offset != self.start_offset
         must = must or bool(data.records) or data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0
-        # -1 makes the answer after an error include the partition, even if its high watermark is the same.
+        # After an error the next answer must include the partition: -1 differs from its high watermark.
         self.high_watermark = -1 if data.error_code != Code.NONE else data.high_watermark
         self.start_offset = data.log_start_offset
         return must
@@ -89,7 +91,7 @@ class ServedSession:
         self.epoch = next_epoch(INITIAL_EPOCH)
 
     def update(self, asked: dict[Key, Wanted], forgotten: Iterable[Key]) -> None:
-        """Add or change partitions, then remove the forgotten ones."""
+        """Add or change the partitions in `asked`, then remove the partitions in `forgotten`."""
         for key, wanted in asked.items():
             known = self.wanted.get(key)
             if known is None:
@@ -170,7 +172,7 @@ class Full(Sessionless):
 
 
 class Incremental:
-    """A later request of a session; it has advanced the session to `epoch`."""
+    """A request of an open session. `epoch` is the session's epoch after this request."""
 
     def __init__(self, session: ServedSession, epoch: int) -> None:
         self.session, self.epoch = session, epoch
@@ -246,9 +248,9 @@ class FetchSessions:
         return self._sessions.get(session.id) is session
 
     def advance(self, session: ServedSession) -> int:
-        """Advance a live session to its next epoch, and return that epoch."""
+        """Advance an open session to its next epoch, and return the epoch."""
         del self._sessions[session.id]
-        self._sessions[session.id] = session  # moved to the end, as sessions are ordered by last use
+        self._sessions[session.id] = session  # the session moves to the end: sessions are ordered by last use
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
         return session.epoch
@@ -268,12 +270,12 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now: int) -> bool:
-        """Close a session to free a slot for a new session with `size` partitions; return whether one was
-        closed (Kafka: FetchSessionCacheShard.tryEvict).
+        """Close a session, to free a slot for a new session with `size` partitions, and return True; return
+        False if no session may be closed (Kafka: FetchSessionCacheShard.tryEvict).
 
-        The least recently used session is closed if it was idle for EVICTION_MS. Otherwise the session with
-        the fewest partitions is closed, if these are fewer than `size`; sessions that were in use for less
-        than EVICTION_MS are spared.
+        The least recently used session is closed if it was idle for more than EVICTION_MS. Otherwise the
+        session with the fewest partitions is closed if it has fewer than `size`. Sessions whose last use was
+        at most EVICTION_MS after their begin are spared in this second step.
         """
         if not self._sessions:
             return False

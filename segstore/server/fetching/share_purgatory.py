@@ -1,12 +1,12 @@
 """`ShareWaits`: share fetches that wait until records are available or their wait times out (KIP-932; Kafka:
 DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
 
-Owns nothing on disk. Threads: the loop's; a share group reports available records in any thread.
+Owns nothing on disk. Threads: the loop's thread; a share group reports available records in any thread.
 
-A fetch waits for two events: new records in its partitions, which the purgatory of all fetches detects, and
-records of its group that become available again, which the share group reports. A worker acquires the
-records, and events may come between the acquisition and the parking of the fetch. They are found by comparing
-the current `AcquirableState` with the state before the acquisition.
+A fetch waits for one of two events: its partitions get new records, which `Purgatory` detects, or acquired
+records become available again, which the share group reports. An event between the acquisition of records and
+the parking of the fetch is found by a comparison: the handler compares the `AcquirableState` from before the
+acquisition with the current state.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class AvailableRecords(Protocol):
 
 
 class AcquirableState(NamedTuple):
-    """The state that decides whether a share fetch could acquire more records: the number of the group's
-    reports of available records, and the high watermarks and last stable offsets of the partitions.
-    `publications` is the number of the store's publications before these offsets were read.
+    """As long as this state is the same, a share fetch can't acquire more records. `reports` is the number of
+    the group's reports of available records, `ends` are the partitions with their high watermarks and last
+    stable offsets. `publications` is the number of the store's publications before `ends` was read.
     """
 
     publications: int
@@ -54,7 +54,7 @@ class AcquirableState(NamedTuple):
     ends: Sequence[Awaited]
 
     def differs(self, before: AcquirableState, is_sated: bool = False) -> bool:
-        """Return whether the state differs from `before`; if `is_sated`, the group's reports are ignored."""
+        """Return whether the ends or the reports differ from `before`; if `is_sated`, only the ends count."""
         if (self.reports != before.reports and not is_sated) or len(self.ends) != len(before.ends):
             return True
         return any(now[1:] != then[1:] for now, then in zip(self.ends, before.ends, strict=True))
@@ -62,7 +62,7 @@ class AcquirableState(NamedTuple):
 
 class ParkedShareFetch(Parked):
     """A share fetch that waits for at most `wait_ms`. After any change of a partition the fetch tries to
-    acquire again, because only the group knows which records a member may get.
+    acquire records again, because the purgatory can't know which records the group would deliver.
     """
 
     def __init__(self, request: Request, wait_ms: int, complete: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class ParkedShareFetch(Parked):
         super().__init__(request, terms, {}, complete)
 
     def recount(self, *_moved: Any) -> bool:
-        """Return True, because the fetch must acquire again."""
+        """Return True: any change of a partition completes the fetch."""
         return True
 
 
@@ -97,21 +97,21 @@ class ShareWaits:
         return sum(len(group.parked) for group in self._groups.values())
 
     def attend(self, group: str, coordinator: AvailableRecords) -> None:
-        """Register for a group's reports, before its first fetch."""
+        """Begin to receive the reports of a group. Called before the group's first fetch."""
         if group not in self._groups:
             held = self._groups[group] = _WaitingGroup()
             report = partial(self._loop.soon, partial(self._available, held))
             held.listening = coordinator.on_available(group, report)
 
     def forget(self, group: str) -> None:
-        """Remove the registration for a group that has no session any more."""
+        """Stop receiving the reports of a group, which has no session any more."""
         held = self._groups.pop(group, None)
         if held is not None and held.listening is not None:
             held.listening.cancel()
 
     def glance(self, group: str, partitions: Sequence[NamedPartition]) -> AcquirableState:
         """Return the current state; a missing partition has -1 for both offsets."""
-        # Read before the partitions' offsets, so that publications after this count as a change.
+        # Read before the partitions' offsets: a publication between these reads then counts as a change.
         publications = self._purgatory.publications
         held = self._groups.get(group)
         reports = -1 if held is None else held.reports
@@ -129,13 +129,13 @@ class ShareWaits:
     def park(
         self, group: str, parked: ParkedShareFetch, glance: AcquirableState, is_sated: bool = False
     ) -> None:
-        """Keep a fetch that has found too few records; `glance` is the state before it has looked for
-        records. `parked.complete` is called after a change of the state, or when the wait times out. Raises
+        """Keep a fetch that has acquired too few records; `glance` is the state before the acquisition.
+        `parked.complete` is called after a change of the state, or when the wait times out. Raises
         IllegalStateError if no thread can be started.
 
-        `is_sated` says that the fetch has acquired records, and released them because they were fewer than
-        min_bytes. Then the group's reports don't end the wait: each release makes records available, so two
-        such fetches would wake each other for ever.
+        `is_sated` says that the fetch has acquired records, and released them because they had fewer bytes
+        than min_bytes. In this case the group's reports don't end the wait, since each release is reported:
+        two such fetches would wake each other for ever.
         """
         held, complete = self._groups[group], parked.complete
 
@@ -156,13 +156,13 @@ class ShareWaits:
         self._purgatory.complete(parked)
 
     def _available(self, held: _WaitingGroup) -> None:
-        """Complete the waiting fetches of a group, the longest waiting first, after a report."""
+        """Handle a report of a group: complete its waiting fetches, the oldest first."""
         held.reports += 1
         for parked in list(held.parked):
             if parked in held.parked:
                 self._purgatory.complete(parked)
 
     def close(self) -> None:
-        """Remove all registrations, because the server is being closed."""
+        """Stop receiving reports, because the server is being closed."""
         for group in list(self._groups):
             self.forget(group)

@@ -1,7 +1,7 @@
 """`WireSessions`: the share sessions of a server; a session is closed with its connection (KIP-932; Kafka:
 ShareSessionCache, SharePartitionManager.newContext).
 
-Owns nothing on disk. Threads: the loop's.
+Owns nothing on disk. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class WireSessions:
     @property
     def partitions(self) -> int:
         """The number of partitions of all sessions (Kafka: SharePartitionsCount). Any thread may read it."""
-        groups = list(self._by_group.values())  # copied, because the loop's thread may change the originals
+        # The sets are copied, because the loop's thread may change them.
+        groups = list(self._by_group.values())
         return sum(len(session) for of_group in groups for session in list(of_group))
 
     def is_current(self, session: WireSession) -> bool:
@@ -82,7 +83,7 @@ class WireSessions:
             channel.when_closed(partial(self._closed, id(channel)))
 
     def _closed(self, connection: int) -> None:
-        """Close all sessions of a closed connection, which several members may share."""
+        """Close the sessions of all members that used a closed connection."""
         self._connections.discard(connection)
         for session in self._sessions.disconnected(connection):
             self._forget(session)

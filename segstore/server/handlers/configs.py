@@ -63,7 +63,7 @@ class AlterConfigOp(IntEnum):
 
 
 def describe_configs(node: Node, request: Request) -> Any:
-    """Answer the settings of each resource: all of them, or the ones in `configuration_keys`."""
+    """Answer all settings of each resource, or only the settings in `configuration_keys`."""
     body = request.body
     return _Described(results=[_described(node, each, body) for each in body.resources])
 
@@ -85,7 +85,7 @@ def _described(node: Node, resource: Any, body: Any) -> Any:
 
 
 def _settings(node: Node, resource: Any) -> Iterator[tuple[ConfigEntry, bool]]:
-    """Yield the settings of a resource, and whether each is read-only."""
+    """Yield (setting, whether the setting is read-only) for each setting of a resource. Raises Refusal."""
     if resource.resource_type == ConfigResourceCode.TOPIC:
         info = _topic(node, resource.resource_name)
         held = settings_of(node.store)
@@ -112,7 +112,9 @@ def _topic(node: Node, name: str) -> TopicInfo:
 
 
 def _checked_broker(node: Node, resource: Any) -> bool:
-    """Return True for the broker's id, False for "", which means all brokers (cluster-wide defaults)."""
+    """Return True if the resource is this broker, False if its name is "", which means all brokers
+    (cluster-wide defaults). Raises Refusal for any other resource.
+    """
     if resource.resource_type != ConfigResourceCode.BROKER:
         raise Refusal(
             Code.INVALID_REQUEST,
@@ -136,8 +138,8 @@ def _check_loggers(node: Node, resource: Any) -> None:
 
 
 def _of_broker(node: Node) -> list[ConfigEntry]:
-    """Return the settings of the server and of its store; the server's replace the store's of the same
-    name.
+    """Return the settings of the server and of its store. If both have a setting of the same name, the
+    server's setting is returned.
     """
     held = settings_of(node.store)
     found = {} if held is None else {entry.name: entry for entry in config_entries.of_store(held)}
@@ -198,7 +200,7 @@ def list_config_resources(node: Node, request: Request) -> Any:
 
 
 def alter_configs(node: Node, request: Request) -> Any:
-    """Replace all explicit settings of topics and groups with the settings of the request."""
+    """Set the settings of the request for topics and groups, and reset their other settings to defaults."""
     return in_worker(node, request, lambda: _alter_all(node, request, _replacing))
 
 
@@ -258,7 +260,7 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
 
 
 def _replacing(held: KafkaSettings, configs: Any) -> _Changes:
-    """Return changes that set `configs` and reset every other explicit setting."""
+    """Return changes that set `configs`, and reset all other settings that were set explicitly."""
     _refuse_null(configs)
     return {**dict.fromkeys(held.explicit), **{each.name: each.value for each in configs}}
 
@@ -304,7 +306,9 @@ def _operated(held: KafkaSettings, config: Any) -> str | None:
 
 
 def _edited(settings: TopicConfig, config: Any) -> str:
-    """Return the setting's list, as text, after APPEND or SUBTRACT of the words of `config`."""
+    """Return the new value of a setting that is a list: its words, with the words of `config` appended or
+    removed.
+    """
     current = next(each for each in config_entries.of_topic(settings, None) if each.name == config.name)
     held, given = (
         [word.strip() for word in text.split(",")] if text else [] for text in (current.value, config.value)

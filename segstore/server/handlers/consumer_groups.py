@@ -79,7 +79,7 @@ def _asked(node: Node, request: Request) -> ConsumerHeartbeat:
 
 
 def _may_describe(node: Node, request: Request) -> MayDescribe | None:
-    """Return a predicate for the topics that the client may describe, None without an authorizer."""
+    """Return a function that returns whether the client may describe a topic; None without an authorizer."""
     if node.authorizer is None:
         return None
     principal = request.channel.principal

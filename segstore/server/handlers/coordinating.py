@@ -39,8 +39,8 @@ _CODES: dict[type[BaseException], Code] = {
     errors.StoreClosedError: Code.NOT_COORDINATOR,
     errors.UnknownTopicOrPartitionError: Code.COORDINATOR_NOT_AVAILABLE,
 }
-"""Codes for errors of internal topics; on these codes clients look up the coordinator again and retry (Kafka:
-CoordinatorOperationExceptionHelper).
+"""Error of an append to an internal topic, or a read of it -> code. Most of these codes make clients look up
+the coordinator again, and retry (Kafka: CoordinatorOperationExceptionHelper).
 """
 
 
@@ -68,9 +68,7 @@ def each_described(
     node: Node, request: Request, groups: Iterable[str], response: Any, describe: Callable[[str], Any]
 ) -> Later:
     """Answer a request with the result of `describe(group)` for each group. Called in the loop's thread;
-    `describe` runs in a worker thread.
-
-    `response` has the structs of the answer.
+    `describe` runs in a worker thread. `response` is the type of the answer's body.
     """
 
     def run() -> Any:
@@ -88,7 +86,7 @@ def each_described(
 
 
 def heartbeat_answer(kind: Any, beaten: Any) -> Any:
-    """Return a coordinator's heartbeat result, a `Beaten` or `ShareBeaten`, as a struct of `kind`."""
+    """Return the answer, of type `kind`, for the heartbeat result `beaten` of a group coordinator."""
     given = None
     if beaten.assignment is not None:
         topics = [

@@ -16,7 +16,7 @@ from segstore.server.request import Request
 
 _Response = structs("FindCoordinatorResponse")
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-_BATCHED = 4  # the first version with several keys
+_BATCHED = 4  # the first version whose requests have several keys
 _SHARES_SINCE = 6
 
 
@@ -30,7 +30,8 @@ def find_coordinator(node: Node, request: Request) -> Any:
     (one,) = found
     return _Response(
         error_code=one.error_code,
-        error_message=one.error_message or Code.NONE.name,  # "NONE" as in Kafka, which kafkajs' tests expect
+        # Without an error the message is "NONE", as in Kafka.
+        error_message=one.error_message or Code.NONE.name,
         node_id=one.node_id,
         host=one.host,
         port=one.port,

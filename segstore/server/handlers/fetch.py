@@ -88,11 +88,11 @@ class Fetches:
         return answer
 
     def _keep(self, fetch: _FetchUnderWay) -> None:
-        """Learn the request's frame, so that later requests like it are answered without decoding."""
+        """Set the connection's `learned` request, which answers similar requests without decoding them."""
         request, context, terms = fetch.request, fetch.context, fetch.terms
         learned = request.channel.learned
         if isinstance(learned, LearnedFetch) and learned.is_like:
-            return  # the learned frame has matched; only this answer needed the handler
+            return  # `learned` can answer requests like this one, so keep `learned`
         if self._node.store.mode != "rw" or self._node.authorizer is not None:
             return
         serve = partial(self._serve_again, fetch)
@@ -129,17 +129,16 @@ class Fetches:
         return LATER
 
     def _finish(self, fetch: _FetchUnderWay, found: Look, seen: int) -> None:
-        """Answer a parked fetch: without records if none were found and nothing was published since, else by
-        a new read.
-        """
+        """Answer a parked fetch after its wait."""
+        # If nothing was published since `found` was read, a new read would find no records again.
         if not found.size and seen == self.purgatory.publications:
             self._later(fetch, lambda: self._answer(fetch, found))
         else:
             self._later(fetch, lambda: self._serve(fetch, False))
 
     def _later(self, fetch: _FetchUnderWay, serve: Callable[[], Any]) -> None:
-        """Send the answer that `serve` returns, after the handler has returned; close the connection if
-        `serve` raises.
+        """Send the answer that `serve` returns; close the connection if `serve` raises. Called after the
+        handler has returned LATER.
         """
         try:
             answer = serve()
@@ -154,7 +153,7 @@ class Fetches:
 
         def run() -> None:
             for each in unsearched:
-                with suppress(SegstoreError):  # the next read raises the error again, and answers it
+                with suppress(SegstoreError):  # `_serve` meets the same error, and answers it
                     outcomes(each)
 
         def done(_: object) -> None:
@@ -165,7 +164,7 @@ class Fetches:
         return work(self._node, fetch.request, run, done)
 
     def throttle_of(self, request: Request) -> QuotaThrottle:
-        """Return the throttle of a user and client id, from a cache of up to `_MOST_AT_HAND`."""
+        """Return the throttle of a user and client id, from a cache of up to `_MOST_AT_HAND` throttles."""
         user, client_id = key = request.channel.principal, request.client_id or ""
         throttle = self._throttles.get(key)
         if throttle is None:
@@ -175,8 +174,8 @@ class Fetches:
         return throttle
 
     def _terms(self, request: Request, throttle: QuotaThrottle) -> Terms:
-        """Return the fetch's limits; `max_bytes` is lowered to the bytes that the client's quota allows at
-        once.
+        """Return the fetch's limits; `max_bytes` is at most the number of bytes that the client's quota
+        allows at once.
         """
         body = request.body
         most = max(min(body.max_bytes, self._most), 0)
@@ -202,7 +201,8 @@ class Fetches:
         )
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
-        """Return a predicate for the topics that the client may read; each call checks the current rights.
+        """Return a function that returns whether the client may read a topic. Each call checks the current
+        rights.
 
         A replica needs CLUSTER_ACTION on the cluster instead of READ on the topic.
         """
@@ -212,7 +212,7 @@ class Fetches:
         return lambda topic: node.allows(principal, AclOperation.READ, ResourceType.TOPIC, topic)
 
     def _answer(self, fetch: _FetchUnderWay, found: Look) -> Any:
-        """Return the response's body, which owns the found stretches from now on."""
+        """Return the response's body, which must release the found stretches."""
         body, throttle = fetch.context.answer(found.fetched), fetch.throttle
         if body.error_code:
             found.release()

@@ -1,7 +1,7 @@
 """ListGroups, DescribeGroups, DeleteGroups: the administration of groups.
 
-Threads: handlers run in the loop's thread and call the coordinator in worker threads, because it may read a
-log.
+Threads: handlers run in the loop's thread and call the coordinator in worker threads, because the
+coordinator may read a log.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _listing(group: str, protocol: str, state: str, kind: str) -> Any:
 def describe_groups(node: Node, request: Request) -> Later:
     """Answer a result or an error for each classic group.
 
-    A missing group and a consumer group are answered as Dead, since version 6 also with GROUP_ID_NOT_FOUND;
-    ConsumerGroupDescribe describes consumer groups.
+    A missing group, and a group of another type, is answered as Dead, since version 6 with GROUP_ID_NOT_FOUND
+    too. ConsumerGroupDescribe and ShareGroupDescribe describe the groups of the other types.
     """
 
     def describe(group: str) -> Any:

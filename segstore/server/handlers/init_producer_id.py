@@ -63,7 +63,7 @@ def _code(error: BaseException, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, OffsetNotAvailableError):
         return Code.COORDINATOR_LOAD_IN_PROGRESS
-    if isinstance(error, StorageError):  # a code on which clients retry
+    if isinstance(error, StorageError):  # clients retry on COORDINATOR_NOT_AVAILABLE
         return Code.COORDINATOR_NOT_AVAILABLE
     return code_of(error) if isinstance(error, SegstoreError) else Code.UNKNOWN_SERVER_ERROR
 

@@ -95,7 +95,7 @@ class AskedPartition(NamedTuple):
         if self.timestamp in (
             SpecialTimestamp.LATEST_TIERED,
             SpecialTimestamp.EARLIEST_PENDING_UPLOAD,
-        ):  # there is no tiered storage
+        ):  # there is no tiered storage here
             return FoundOffset()
         found = held.max_timestamp() if self.timestamp == SpecialTimestamp.MAX_TIMESTAMP else self.at_time()
         if found is None or found[1] >= self.bound():

@@ -1,8 +1,8 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup: remote members of classic groups.
 
-JoinGroup and SyncGroup wait for the other members: the coordinator returns a ticket, whose callback in the
-loop's thread sends the answer. Threads: handlers run in the loop's thread and call the group coordinator in
-worker threads.
+JoinGroup and SyncGroup wait for the other members. The coordinator returns a ticket; when the ticket has its
+result, the loop's thread sends the answer. Threads: handlers run in the loop's thread and call the group
+coordinator in worker threads.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _when_done(
 
 # --- JoinGroup -----------------------------------------------------------------------------------
 
-_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # first versions: KIP-394, KIP-559, KIP-814
+_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # the first versions of JoinGroup with KIP-394, KIP-559, KIP-814
 
 
 def join_group(node: Node, request: Request) -> Later:
@@ -81,7 +81,7 @@ def join_group(node: Node, request: Request) -> Later:
 
 
 def _joining(node: Node, request: Request) -> Joining:
-    """Return the coordinator's form of a JoinGroup request."""
+    """Return a JoinGroup request as the coordinator's `Joining`."""
     body, version = request.body, request.version
     rebalance_ms = body.rebalance_timeout_ms
     return Joining(

@@ -32,7 +32,7 @@ _IDS_SINCE = 12
 _AT_ONCE = 500
 """Most partitions that the loop's thread encodes for one answer; a worker encodes larger answers."""
 _KNOWN_AT_ONCE = 5_000
-"""The same limit for partitions with open logs and cached rows, which take a tenth of the time."""
+"""Like `_AT_ONCE`, for partitions with open logs and cached rows, which take a tenth of the time."""
 
 
 class _AskedTopic(NamedTuple):
@@ -43,7 +43,9 @@ class _AskedTopic(NamedTuple):
 
 
 def metadata(node: Node, request: Request) -> Any:
-    """Answer topics, at once if no topic must be created, no log must be opened, and the answer is short."""
+    """Answer topics. A worker makes the answer if a topic must be created, a log must be opened, or the
+    answer is long.
+    """
     body, topics = request.body, shown(node.store)
     everything = body.topics is None or (request.version == 0 and not body.topics)
     if not everything and request.version < _IDS_SINCE and _misuses_ids(body.topics):
@@ -80,10 +82,9 @@ def _answer_known(
 
 
 def _to_encode(rows: PartitionRows, version: int, topics: list[TopicInfo]) -> int:
-    """Return the number of partitions whose rows must be encoded. Return the number of all partitions,
-    without a look into the cache, if that number is at most `_AT_ONCE` or more than `_KNOWN_AT_ONCE`.
-    """
+    """Return the number of partitions that count towards `_AT_ONCE`."""
     count = sum([info.partitions for info in topics])
+    # Only between `_AT_ONCE` and `_KNOWN_AT_ONCE` it matters which rows are cached.
     if not _AT_ONCE < count <= _KNOWN_AT_ONCE:
         return count
     return sum(info.partitions for info in topics if not rows.knows(info.name, version, info.partition_ids))
@@ -104,7 +105,9 @@ def _refused(topics: list[Any]) -> Any:
 def _creatable(
     node: Node, body: Any, asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]
 ) -> dict[str, Code]:
-    """Return the names of the missing topics that may be created, each with Code.NONE."""
+    """Return the names of the missing topics that may be created, each with Code.NONE, as there is no error
+    yet.
+    """
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return {}
     if node.store.mode == "r":

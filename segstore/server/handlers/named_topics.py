@@ -38,8 +38,8 @@ class NamedTopics:
         return {name: names.topic_id_of(topic_id) for name, topic_id in self._ids.items()}
 
     def with_ids(self, topics: list[Any], refuse: Callable[[Any], Any]) -> list[Any]:
-        """Set the ids of an answer's topics; return these, then `refuse(topic)` for each topic of
-        `unknown`.
+        """Set the ids of `topics`, the structs of an answer. Return `topics`, followed by the result of
+        `refuse` for each topic of `unknown`.
         """
         for topic in topics:
             topic.topic_id = self._ids.get(topic.name, topic.topic_id)

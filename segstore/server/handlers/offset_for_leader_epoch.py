@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: the end offset of a leader epoch. A client compares that offset with its position to
-find out whether the log was truncated (KIP-101, KIP-320; Kafka: Partition.lastOffsetForLeaderEpoch).
+"""OffsetForLeaderEpoch: the end offset of a leader epoch. By this offset a client finds out whether the log
+was truncated below its position (KIP-101, KIP-320; Kafka: Partition.lastOffsetForLeaderEpoch).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _trim(node: Node, topic: str, wanted: Any) -> int:
 
 
 def elect_leaders(node: Node, request: Request) -> Any:
-    """Elect leaders of the named partitions, or of all partitions if the request names none."""
+    """Elect leaders of the named partitions, or of all partitions if the request has null."""
     return in_worker(node, request, lambda: _elect_all(node, request.body))
 
 
@@ -94,7 +94,7 @@ def _elect_all(node: Node, body: Any) -> Any:
     results = []
     for topic, numbers in asked.items():
         found = [_elected(node, topics, topic, number, election) for number in numbers]
-        if everything:  # as in Kafka: partitions that need no election are left out
+        if everything:  # as in Kafka, leave out partitions that need no election
             found = [each for each in found if each.error_code != Code.ELECTION_NOT_NEEDED]
         results.append(_Elected.ReplicaElectionResult(topic=topic, partition_result=found))
     return _Elected(replica_election_results=results)
@@ -116,7 +116,9 @@ def _check_there(topics: Mapping[str, TopicInfo], topic: str, number: int) -> No
 
 
 def _elect(node: Node, topic: str, number: int, election: str) -> None:
-    """Elect a leader. Raises the controller's errors, or ElectionNotNeededError in a plain store."""
+    """Elect a leader. Raises the errors of `ReplicatedStore.elect_leaders`; ElectionNotNeededError for a
+    store without replicas.
+    """
     store = replicated(node.store)
     if store is None:
         raise ElectionNotNeededError(f"{topic}-{number} has one replica, which leads")

@@ -45,7 +45,9 @@ _ATTRIBUTES_AT, _PRODUCER_AT, _EPOCH_AT, _HEADER = 22, 43, 51, 61
 
 
 class _PartitionAppend(NamedTuple):
-    """A partition's records in a request, and its log, or the error code if the log was not found."""
+    """The records of one partition of a request. `log` is the error code if the partition's log was not
+    found.
+    """
 
     topic: str
     number: int
@@ -117,7 +119,7 @@ def produce(node: Node, request: Request) -> Any:
 
 
 def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_PartitionAppend]]]) -> None:
-    """Learn the request's frame, so that similar requests of the connection are answered without decoding."""
+    """Set the connection's `learned` request, which answers similar requests without decoding them."""
     batch = topics[0][1][0] if topics and topics[0][1] else None
     if batch is None or isinstance(batch.log, Code) or not batch.records:
         return
@@ -255,7 +257,7 @@ def _code(error: errors.SegstoreError) -> Code:
 
 @cache
 def _unverified(version: int) -> _Verified:
-    """Return a `_Verified` without partitions, with the error code that the version knows."""
+    """Return a `_Verified` without partitions, with an error code that clients of the version know."""
     known = version >= _ABORTABLE_SINCE
     return _Verified(frozenset(), Code.TRANSACTION_ABORTABLE if known else Code.INVALID_TXN_STATE)
 
@@ -263,7 +265,7 @@ def _unverified(version: int) -> _Verified:
 @contextmanager
 def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) -> Iterator[_Verified]:
     """Yield the partitions that were verified as part of the request's transaction (KIP-890). If the
-    verification fails, there are none, and `otherwise` is the code of its error.
+    verification fails, yield no partitions, with the code of the error as `otherwise`.
 
     The transaction can't be committed or aborted while the block of the `with` statement runs. Since version
     12 the request adds its partitions to the transaction. (Kafka:
@@ -325,7 +327,7 @@ def _transaction_code(error: errors.SegstoreError, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, errors.ConcurrentTransactionsError) and version >= _ADDS_SINCE:
         return Code.CONCURRENT_TRANSACTIONS
-    return Code.NOT_ENOUGH_REPLICAS  # a code on which clients of all versions retry
+    return Code.NOT_ENOUGH_REPLICAS  # clients of all versions retry on this code
 
 
 HANDLERS = {Api.PRODUCE: produce}

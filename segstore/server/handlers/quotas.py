@@ -46,13 +46,13 @@ def _describe(node: Node, body: Any) -> Any:
 
 
 def _components(entity: Entity) -> dict[str, str]:
-    """Return an entity's user and client id by entity type; absent parts are left out."""
+    """Return entity type -> name of an entity's user and client id; an entity may lack either."""
     named = {_USER: entity.user, _CLIENT_ID: entity.client_id}
     return {kind: name for kind, name in named.items() if name is not None}
 
 
 def _filter(components: list[Any]) -> dict[str, Any]:
-    """Return a filter's components by entity type. Raises Refusal."""
+    """Return entity type -> component of a request's filter. Raises Refusal."""
     found: dict[str, Any] = {}
     for each in components:
         if each.entity_type not in _TYPES:
@@ -75,7 +75,7 @@ def _filter(components: list[Any]) -> dict[str, Any]:
 
 
 def _matches(entity: Entity, wanted: dict[str, Any], *, strict: bool) -> bool:
-    """Return whether an entity matches a filter; if `strict`, the filter must name all its entity types."""
+    """Return whether an entity matches a filter; if `strict`, an entity with further types does not match."""
     named = _components(entity)
     if not named.keys() >= wanted.keys() or (strict and named.keys() != wanted.keys()):
         return False

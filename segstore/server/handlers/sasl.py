@@ -67,7 +67,7 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
         _warn(node, request, str(error), session.mechanism, session.name)
         _fail(node, request, session, answer)
-    except Exception as error:  # raised by the application or the store, so its text may have secrets
+    except Exception as error:  # the application or the store has raised this: its text may have secrets
         answer = _Authenticated(
             error_code=Code.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed"
         )

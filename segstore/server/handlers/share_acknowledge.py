@@ -1,7 +1,7 @@
 """ShareAcknowledge: a share group member acknowledges records without fetching (KIP-932; Kafka:
 KafkaApis.handleShareAcknowledgeRequest).
 
-Threads: requests are handled in the loop's thread; a worker calls the share coordinator if that call may
+Threads: requests are handled in the loop's thread; a worker calls the share coordinator if the call may
 wait.
 """
 

@@ -55,7 +55,7 @@ Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]
 
 
 class _Work(NamedTuple):
-    """The result of a round: outcomes of acknowledgements, and acquired records by partition."""
+    """The result of a round: the outcomes of acknowledgements, and the acquired records, by partition."""
 
     acknowledged: Mapping[WirePartition, PartOutcome]
     acquisitions: Sequence[AcquiredPartition]
@@ -83,10 +83,9 @@ class _ShareFetch:
     # --- rounds --------------------------------------------------------------------------------
 
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
-        """Run a round, in a worker if the round may wait or if `is_again`; answer if there is nothing to do.
-
-        `is_again` says that an earlier round has found no records with a single read; this round may read
-        more often, and so take long.
+        """Run a round, and return its answer or LATER. In the loop's thread a round reads each log at most
+        once. If such a round finds no records, a worker runs the next round (`is_again`), which may read more
+        often.
         """
         if not self._is_current:
             return self._stale()
@@ -100,7 +99,7 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            return self._go_on({}, may_wait, is_again=True)  # this round may read more than once
+            return self._go_on({}, may_wait, is_again=True)  # a worker runs the next round, with more reads
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)
@@ -120,7 +119,7 @@ class _ShareFetch:
         return work(self._fetches.node, self._request, run, done, waits=True)
 
     def _is_slow(self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition]) -> bool:
-        """Return whether a round may take longer than microseconds."""
+        """Return whether a round may take more than microseconds, so that a worker must run it."""
         if self._is_last or self._body.max_records > _MOST_AT_ONCE:
             return True
         return self._fetches.may_wait(self._session, {*acknowledgements, *wanted})
@@ -140,7 +139,9 @@ class _ShareFetch:
         return self._fetches.waits.glance(self._session.group, places)
 
     def _wanted(self) -> Sequence[WirePartition]:
-        """Return the partitions to acquire from; none if the request allows no records, or is throttled."""
+        """Return the partitions from which to acquire records; none if the request allows no records, or is
+        throttled.
+        """
         body, self._throttle_ms = self._body, 0
         self._topics, self._refused = {}, {}
         if self._is_last or renews(self._request) or body.max_records <= 0 or body.max_bytes <= 0:
@@ -165,7 +166,7 @@ class _ShareFetch:
     def _work(
         self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition], terms: AcquireTerms
     ) -> _Work:
-        """Acknowledge records, then acquire records; the acknowledgements may have released some of them."""
+        """Acknowledge records, then acquire records, which may be records that were released just now."""
         fetches, session = self._fetches, self._session
         outcomes = fetches.acknowledge(session, acknowledgements)
         if self._is_last:
@@ -175,14 +176,15 @@ class _ShareFetch:
         places = list(map(text_of, wanted))
         try:
             return _Work(outcomes, fetches.coordinator.acquire(session.group, session.member, places, terms))
-        except SegstoreError as error:  # outcomes of acknowledgements are answered nevertheless
+        except SegstoreError as error:
+            # The error becomes the error of each partition, so that `outcomes` are answered.
             return _Work(outcomes, [AcquiredPartition(*each, error) for each in places])
 
     # --- after a round -------------------------------------------------------------------------
 
     def _worked(self, done: _Work, glance: AcquirableState, may_wait: bool) -> Any:
-        """Answer the acquired records, or cancel their acquisition and park the request if there are too
-        few.
+        """Return the answer with the acquired records. If there are too few and the request may wait, cancel
+        their acquisition and park the request: return LATER, or the answer of another round.
         """
         self._acknowledged.update(done.acknowledged)
         if not self._is_current:
@@ -194,7 +196,8 @@ class _ShareFetch:
             key = by_text[each.topic_id, each.partition]
             if each.error is None:
                 got[key] = each
-            elif not isinstance(each.error, OffsetNotAvailableError):  # the state is still being loaded
+            elif not isinstance(each.error, OffsetNotAvailableError):
+                # After an OffsetNotAvailableError the fetch may wait: the state is being loaded.
                 self._refused[key] = outcome_of(each.error)
         if not may_wait or self._is_done(got):
             return self._answer(got)
@@ -208,7 +211,9 @@ class _ShareFetch:
         return not can_wait or bool(got and size >= self._body.min_bytes)
 
     def _park(self, glance: AcquirableState, is_sated: bool) -> Any:
-        """Park the request until records can be acquired; run a round if the state differs from `glance`."""
+        """Park the request until records can be acquired, and return LATER. If the state differs from
+        `glance` already, or the time is over, run another round and return its result.
+        """
         left = int((self._until - time.monotonic()) * 1000)
         if left <= 0 or self._glance().differs(glance, is_sated):
             return self._go_on({}, left > 0, is_again=True)
@@ -244,7 +249,7 @@ class _ShareFetch:
     # --- the answer ----------------------------------------------------------------------------
 
     def _answer(self, got: Mapping[WirePartition, AcquiredPartition]) -> Any:
-        """Return the response's body, which owns the acquired stretches from now on."""
+        """Return the response's body, which must release the acquired stretches."""
         answer = _Response(
             acquisition_lock_timeout_ms=self._fetches.coordinator.lock_timeout_ms(self._session.group),
             throttle_time_ms=self._throttle_ms,
@@ -307,7 +312,7 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
         )
     except SegstoreError as error:
         answer = _Response(error_code=code_of(error), error_message=str(error))
-        # Answered later, because clients would retry at once.
+        # The error is answered later, because clients would retry at once.
         if isinstance(error, ShareSessionLimitReachedError) and body.max_wait_ms > 0:
             fetches.node.loop.later(body.max_wait_ms / 1000, lambda: request.answer(answer))
             return LATER

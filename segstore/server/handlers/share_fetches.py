@@ -38,9 +38,7 @@ MOST_AT_ONCE = 100
 
 
 class ShareFetches:
-    """The share sessions of a server. `with_share_fetches` makes this object, once the store has its share
-    coordinator.
-    """
+    """The share sessions of a server, with their parked fetches. Made by `with_share_fetches`."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.topics = node, ShareTopics(node)
@@ -59,7 +57,7 @@ class ShareFetches:
         group_settings(node.store).set_share_version(node.config.share_version)
 
     def counted(self, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
-        """Begin a request with `begin`, and count the request in the metrics."""
+        """Count the request in the metrics, and return `begin(self, request)`."""
         return self._rates.counted(request, lambda request: begin(self, request))
 
     def metrics(self) -> dict[str, float]:
@@ -78,7 +76,7 @@ class ShareFetches:
         return self._fetches.throttle_of(request)
 
     def most_bytes(self, asked: int, throttle: QuotaThrottle) -> int:
-        """Return the most bytes that an answer may have."""
+        """Return the most bytes of records for a request that asks for `asked` bytes."""
         most = max(min(asked, self.node.config.fetch_max_bytes), 0)
         return most if throttle.bound is None else min(most, throttle.most_at_once)
 
@@ -88,8 +86,8 @@ class ShareFetches:
         """Return whether a worker, not the loop's thread, must acknowledge or acquire records of these
         partitions.
 
-        True if there are many partitions, if the call may wait for disks or replicas, or if records of the
-        member's earlier session are still being released.
+        A worker must do it if there are many partitions, if the call may wait for disks or replicas, or if
+        records of the member's earlier session are still being released.
         """
         who = session.group, session.member
         if len(keys) > MOST_AT_ONCE or any((each.group, each.member) == who for each in self._ending):
@@ -108,13 +106,11 @@ class ShareFetches:
         return {key: _outcome(errors[text_of(key)], key in granted) for key in batches}
 
     def release(self, session: WireSession) -> bool:
-        """Release all acquired records of a closed session, in a worker thread; return False if the
-        release is postponed.
-
-        If a worker still acquires records for the session, the release is postponed until `end_work`: the
-        worker's acquisition must be cancelled before the release, so that the records' delivery counts do not
-        rise.
+        """Release all acquired records of a closed session, and return True. If a worker still acquires
+        records for the session, postpone the release until `end_work`, and return False. Called in a worker
+        thread.
         """
+        # The acquisition must be cancelled first: a release of these records would count their delivery.
         with self._lock:
             if session in self._at_work:
                 self._to_release.add(session)
@@ -131,13 +127,13 @@ class ShareFetches:
         self._granted.setdefault(session, set()).update(keys)
 
     def begin_work(self, session: WireSession) -> None:
-        """Count a worker that acquires records for a session's fetch."""
+        """Note that a worker begins to acquire records for a fetch of the session."""
         with self._lock:
             self._at_work[session] += 1
 
     def end_work(self, session: WireSession) -> None:
-        """Note that a worker's acquired records were answered or cancelled; if this was the session's last
-        worker, begin the release that was postponed.
+        """Note that the records that a worker has acquired were answered or cancelled. If no worker of the
+        session remains, begin a postponed release.
         """
         with self._lock:
             self._at_work[session] -= 1
@@ -196,9 +192,11 @@ class ShareFetches:
 
 
 def _outcome(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
-    """Return the outcome of an acknowledgement; `error` is its exception, None if it succeeded."""
-    # The partition exists, because the session has acquired records of it. The error only means that the
-    # partition was dropped from memory since then.
+    """Return the outcome of an acknowledgement that has raised `error`, None if it succeeded. `was_granted`
+    says that the session has acquired records of the partition.
+    """
+    # The partition exists if the session has acquired records of it. The coordinator raises this error
+    # because it has dropped the partition from memory since then.
     if was_granted and isinstance(error, UnknownTopicOrPartitionError):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     return outcome_of(error)

@@ -73,7 +73,7 @@ def _named(topics: Iterable[Any]) -> list[tuple[str, Sequence[int]]]:
 
 
 def _all_of(store: Store, group: str, topics: dict[str, TopicInfo]) -> list[tuple[str, Sequence[int]]]:
-    """Return the partitions in which a group has a state, by topic, without deleted topics."""
+    """Return (topic, partitions with a state of the group) for each topic that exists."""
     by_id = {info.topic_id: name for name, info in topics.items()}
     found: dict[str, list[int]] = {}
     for key in shared(store, GroupCoordinator).share_partitions(group):
@@ -130,7 +130,8 @@ def _altered(store: Store, body: Any) -> Any:
         for topic in body.topics
         for each in topic.partitions
     }
-    shared(store, ShareCoordinator)  # made first: the coordinator drops the changed share partitions
+    # The coordinator must exist, so that it drops the share partitions that change.
+    shared(store, ShareCoordinator)
     errors = shared(store, GroupCoordinator).alter_share_offsets(body.group_id, wanted)
     by_name = {tuple(tp): error for tp, error in errors.items()}
     topics = shown(store)
@@ -173,7 +174,7 @@ def _id_of(info: TopicInfo | None) -> bytes:
 
 
 def delete_share_group_offsets(node: Node, request: Request) -> Any:
-    """Delete a group's states of whole topics, if the group has no members."""
+    """Delete a group's states of all partitions of the named topics, if the group has no members."""
     if not has_share_groups(node):
         return _Deleted(error_code=Code.UNSUPPORTED_VERSION)
     body = request.body
@@ -189,7 +190,8 @@ def delete_share_group_offsets(node: Node, request: Request) -> Any:
 
 def _deleted(store: Store, body: Any) -> Any:
     names = list(dict.fromkeys(each.topic_name for each in body.topics))
-    shared(store, ShareCoordinator)  # made first: the coordinator drops the changed share partitions
+    # The coordinator must exist, so that it drops the share partitions that change.
+    shared(store, ShareCoordinator)
     errors = shared(store, GroupCoordinator).delete_share_offsets(body.group_id, names)
     topics = shown(store)
     return _Deleted(responses=[_deleted_row(name, topics.get(name), errors[name]) for name in names])

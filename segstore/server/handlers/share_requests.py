@@ -1,7 +1,7 @@
 """Parses and checks the partitions and acknowledgements of ShareFetch and ShareAcknowledge requests (KIP-932,
 KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest).
 
-Threads: no state.
+Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = Logger("segstore")
 
 LONGEST_MEMBER_ID = 36
 RENEWS_SINCE = 2
-"""The first version that knows AcknowledgeType.RENEW."""
+"""The first request version with AcknowledgeType.RENEW."""
 ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 _FENCED = (FencedStateEpochError, FencedLeaderEpochError, StoreClosedError)
 
@@ -43,7 +43,7 @@ _NOBODY = -1, -1
 
 
 class PartOutcome(NamedTuple):
-    """The outcome for one partition: an error code, with a message unless it is NONE."""
+    """The outcome for one partition: an error code and a message, None for Code.NONE."""
 
     code: Code = Code.NONE
     message: str | None = None
@@ -110,7 +110,9 @@ class JudgedAcknowledgements(NamedTuple):
 
 
 def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAcknowledgements:
-    """Split a request's acknowledgements into valid and refused ones, whole partitions at a time."""
+    """Check a request's acknowledgements. If one is invalid, all acknowledgements of its partition are
+    refused.
+    """
     found = JudgedAcknowledgements({}, {})
     named = topics.found(request, asked.acknowledged)
     for key, batches in asked.acknowledged.items():
@@ -125,7 +127,7 @@ def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAc
 
 
 def renews(request: Request) -> bool:
-    """Return whether a request may have acknowledgements of type RENEW."""
+    """Return whether a request says that it may have acknowledgements of type RENEW."""
     return request.version >= RENEWS_SINCE and bool(request.body.is_renew_ack)
 
 
@@ -138,7 +140,9 @@ class ShareTopics:
     def found(
         self, request: Request, keys: Iterable[WirePartition]
     ) -> dict[WirePartition, PartOutcome | str]:
-        """Return for each partition its topic's name, or an error outcome."""
+        """Return partition -> the name of its topic, or an error outcome if the topic or the partition can't
+        be used.
+        """
         may_read = self._reader(request)
         return {key: self._found(key, may_read) for key in keys}
 
@@ -183,7 +187,7 @@ def outcome_of(error: SegstoreError | None) -> PartOutcome:
     """Return the outcome for an error of a share partition; None means success."""
     if error is None:
         return GOOD
-    if isinstance(error, _FENCED):  # clients look up the leader again, and retry
+    if isinstance(error, _FENCED):  # on the next line's code clients look up the leader again, and retry
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     code = code_of(error)
     # IllegalStateError is not logged, because it only means that the share partition is not initialised.

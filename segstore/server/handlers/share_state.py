@@ -39,8 +39,8 @@ _STRUCTS = {
 }
 """The struct of one topic in the answer of each API."""
 Job = Callable[[Store, ShareKey, Any, Any], object]
-"""Handles one partition of a request: (store, share partition, its part of the request, its part of the
-answer, which the job fills). Raises SegstoreError.
+"""(store, share partition, the partition's struct of the request, its struct of the answer): handles one
+partition, and fills the struct of the answer. Raises SegstoreError.
 """
 
 
@@ -94,12 +94,14 @@ def _initialise(store: Store, key: ShareKey, asked: Any, _row: Any) -> None:
 
 
 def _read(store: Store, key: ShareKey, asked: Any, row: Any) -> None:
-    """Answer the state of a share partition, after writing a raised leader epoch into the state."""
+    """Answer the state of a share partition. If the request has a higher leader epoch, write this epoch into
+    the state first.
+    """
     states = shared(store, StateLog)
     state = states.read(key)
     if state is None:
         raise InvalidRequestError(f"share partition {key} is not initialised")
-    if asked.leader_epoch != state.leader_epoch:  # the write refuses a lower epoch
+    if asked.leader_epoch != state.leader_epoch:  # a lower epoch makes the write fail
         _write_one(states, key, Update(state.state_epoch, asked.leader_epoch, lead=True))
         _drop(store, key)
     _check_there(store, key)

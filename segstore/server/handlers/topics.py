@@ -83,7 +83,9 @@ def _config(wanted: Any) -> TopicConfig:
 
 
 def _counted(node: Node, wanted: Any) -> int:
-    """Return the number of partitions of a topic without assigned replicas."""
+    """Return the number of partitions of a new topic, if the request does not assign replicas. Raises
+    InvalidReplicationFactorError, Refusal.
+    """
     if wanted.replication_factor not in (-1, 1):
         raise InvalidReplicationFactorError(
             f"replication factor {wanted.replication_factor}: there is one node, so it must be 1, or -1"
@@ -98,7 +100,9 @@ def _counted(node: Node, wanted: Any) -> int:
 
 
 def _assigned(wanted: Any) -> int:
-    """Return the number of partitions of a topic with assigned replicas."""
+    """Return the number of partitions of a new topic, if the request assigns replicas. Raises
+    InvalidReplicaAssignmentError, Refusal.
+    """
     if wanted.replication_factor != -1:
         raise Refusal(Code.INVALID_REQUEST, _ASSIGNED.format("replication factor"))
     if wanted.num_partitions != -1:

@@ -112,7 +112,7 @@ def _of_transaction(store: Store, asked: Any, version: int) -> Any:
 
 
 def _abortable(code: Code) -> Code:
-    """Replace INVALID_TXN_STATE by TRANSACTION_ABORTABLE, on which newer clients abort (KIP-890)."""
+    """Replace INVALID_TXN_STATE by TRANSACTION_ABORTABLE: newer clients then abort (KIP-890)."""
     return Code.TRANSACTION_ABORTABLE if code is Code.INVALID_TXN_STATE else code
 
 

@@ -60,7 +60,7 @@ def _misrouted(node: Node, body: Any) -> Code:
     """Return REBOOTSTRAP_REQUIRED if the client expects another cluster or node, INVALID_REQUEST if the
     client names only one of the two, else NONE.
     """
-    if body.cluster_id is None and body.node_id == _NO_NODE:  # true of all requests before version 5
+    if body.cluster_id is None and body.node_id == _NO_NODE:  # requests before version 5 have neither field
         return Code.NONE
     if body.cluster_id is None or body.node_id == _NO_NODE:
         return Code.INVALID_REQUEST

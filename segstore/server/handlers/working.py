@@ -1,7 +1,8 @@
-"""Answers made in a worker thread, because they wait for disks: creating topics, opening logs, commits.
+"""Answers that a worker thread makes, because making them waits for disks: of requests that create topics,
+open logs or commit offsets.
 
-If a job or its callback raises, the request is answered with an error, or its connection is closed. Threads:
-a worker calls `run`; every other function and callback runs in the loop's thread.
+If a call that was passed to these functions raises, the request is answered with an error, or its connection
+is closed. Threads: a worker calls `run`; every other function and callback runs in the loop's thread.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ def work(
     done: Callable[[Any], object],
     waits: bool = False,
 ) -> Later:
-    """Call `run` in a worker thread, then `done(result or exception)`, which answers the request at once or
-    later. `waits` says that the job may wait for replicas; it then runs in a separate pool.
+    """Call `run` in a worker thread, then `done(result or exception)` in the loop's thread, which answers the
+    request at once or later. `waits` says that the job may wait for replicas; it then runs in a separate
+    pool.
     """
     node.loop.work(run, guarded(request, done), waits)
     return LATER

@@ -4,7 +4,7 @@ fetch session of few partitions (KIP-227: Java consumers, kafka-python, standbys
 Without a session each request names the only partition. In a session each request names no partition, or only
 the partition of the last answered records. Requests differ in correlation id, session epoch and fetch offset.
 
-On disk: reads log files. Threads: the loop's.
+On disk: reads log files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from .standing_fetch import StandingFetch, is_standby, noted
 
 log = Logger("segstore")
 Looked = list[tuple[Wanted, Stretch]]
-"""Partitions with their read stretches, of which at most one has records."""
+"""(partition, stretch that was read of its log) pairs; at most one of the stretches has records."""
 FEW, FEW_OF_REPLICA = 16, 256
-"""Most partitions of a learned session: of a consumer, and of a standby, whose session has all partitions of
-the store. They are limited because each request reads all partitions.
+"""Most partitions of a learned session of a consumer, and of a standby, which fetches all partitions of the
+store. The number is limited because each request reads all partitions of its session.
 """
 _NEVER = -2
 """A value that `Purgatory.publications` never has."""
@@ -54,8 +54,8 @@ _NEVER = -2
 class FetchTarget(NamedTuple):
     """The server's objects that a learned fetch uses, and the client's terms and throttle.
 
-    `serve(context, correlation id)` lets the handler's code answer a fetch that has waited, if `LearnedFetch`
-    can't.
+    If `LearnedFetch` can't answer a fetch after its wait, it calls `serve(context, correlation id)`, by which
+    the handler answers.
     """
 
     logs: Logs
@@ -67,8 +67,9 @@ class FetchTarget(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The partition that a request names. `asked` has the values of the request. `wanted` is the session's
-    entry, which is updated with these values only if `LearnedFetch` answers the request.
+    """The partition that a request names. `wanted` is the session's entry of the
+    partition. `asked` has the offset, size and epochs of the request. These values are copied to `wanted`
+    only if `LearnedFetch` answers the request.
     """
 
     key: Key
@@ -81,39 +82,43 @@ class LearnedFetch(LearnedRequest):
     """Answers repeated fetches of one connection; `session` is None without a fetch session.
 
     The C code receives and answers small fetches without a session, and fetches of a standby that has
-    fetched everything.
+    fetched all records.
     """
 
     def __init__(
         self, request: Request, wanted: dict[Key, Wanted], session: ServedSession | None, target: FetchTarget
     ) -> None:
-        """`wanted` are the partitions in the order of the answer; a session's own dictionary is passed."""
+        """`wanted` has the partitions in the order of the answer. For a session it is the session's
+        dictionary.
+        """
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
-        self._forms: dict[tuple[bytes, ...], Named | None] = {}  # keyed by the constants of the template
-        self._shapes: dict[int, MessageTemplate] = {}  # keyed by the length of the request
+        self._forms: dict[tuple[bytes, ...], Named | None] = {}  # constant bytes of a request -> partition
+        self._shapes: dict[int, MessageTemplate] = {}  # the length of a request -> its template
         self._answers: dict[Wanted, MessageTemplate] = {}
         self._session_id = NO_SESSION if session is None else session.id
         self._empty = empty_answer(request.version, self._session_id)
         self._standing: StandingFetch | None = None
         self._is_short = False
-        """Whether the last immediate answer had records, and few enough for the C code to copy."""
+        """Whether the last answer without a wait had records, at most SHORT bytes."""
 
     # --- learning -----------------------------------------------------------------------------
 
     def goes_on(self, session: ServedSession, target: FetchTarget) -> bool:
-        """Return whether a request that the handler has answered has the same session, terms and throttle."""
+        """Return whether this object has the session, terms and throttle of a request that the handler has
+        answered.
+        """
         mine = self.target
         return session is self.session and target.terms == mine.terms and target.throttle is mine.throttle
 
     def learn(self, request: Request) -> bool:
-        """Learn a request that the handler has answered, so that similar requests are answered here from now
-        on.
+        """Learn a request that the handler has answered, and return True: similar requests are answered here
+        from now on.
 
-        Return False, without learning, if the request names several partitions, removes partitions from the
-        session, or has unknown tagged fields; if the session has too many partitions, or if one of the
-        partitions needs the handler.
+        Learn nothing and return False if the request names several partitions, removes partitions from the
+        session, or has unknown tagged fields. Also return False if the session has too many partitions, or
+        only the handler can answer for one of them.
         """
         body, self._standing = request.body, None
         parts = [part for topic in body.topics for part in topic.partitions]
@@ -129,7 +134,7 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        if len(self._forms) > 2 * FEW:  # no form is removed singly, not even of an earlier leader epoch
+        if len(self._forms) > 2 * FEW:  # forms are never removed one by one, so all are removed
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
         return True
@@ -142,7 +147,9 @@ class LearnedFetch(LearnedRequest):
         return Named(key, wanted, Wanted(wanted.topic, wanted.topic_id, part), template)
 
     def _found(self, version: int) -> dict[Wanted, PartitionLog]:
-        """Return the logs of all partitions; return none if only the handler can answer for a partition."""
+        """Return partition -> log. Return no logs if there are too many partitions, or if only the handler
+        can answer for one of them.
+        """
         found: dict[Wanted, PartitionLog] = {}
         few = FEW if self.target.terms.replica_id < 0 else FEW_OF_REPLICA
         for wanted in self.wanted.values():
@@ -156,7 +163,7 @@ class LearnedFetch(LearnedRequest):
         """Return the template of answers with one partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            if len(self._answers) >= 2 * len(self.logs):  # the session has forgotten some of these partitions
+            if len(self._answers) >= 2 * len(self.logs):  # some templates are of forgotten partitions
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed
             answer = self._answers[wanted] = partition_answer(
@@ -172,11 +179,11 @@ class LearnedFetch(LearnedRequest):
     # --- a request ----------------------------------------------------------------------------
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return (named partition, (correlation id, session epoch, fetch offset)), or None if another byte
-        differs from all learned requests, or if the request does not continue the session.
+        """Return (named partition, (correlation id, session epoch, fetch offset)). Return None if the request
+        differs from each learned request in another byte, or if it does not continue the session.
 
-        The named partition is None if the request names no partition. A request without a session has no
-        session epoch, and a request without a partition has no fetch offset; the inner tuple is shorter then.
+        The named partition is None if the request names no partition. The inner tuple lacks the session epoch
+        if the request has no session, and the fetch offset if it names no partition.
         """
         shape, session = self._shapes.get(len(frame)), self.session
         if shape is None:
@@ -192,7 +199,9 @@ class LearnedFetch(LearnedRequest):
         return (named, values) if named is None or self.wanted.get(named.key) is named.wanted else None
 
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:
-        """Answer with the records of at most one partition, or park the fetch if there are no new records."""
+        """Answer a request; the result is that of `__call__`. The answer has records of at most one
+        partition. If there are no new records, the fetch is parked.
+        """
         named, values = holes
         terms, correlation_id = self.target.terms, values[0]
         if named is not None:
@@ -227,7 +236,8 @@ class LearnedFetch(LearnedRequest):
             return None
         for wanted in self.wanted.values():
             held = self.logs.get(wanted)
-            self.is_like = held is not None and not held.is_gone  # if False, the handler learns again
+            # If this is False, the handler learns again.
+            self.is_like = held is not None and not held.is_gone
             if held is None or not self.is_like:
                 return None
             asked = named.asked if named is not None and named.wanted is wanted else wanted
@@ -239,7 +249,9 @@ class LearnedFetch(LearnedRequest):
         return looked
 
     def _advance(self, named: Named | None) -> FetchContext:
-        """Advance the session to its next epoch; return the context of the current request."""
+        """Take over the values of the request, and advance the session to its next epoch. Return the context
+        of the request.
+        """
         if named is not None:
             named.wanted.update(named.asked)
         if self.session is None:
@@ -247,11 +259,10 @@ class LearnedFetch(LearnedRequest):
         return Incremental(self.session, self.target.sessions.advance(self.session))
 
     def _changed(self, looked: Looked) -> Looked | None:
-        """Return a list of the partition that the answer must include, an empty list if there is none, None
-        if there are several.
+        """Return the items of `looked` that the answer must include, at most one; None if there are several.
 
-        Without a session, the answer includes the only partition; with a session, the changed partitions (as
-        in `Wanted.note_answer`).
+        Without a session the answer includes the only partition. With a session it includes the partitions
+        for which `Wanted.note_answer` would return True.
         """
         if self.session is None:
             return looked
@@ -263,7 +274,9 @@ class LearnedFetch(LearnedRequest):
         return changed if len(changed) <= 1 else None
 
     def _written(self, changed: Looked, correlation_id: int) -> Response:
-        """Encode the answer, which owns the stretch from now on; note the answered offsets in the session."""
+        """Return the encoded answer, which must release the stretch. Note the answered offsets in the
+        session.
+        """
         if not changed:
             return self._empty.fill((correlation_id,))[0], []
         ((wanted, stretch),) = changed
@@ -287,15 +300,17 @@ class LearnedFetch(LearnedRequest):
         return CopyLimits(most, terms.min_bytes if terms.max_wait_ms > 0 else 0, SHORT, terms.committed)
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Let the C code receive a fetch after a short answer, or of a standby that has fetched
-        everything.
+        """Let the C code receive a fetch if the last answer was short, or if a standby that has fetched all
+        records sends it. The result is that of `LearnedRequest.receive`.
         """
         if self._standing is not None:
             return self._standing.receive(sock, memory)
         return super().receive(sock, memory) if self._is_short else None
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Receive and answer in C; return None if the client has a quota, or has another leader epoch."""
+        """Implement `LearnedRequest.exchanged`. Return None if the client has a quota or another leader
+        epoch.
+        """
         ((wanted, held),) = self.logs.items()
         if self.target.throttle.bound is not None or wanted.current_epoch not in (-1, held.leader_epoch):
             return None
@@ -306,8 +321,8 @@ class LearnedFetch(LearnedRequest):
     def _wait(
         self, context: FetchContext, named: Named | None, looked: Looked, seen: int, correlation_id: int
     ) -> Later:
-        """Park a fetch; if a standby that has fetched everything sent it, the C code handles the next
-        fetches.
+        """Park a fetch. If the client is a standby that has fetched all records, the next fetches are handled
+        in C.
         """
         terms = self.target.terms
         if self.session is not None and named is not None and terms.replica_id >= 0 and terms.min_bytes <= 1:
@@ -324,8 +339,9 @@ class LearnedFetch(LearnedRequest):
         return LATER
 
     def finish(self, context: FetchContext, correlation_id: int, looked: Looked, seen: int = _NEVER) -> None:
-        """Answer a fetch that has waited, from `looked` if there were no publications since `seen`, else from
-        a new look. `target.serve` answers if the handler must. An unexpected error closes the connection.
+        """Answer a fetch after its wait. If there were no publications since the number `seen`, answer from
+        `looked`, else from a new look. If only the handler can answer, call `target.serve`. An unexpected
+        error closes the connection.
         """
         channel, target = self.request.channel, self.target
         try:
@@ -344,8 +360,8 @@ class LearnedFetch(LearnedRequest):
             channel.close()
 
     def _is_current(self, context: FetchContext) -> bool:
-        """Return whether no later request has advanced the session, and a fetching standby is still
-        registered.
+        """Return whether no later request has advanced the session, and the client, if it is a standby, is
+        still registered.
         """
         if isinstance(context, Incremental) and context.epoch != context.session.epoch:
             return False
@@ -364,7 +380,9 @@ def _learnable(logs: Logs, wanted: Wanted, version: int) -> PartitionLog | None:
 
 
 def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
-    """Return a stretch of a log, None if the handler must answer an error or list aborted transactions."""
+    """Return a stretch of a log. Return None if only the handler can answer: there is an error, the client's
+    leader epoch is another, or aborted transactions must be listed.
+    """
     is_replica = terms.replica_id >= 0
     if asked.fetched_epoch >= 0 and not is_replica:
         return None
@@ -383,9 +401,9 @@ def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
 def learned_fetch(
     request: Request, context: Sessionless | Incremental, target: FetchTarget
 ) -> LearnedFetch | None:
-    """Return a `LearnedFetch` for requests like this one, which the handler has answered. Return None if
-    `LearnedFetch.learn` returns False. Also return None for a request without a session, if a standby sent
-    it, if it names several partitions, or if it closes a session.
+    """Return a `LearnedFetch` for requests that are similar to `request`, which the handler has answered.
+    Return None if `LearnedFetch.learn` returns False, and for a request without a session if a standby sent
+    it, it names several partitions, or it closes a session.
     """
     session = context.session if isinstance(context, Incremental) else None
     if session is not None:

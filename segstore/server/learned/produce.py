@@ -1,7 +1,7 @@
-"""`LearnedProduce`: repeated Produce requests with one batch for one partition. They differ in correlation id
-and batch.
+"""`LearnedProduce`: repeated Produce requests with one batch for one partition. The requests differ in
+correlation id and batch.
 
-On disk: writes the log's files. Threads: the loop's.
+On disk: writes the log's files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _LEAST, _FLEXIBLE_SINCE = 7, 9
 _ACKS = (-1, 1)
 """The `acks` of learned requests; requests with acks=0 have no answer."""
 _FLEXIBLE, _FIXED = RecordsFrame(True, b"\0\0\0"), RecordsFrame(False, b"")
-"""The bytes after the batch: the numbers of tagged fields of partition, topic and body, which are 0."""
+"""The bytes of a request after its batch. In flexible versions they are three zero bytes, because partition,
+topic and body have no tagged fields.
+"""
 _ANSWER_FIELDS = ("base_offset", "log_append_time_ms", "log_start_offset")
 
 
@@ -65,7 +67,7 @@ class LearnedProduce(LearnedRequest):
         self._answer: MessageTemplate | None = None
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return (correlation id, batch), or None if another byte differs."""
+        """Return (correlation id, batch) of a request, or None if any other byte differs."""
         return self._template.match(frame) if len(frame) <= AT_ONCE else None
 
     def answer(self, holes: tuple[Any, ...]) -> Response | None:
@@ -90,7 +92,7 @@ class LearnedProduce(LearnedRequest):
         return self._answer
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
-        """Receive, append and answer in C; return None if the producer has a quota."""
+        """Implement `LearnedRequest.exchanged` by an append. Return None if the producer has a quota."""
         if self._target.throttle.bound is not None:
             return None
         try:
@@ -112,8 +114,8 @@ class LearnedProduce(LearnedRequest):
 
 
 def learned_produce(request: Request, target: ProduceTarget) -> LearnedProduce | None:
-    """Return a `LearnedProduce` for requests like this one, which the handler has answered; None if the
-    request has a transaction, several partitions, acks=0, or unknown tagged fields.
+    """Return a `LearnedProduce` for requests that are similar to `request`, which the handler has answered;
+    None if the request has a transaction, several partitions, acks=0, or unknown tagged fields.
     """
     frame, body = request.frame, request.body
     if frame is None or request.version < _LEAST or body.acks not in _ACKS:

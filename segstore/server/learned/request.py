@@ -1,6 +1,7 @@
-"""`LearnedRequest`: repeated requests of a connection, which differ only in the holes of a template.
+"""`LearnedRequest`: repeated requests of a connection, which differ only in the holes of a template, the
+places of a few numbers.
 
-Threads: the loop's.
+Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 class LearnedRequest(ABC):
     """Answers requests of a connection before they are decoded. `row` counts the requests. `is_like` says
-    whether the last request was like the learned request; if not, the handler may learn again. If `exchange`
-    is set, the C code may receive and answer requests.
+    whether the last request was similar to the learned request; if not, the handler may replace this object.
+    If `exchange` is set, the C code may receive and answer requests.
     """
 
     def __init__(self, request: Request) -> None:
@@ -36,7 +37,7 @@ class LearnedRequest(ABC):
 
     @abstractmethod
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return the values in the holes of a request, None if another byte differs."""
+        """Return the values in the holes of a request, None if any other byte differs."""
 
     @abstractmethod
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:

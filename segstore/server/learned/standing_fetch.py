@@ -1,9 +1,10 @@
-"""`StandingFetch`: the fetches of a standby that has fetched everything. Each names the partition of the last
-answered records, waits for the next append to any log, and is answered with that append.
+"""`StandingFetch`: the fetches of a standby that has fetched all records. Each fetch names the partition of
+the records that were answered last, waits for an append to any log, and is answered with the appended
+records.
 
-One call in C receives a request, and another sends an answer. `LearnedFetch` answers if several logs have new
-records, if the append is in a new segment of its log, or if the append is larger than the C code copies. On
-disk: reads log files. Threads: the loop's.
+One call in C receives a request, and another call sends an answer. `LearnedFetch` answers if several logs
+have new records, or if the append is in a new segment of its log or has more than SHORT bytes. On disk: reads
+log files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 _ROOM = SHORT + 1024
 _NUMBER = slice(SIZE + NUMBER_AT, SIZE + NUMBER_AT + INT32.size)
-"""The place of the correlation id in a request that includes its size."""
+"""The slice of the correlation id in a request that begins with its size field."""
 
 
 class Spot:
@@ -51,7 +52,7 @@ class Spot:
         self._exchange: NativeExchange | None = None
 
     def agrees(self) -> bool:
-        """Return whether both the standby's leader epoch and last fetched epoch are this log's epoch or
+        """Return whether the standby's leader epoch and its last fetched epoch are each this log's epoch or
         -1.
         """
         wanted, epoch = self.wanted, self.visible.publisher.epoch
@@ -59,7 +60,7 @@ class Spot:
         return wanted.current_epoch in known and wanted.fetched_epoch in known
 
     def stands_at(self, offset: int) -> bool:
-        """Return whether the log ends at an offset; remember the log's current view as `written`."""
+        """Keep the log's current view as `written`, and return whether its log end offset is `offset`."""
         self.written = written = self.visible.written
         return written.end_offset == offset
 
@@ -84,7 +85,7 @@ class Spot:
         return handle
 
     def exchange(self, answer: MessageTemplate, most: int) -> NativeExchange:
-        """Return the exchange for answers with records of this partition; make it at the first call."""
+        """Return the C struct for answers with records of this partition; the first call makes it."""
         if self._exchange is None:
             self._exchange = NativeExchange(None, answer, CopyLimits(most, 0, SHORT, committed=False))
         return self._exchange
@@ -116,9 +117,11 @@ class StandingFetch:
     # --- requests -------------------------------------------------------------------------
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Receive the next request in C; park it if the standby still has everything."""
+        """Receive the next request in C. If the standby still has all records, park the request. The result
+        is that of `LearnedRequest.receive`.
+        """
         session, asked = self._session, self._asked
-        if self._epoch != session.epoch:  # the handler or `LearnedFetch` has answered a later request
+        if self._epoch != session.epoch:  # `LearnedFetch` or the handler has answered a later request
             return None
         asked.begin(memory)
         c = asked.c
@@ -135,7 +138,7 @@ class StandingFetch:
         return c.received, LATER, 0
 
     def _may_wait(self, offset: int) -> bool:
-        """Report the standby's offsets to the primary; return whether the standby has fetched everything."""
+        """Report the standby's offsets to the `Primary`. Return whether the standby has all records."""
         target, named = self._target, self.named.wanted
         primary = target.terms.primary
         if primary is None or target.throttle.bound is not None or not target.sessions.has(self._session):
@@ -155,9 +158,9 @@ class StandingFetch:
             return False
 
     def begin(self, epoch: int, number: int, seen: int) -> bool:
-        """Park a request that `LearnedFetch` has received, which has this session epoch and correlation id.
-        Return False if the standby has not fetched everything. `seen` is the number of publications before
-        the partitions were read.
+        """Park a request that `LearnedFetch` has received, and return True; return False if the standby has
+        not fetched all records. `epoch` is the session epoch of the request, `number` its correlation id,
+        `seen` the number of publications before the partitions were read.
         """
         try:
             stands = all(spot.stands_at(spot.wanted.offset) for spot in self._spots)
@@ -195,7 +198,7 @@ class StandingFetch:
 
     def _may_give(self, moved: Spot) -> bool:
         """Return whether `_give` may answer: the session has no later request, the client has no quota, the
-        standby is still registered, and no other log than that of `moved` has changed. Raises
+        standby is still registered, and only the log of `moved` has changed. Raises
         NotLeaderOrFollowerError.
         """
         target, terms = self._target, self._target.terms
@@ -206,7 +209,9 @@ class StandingFetch:
         return moved.agrees() and not [s for s in self._spots if s is not moved and not s.knows_ends()]
 
     def _give(self, spot: Spot) -> bool:
-        """Send the records appended to a log in C; return False if the C code can't, and has sent nothing."""
+        """Let the C code send the appended records of a log, and return True. If it can't, send nothing and
+        return False.
+        """
         wanted, before, written = spot.wanted, spot.written, spot.visible.written
         segment, shown = written.segments[-1], spot.visible.view
         if before is None or before.end_offset != wanted.offset or before.segments[-1] is not segment:
@@ -243,15 +248,16 @@ def is_standby(terms: Terms) -> bool:
 
 
 def noted(learned: LearnedFetch, named: Named | None) -> bool:
-    """Report the standby's offsets of all partitions to the primary; return False if the handler must answer,
-    because a log was deleted, or the standby's log may diverge from it. Called before the look, so that the
-    answer has the new high watermark.
+    """Report the standby's offsets of all partitions to the `Primary`, and return True. Return False if only
+    the handler can answer: a log was deleted, or the standby's log may diverge from it. Called before the
+    partitions are read: the report may raise the high watermark, which the answer has.
     """
     primary = learned.target.terms.primary
     assert primary is not None
     for wanted in learned.wanted.values():
         held = learned.logs.get(wanted)
-        learned.is_like = held is not None and not held.is_gone  # if False, the handler learns again
+        # If this is False, the handler learns again.
+        learned.is_like = held is not None and not held.is_gone
         asked = named.asked if named is not None and named.wanted is wanted else wanted
         if held is None or not learned.is_like or not _agrees(held, asked):
             return False
@@ -263,8 +269,8 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
 
 
 def _agrees(held: PartitionLog, asked: Wanted) -> bool:
-    """Return whether a standby knows this log's leader epoch, and the leader epochs of the standby's log
-    don't diverge from this log's (KIP-595).
+    """Return whether a standby has this log's current leader epoch, and the standby's log does not diverge
+    from this log (KIP-595).
     """
     epoch = held.leader_epoch
     if asked.current_epoch >= 0 and asked.current_epoch != epoch:

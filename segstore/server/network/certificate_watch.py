@@ -1,6 +1,6 @@
 """`CertificateWatch`: warns if a listener's certificate expires soon. Owns nothing on disk.
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations

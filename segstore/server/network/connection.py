@@ -7,9 +7,9 @@ SocketServer, KafkaChannel).
     READING -> STARVING -> QUEUED      waits for memory for a large request
 
 Bytes are read in READING only. In every other state received bytes stay in the kernel's buffer, and TCP flow
-control stops the client. Epoll is told to ignore received bytes only after it has reported some in such a
-state, so a client that waits for each answer costs no such system call. With TLS, bytes may already be in
-memory, where epoll does not see them. Threads: the loop's only.
+control stops the client. If epoll reports bytes in such a state, the connection stops waiting for bytes, by
+epoll_ctl(2). A client that waits for each answer sends no such bytes, and never costs this system call. With
+TLS, received bytes may be in memory, which epoll does not report. Threads: the loop's thread only.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ConnectionState(Enum):
 class ServerConnection:
     """The connection of one client, as a `segstore.server.request.Channel`.
 
-    `active_at` is the time of the last bytes received or sent, by `Loop.now`. `closed(connection)` is called
-    when the connection is closed.
+    `active_at` is the time (`Loop.now`) at which bytes were last received or sent. `closed(connection)` is
+    called when the connection is closed.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class ServerConnection:
         self._setup: LoopTimer | None = None
         self.sasl: SaslSession | None = None
         self.learned: LearnedRequest | None = None
-        self._events = IN  # events that the loop waits for
-        self._taken = 0  # bytes that the client had acknowledged at the last look
+        self._events = IN  # the epoll events that the loop waits for
+        self._taken = 0  # bytes acknowledged by the client when `note_acknowledged` was last called
         self._memory = 0  # bytes taken from `Shared.memory`
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
@@ -111,7 +111,8 @@ class ServerConnection:
         """Begin to read after the TLS handshake, or close the connection if the handshake has failed."""
         assert self._wire is not None
         if error is not None:
-            if isinstance(error, ConnectionError):  # closed by the peer, for example a load balancer's probe
+            if isinstance(error, ConnectionError):
+                # The peer has closed the connection: for example a load balancer's probe.
                 log.debug("the connection of %s was closed in its TLS handshake: %s", self.peer, error)
             else:
                 self._shared.metrics.failed += 1
@@ -129,8 +130,8 @@ class ServerConnection:
             self._read()
 
     def resecure(self, sasl: Sasl | None) -> None:
-        """Check the client's next authentication against the users of `sasl`, after a reload of security."""
-        self.learned = None  # authorized by the old allow list, so the next request must be authorized again
+        """Apply a reload of the server's security: the next authentication checks the users of `sasl`."""
+        self.learned = None  # its requests were authorized by the old allow list
         if self.sasl is not None and sasl is not None:
             self.sasl.sasl = sasl
 
@@ -158,7 +159,7 @@ class ServerConnection:
             return
         if events & GONE and not (
             self.state is ConnectionState.READING and events & IN
-        ):  # if there are bytes to read, they are read before the connection is closed
+        ):  # Otherwise received bytes are read first, and the end of the stream closes the connection.
             self.close()
             return
         if events & OUT:
@@ -170,8 +171,8 @@ class ServerConnection:
                 self._not_now(events)
 
     def _not_now(self, events: int) -> None:
-        """Leave received bytes in the kernel; if the client has left while its request is handled, close the
-        connection.
+        """Stop waiting for bytes, which stay in the kernel. If the client has closed the connection while its
+        request is handled, close the connection too.
         """
         if not events & RDHUP:
             self._want(self._events & ~IN | RDHUP)
@@ -218,8 +219,8 @@ class ServerConnection:
         self._serve()
 
     def _exchanged(self, learned: LearnedRequest) -> bool:
-        """Let the C code receive a request and match it with the learned request; return False, without
-        receiving, if the C code can't be used.
+        """Let the C code receive a request, which it may answer, and return True. If the C code can't be
+        used, receive nothing and return False.
         """
         shared = self._shared
         try:
@@ -309,10 +310,10 @@ class ServerConnection:
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
         if later is not None and is_shared and later.api is Api.PRODUCE:
             self._frames.keep()
-            shared.scratch.leave()  # the request keeps views of its record batches
+            shared.scratch.leave()  # the request keeps views of its batches in the shared buffer
 
     def _wait_for_more(self) -> None:
-        """Take memory for a request that is still incomplete, and wait for its other bytes."""
+        """Take memory for an incomplete request, and wait for its further bytes, or for the memory."""
         wanted = self._frames.wanted
         if wanted:
             if not self._shared.memory.take(wanted, self._fed):
@@ -327,7 +328,7 @@ class ServerConnection:
             self._queue()
 
     def _fed(self) -> None:
-        """Try again to read a large request, since memory is free."""
+        """Try again to take memory for a large request: some memory is free now."""
         if self.state is ConnectionState.STARVING:
             self._queue()
 
@@ -359,8 +360,8 @@ class ServerConnection:
         self.give(out, slices)
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
-        """Send the rest of an encoded response to the current request; `sent` bytes of it were sent
-        before.
+        """Send a response to the current request: `out` and `slices` are its part that was not sent yet,
+        `sent` is the number of bytes that were sent before.
         """
         self.state = ConnectionState.WRITING
         size = SIZE_FIELD + _SIZE.unpack_from(out)[0] if slices else sent + len(out)
@@ -370,7 +371,7 @@ class ServerConnection:
             self._count(0)
             self._lose(error)
             return
-        if self._row is not None:  # `_count` inlined, to save a call
+        if self._row is not None:  # `_count` is inlined, to save a call
             _count(self._row.counts_at, self._received, size, self.active_at)
             self._row = None
         self._sent(count)
@@ -394,7 +395,7 @@ class ServerConnection:
     def _lose(self, error: Exception) -> None:
         if isinstance(error, InvalidRequestError | UnsupportedVersionError):
             self._warn("request", "a request can't be read: %s", error)
-        else:  # the client has disconnected, which is no fault
+        else:  # the client has disconnected, so there is no warning
             log.debug("the connection of %s was closed: %s", self.peer, error)
         self.close()
 
@@ -438,7 +439,7 @@ class ServerConnection:
     def _unmute(self) -> None:
         if self.state is ConnectionState.THROTTLED:
             self._muted_until = 0.0
-            self.active_at = self._shared.loop.now  # idle time is counted from here
+            self.active_at = self._shared.loop.now  # throttled time is not idle time
             self._resume()
 
     def _resume(self) -> None:
@@ -487,8 +488,8 @@ class ServerConnection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # Both refer to the connection, which would otherwise stay in memory until the next garbage
-        # collection.
+        # The handshake and the learned request refer to this connection. Such a cycle would stay in memory
+        # until the next garbage collection.
         self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()
@@ -496,7 +497,7 @@ class ServerConnection:
         self.is_open, self.state = False, ConnectionState.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()
-        # A parked request keeps this object until the timeout of the request, so 70 KB of TLS are freed now.
+        # A parked request refers to this connection until its timeout; the 70 KB of TLS are freed now.
         self._wire, self._outgoing = None, Outgoing()
         self._give_memory()
         self._closed(self)

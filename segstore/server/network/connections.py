@@ -1,6 +1,6 @@
 """`Connections`: the open connections of a listener, with the limits by number, address and idle time.
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Connections:
     # --- idle connections -----------------------------------------------------------------
 
     def _limits(self) -> list[tuple[int, tuple[ConnectionState, ...]]]:
-        """Return pairs (ms, states): a connection may be in one of the states for so long without traffic."""
+        """Return (ms, states) pairs: the longest time without traffic of a connection in these states."""
         waiting = (
             ConnectionState.READING,
             ConnectionState.QUEUED,
@@ -99,14 +99,12 @@ class Connections:
     # --- the end --------------------------------------------------------------------------
 
     def end_idle_now(self) -> None:
-        """Close connections that are not answering a request; busy connections are closed after their
-        answers.
-        """
+        """Close the connections without a request. A connection with a request is closed after its answer."""
         for connection in [*self._all]:
             connection.end_if_idle()
 
     def end_unanswered(self) -> None:
-        """Close connections that are not sending an answer."""
+        """Close the connections that have no answer to send."""
         for connection in [*self._all]:
             if connection.state is not ConnectionState.WRITING:
                 connection.close()

@@ -1,6 +1,6 @@
 """`Exchange`: a request that waits for its answer. `begin` decodes a request and calls its handler.
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations

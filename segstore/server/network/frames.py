@@ -1,4 +1,4 @@
-"""`Frames`: splits the bytes of one connection into requests. Threads: the loop's only.
+"""`Frames`: splits the bytes of one connection into requests. Threads: the loop's thread only.
 
 Each request is preceded by its size, an int32. Received bytes are in the buffer that all connections share;
 a request that is still incomplete gets a buffer of its own.
@@ -27,7 +27,7 @@ class Frames:
     def __init__(self, most: int) -> None:
         self.most = most
         self._rest = _NOTHING
-        """Received bytes that were not taken yet: whole requests, and after them perhaps a part of a request.
+        """Received bytes that `take` has not returned: whole requests, and then perhaps a part of a request.
         """
         self._shared = False
         """Whether `_rest` is in the shared buffer, which the next read of any connection overwrites."""
@@ -52,8 +52,8 @@ class Frames:
         return count
 
     def received(self, count: int, scratch: Scratch) -> None:
-        """Accept `count` bytes that the C code has received at the start of the shared buffer, while
-        `is_empty`.
+        """Accept `count` bytes that the C code has received into the shared buffer, at its start. Called only
+        if `is_empty`.
         """
         self._rest, self._shared = scratch.view[:count], True
 
@@ -83,7 +83,7 @@ class Frames:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the last taken request is in the shared buffer."""
+        """Whether the request that `take` has returned last is in the shared buffer."""
         return self._shared
 
     @property
@@ -95,7 +95,7 @@ class Frames:
         """Copy the bytes of further requests out of the shared buffer."""
         if self._shared:
             self._shared = False
-            if self._rest:  # writable, because offsets are written into record batches
+            if self._rest:  # the copy is writable, because an append writes offsets into batches
                 self._rest = memoryview(bytearray(self._rest))
 
     def begin(self) -> None:

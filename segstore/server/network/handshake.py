@@ -1,5 +1,5 @@
-"""`Handshake`: the TLS handshake of one connection. Threads: the loop's only; a worker computes each step,
-which may take milliseconds.
+"""`Handshake`: the TLS handshake of one connection. Threads: the loop's thread only; a worker computes each
+step, which may take milliseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Handshake:
         """Handle events of the socket."""
         if events & GONE and not events & IN:
             self._end(ConnectionResetError("the client has gone"))
-        elif self._works:  # received bytes are read when the worker has computed the step
+        elif self._works:  # received bytes are read after the worker's step
             self._loop.change(self._sock, 0)
         elif events & OUT:
             self._send()

@@ -1,7 +1,7 @@
 """`Listener`: the listening sockets of a server, and the limits of new connections (Kafka: Acceptor and
 ConnectionQuotas of SocketServer).
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE = 0.5
 """Seconds without accepting, after the system had no file descriptor for a connection."""
 _RESERVE = 64
-"""File descriptors that are reserved for the store, at most an eighth of all, because otherwise idle
-connections could prevent the store from rolling a log.
+"""Number of file descriptors that are reserved for the store, or an eighth of all if that is less. Without
+them idle connections could prevent the store from rolling a log.
 """
 
 

@@ -137,17 +137,17 @@ class Loop:
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
-        self._is_asleep = False  # set after `now`, because else `age` would include the time asleep
+        self._is_asleep = False  # set after `now`, so that `age` never includes the sleep
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
-                try:  # `_call` inlined, to save a call for each request
+                try:  # `_call` is inlined, to save a call for each request
                     found[1](happened)
                 except Exception:
                     log.exception(_FAILED)
             elif fd == self._wakeup.fd:
                 self._wakeup.reset()
         if self._asked:
-            for _ in range(len(self._asked)):  # calls added by these wait for the next turn
+            for _ in range(len(self._asked)):  # a call that is queued from now on waits for the next turn
                 _call(self._asked.popleft())
         while self._timers.due <= self.now and (call := self._timers.take(self.now)) is not None:
             _call(call)

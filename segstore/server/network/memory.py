@@ -1,7 +1,7 @@
 """Memory for incoming requests: the shared read buffer, and the limit of large requests' buffers (Kafka:
 SimpleMemoryPool, queued.max.request.bytes).
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RequestMemory:
 
     @property
     def taken(self) -> int:
-        """The bytes that are taken now."""
+        """The number of bytes that requests have now."""
         return self._most - self._left
 
     def take(self, size: int, when_free: Callable[[], object]) -> bool:
@@ -60,7 +60,7 @@ class RequestMemory:
         return True
 
     def give(self, size: int) -> None:
-        """Give bytes back."""
+        """Give `size` bytes back, and make calls that wait for free bytes."""
         self._left += size
         while self._waiting and self._left > 0:
             self._waiting.popleft()()

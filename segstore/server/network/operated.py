@@ -1,6 +1,6 @@
-"""The HTTP endpoint of a server: its metrics, its health (do the loops turn?), and its readiness.
+"""The HTTP endpoint of a server: metrics, health (whether the loops make turns), and readiness.
 
-Owns nothing on disk. Threads: the endpoint's.
+Owns nothing on disk. Threads: the endpoint's thread.
 """
 
 from __future__ import annotations

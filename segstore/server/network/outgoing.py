@@ -1,6 +1,6 @@
 """`Outgoing`: the unsent answers of one connection: bytes, and stretches of files for sendfile(2).
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def taken(sock: socket.socket) -> int:
 
 
 class Outgoing:
-    """Unsent bytes and file stretches, in order. A stretch is released after it was sent, or by `release`;
-    a short stretch is read into memory and released at once.
+    """Unsent bytes and file stretches, in order. A stretch is released after it was sent, or by `release`.
+    Short stretches are read into memory (`segstore.server.request.SHORT`), and released at once.
     """
 
     def __init__(self) -> None:
         self._parts: deque[Any] = deque()
-        self._at = 0  # bytes of the first part that were sent
+        self._at = 0  # number of sent bytes of the first part
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -57,7 +57,7 @@ class Outgoing:
         if slices:
             self.put(out, slices)
             return self.send(sock)
-        try:  # most answers are sent by this one call
+        try:  # most answers are sent whole by this call
             count = sock.send(out)
         except BlockingIOError:
             count = 0
@@ -132,7 +132,7 @@ def _size(slices: Slices) -> int:
 
 
 def _whole(out: bytearray, slices: Slices, size: int) -> bytearray:
-    """Return an answer as bytes, after reading its stretches of `size` bytes; release the stretches."""
+    """Read the stretches of an answer, `size` bytes in all, and release them. Return the whole answer."""
     whole, begin, more = bytearray(len(out) + size), 0, 0
     try:
         with ffi.from_buffer("uint8_t[]", whole, require_writable=True) as into:
@@ -155,7 +155,8 @@ def _cut(part: Any) -> EOFError:
 
 class SealedOutgoing(Outgoing):
     """Sends by TLS. A piece is encrypted only after the socket has taken the preceding piece, so a slow
-    client costs the memory of one piece. Files are read into memory, because sendfile(2) can't encrypt here.
+    client costs the memory of one piece. Files are read into memory to be encrypted; sendfile(2) would send
+    them unencrypted.
     """
 
     def __init__(self, wire: TlsWire, clear: memoryview | None = None) -> None:

@@ -27,8 +27,8 @@ class ApiMetrics:
 
     The C code counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are bytes with
     the length fields, without TLS; `times` is the number of requests in each bucket of BOUNDS; `seconds` is
-    the sum of the times. `errors` is the number of each error code except NONE. `tallies` has for each
-    version the function that counts the error codes of a response.
+    the sum of the times. `errors` has the number of answers of each error code except NONE. `tallies` has for
+    each version of the API the function that counts the error codes of a response.
     """
 
     __slots__ = ("counts", "counts_at", "errors", "tallies")
@@ -94,7 +94,7 @@ class Counted(NamedTuple):
 # --- error codes of answers -------------------------------------------------------------------------
 
 _ENCODED = ("MetadataResponsePartition",)
-"""Structs whose arrays are cached in encoded form, so that their error codes can't be counted."""
+"""Structs whose error codes are not counted, because their arrays come encoded from a cache."""
 
 
 @cache

@@ -59,7 +59,7 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # the file was replaced since `_tls`, or is malformed
+    except (OSError, ValueError, IndexError):  # the file was replaced or damaged after `_tls` had read it
         return None
 
 

@@ -99,7 +99,7 @@ def start(
     old_primary: Mapping[str, Any] | None = None,
     http: str | None = None,
 ) -> Server:
-    """Make a server for `serve`, with the given handlers.
+    """Start the server of `serve`, with these handlers.
 
     The server is made in a thread that runs no signal handlers. If an interrupt stops the wait for that
     thread, the server is closed, because it is not returned to the caller.
@@ -141,7 +141,8 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     announced = None if advertised is None else endpoint("advertised", advertised)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
+        # The endpoint is imported here, because it imports asyncio.
+        from segstore.operating.endpoint import check_http
 
         check_http(http)
     cluster_id = cluster_id_of(store)
@@ -158,15 +159,17 @@ def _started(
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # the listeners that were started before the error
+        for _, _, service in services:  # stop the listeners that have started before the error
             service.end(0.0)
         raise
     return server
 
 
 def _go_on_with_groups(store: Store) -> None:
-    """Make the group coordinator, which loads groups before their members' first requests."""
-    # Imported here, because a store without groups does not need this code.
+    """Make the group coordinator if the store has groups, so that they are loaded before the first requests
+    of their members.
+    """
+    # The coordinator is imported here, because a store without groups does not need its code.
     from segstore.coordinator.group.coordinator import GroupCoordinator
 
     shared(store, GroupCoordinator)
@@ -246,8 +249,8 @@ def _service(
 
 class Server(Closing):
     """The server of a store, and a context manager. It runs until `close` is called or its store is closed,
-    even if no reference to this object is left. With several `listeners`, `host`, `port` and
-    `bootstrap_servers` are the first listener's.
+    even if no reference to this object is left. If there are several `listeners`, the properties
+    `host`, `port` and `bootstrap_servers` are those of the first listener.
     """
 
     def __init__(self, services: Sequence[tuple[Node, Endpoint, Service]], config: ServerConfig) -> None:
@@ -266,7 +269,7 @@ class Server(Closing):
 
     @property
     def node(self) -> Node:
-        """Return the first listener's node; only the server's thread may call its parts."""
+        """Return the first listener's node. Only the loop's thread may call parts of the node."""
         return self._node
 
     @property
@@ -338,7 +341,8 @@ class Server(Closing):
         server starts; an API has samples from its first request on. Any thread may call this method, also
         after `close`; it does not block.
         """
-        from segstore.server.families import families  # imported here, because most processes don't need it
+        # `families` is imported here, because most processes don't need it.
+        from segstore.server.families import families
 
         return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
 

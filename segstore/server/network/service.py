@@ -59,7 +59,8 @@ class Service:
         self._certificate = self._watch() if shared.tls is not None else None
 
     def _watch(self) -> CertificateWatch:
-        from .certificate_watch import CertificateWatch  # imported here, because only TLS needs it
+        # The watch is imported here, because only TLS needs it.
+        from .certificate_watch import CertificateWatch
 
         shared = self._shared
         return CertificateWatch(shared.loop, shared.metrics.listener, lambda: shared.certificate_end)
@@ -149,7 +150,7 @@ class Service:
 
     def begin_to_end(self, seconds: float) -> None:
         """Begin to stop within `seconds`, without waiting."""
-        if self._here[0]:  # not in the child of a fork, which has no such thread
+        if self._here[0]:  # false in the child of a fork, which has no such thread
             self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
 
     def end(self, seconds: float) -> bool:
@@ -159,7 +160,7 @@ class Service:
         handler calls this method, because such a call does not wait. An interrupt of the wait closes all
         connections at once.
         """
-        if not self._here[0]:  # in the child of a fork, which has no such thread
+        if not self._here[0]:  # true in the child of a fork, which has no such thread
             return True
         loop = self._shared.loop
         loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
@@ -172,7 +173,7 @@ class Service:
             raise
 
     def _begin_to_end(self, deadline: float) -> None:
-        """Begin to stop; a later call can only bring the deadline forward."""
+        """Begin to stop. If the service is stopping already, an earlier deadline replaces its deadline."""
         loop = self._shared.loop
         if not self._shared.is_ending:
             self._shared.is_ending, self._deadline = True, deadline
@@ -194,15 +195,15 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # runs after the queued calls by which the parts answer parked requests
+            loop.soon(self._go_on)  # `_go_on` runs after the queued answers of parked requests
         else:
             connections.end_unanswered()
             if not len(connections):
                 loop.end()
 
     def _end_stalled(self, since: float) -> None:
-        """Close connections whose clients receive nothing of their answers, every `_STALL / 4` seconds from
-        now on.
+        """Close connections whose clients receive nothing of their answers; repeat this every `_STALL / 4`
+        seconds.
         """
         self._listener.connections.end_stalled(_STALL, since)
         self._shared.loop.later(_STALL / 4, lambda: self._end_stalled(since))

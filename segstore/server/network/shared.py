@@ -1,4 +1,4 @@
-"""`Shared`: the common state of a listener's connections. Threads: the loop's only."""
+"""`Shared`: the common state of a listener's connections. Threads: the loop's thread only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Timers`: calls at later times, ordered by time. Threads: the loop's only."""
+"""`Timers`: calls at later times, ordered by time. Threads: the loop's thread only."""
 
 from __future__ import annotations
 

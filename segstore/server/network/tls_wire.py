@@ -1,7 +1,7 @@
 """`TlsWire`: the TLS of one connection. OpenSSL reads and writes memory buffers, not the socket, so that the
 loop can close the socket while a worker computes a handshake step.
 
-Threads: the loop's only; `shake` runs in a worker, while the loop does not use the wire.
+Threads: the loop's thread only; `shake` runs in a worker, while the loop does not use the wire.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TlsWire:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        self.has_more = self._in.pending > 0  # bytes that came with the last handshake message
+        self.has_more = self._in.pending > 0  # a request may have come with the last handshake message
         return True
 
     @property
@@ -105,7 +105,7 @@ class TlsWire:
     # --- the end --------------------------------------------------------------------------
 
     def has_left(self) -> bool:
-        """Return whether a client that has closed the connection has sent no further request: at most a
+        """Return whether a client that has closed the connection has left no request unread: at most a
         close_notify alert is unread. Raises OSError.
         """
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending

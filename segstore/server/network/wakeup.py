@@ -1,4 +1,5 @@
-"""`Wakeup`: an eventfd by which other threads end the loop's sleep. It is written only while the loop sleeps.
+"""`Wakeup`: an eventfd by which other threads end the loop's sleep. The eventfd is written only while the
+loop sleeps.
 
 Threads: any; the loop calls `reset` and `close`.
 """
@@ -12,15 +13,15 @@ from segstore.mutex import nesting
 
 
 class Wakeup:
-    """The loop's eventfd. The loop sets `asleep` before its last check for queued calls. So a thread that
-    queues a call, and then finds that `asleep` is False, need not write, because the loop finds the call
-    before it sleeps.
+    """The loop's eventfd. Before it sleeps, the loop sets `asleep`, and then checks for queued calls. If a
+    thread has queued a call, and `asleep` is False after that, this check will find the call, so the thread
+    need not write.
     """
 
     def __init__(self) -> None:
         self.fd = with_descriptors(lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.asleep = False
-        self._lock = nesting()  # keeps `wake` from writing to a closed descriptor, whose number may be reused
+        self._lock = nesting()  # the lock keeps `wake` from writing to a closed descriptor
 
     def wake(self) -> None:
         """End the loop's sleep if it sleeps."""
@@ -31,7 +32,7 @@ class Wakeup:
                     os.eventfd_write(self.fd, 1)
 
     def reset(self) -> None:
-        """Reset the eventfd after a sleep; otherwise it would end the next sleep too."""
+        """Read the eventfd after a sleep, so that the next sleep is not ended at once."""
         os.eventfd_read(self.fd)
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""`Watch`: a thread that waits, in place of the loop, for publications (`Store.wait`); `ask` begins one wait.
+"""`Watch`: a thread that waits, in place of the loop, for publications (`Store.wait`): changes that readers
+of the store see. `ask` begins one wait.
 
 Threads: `ask` and `end` are the loop's.
 """
@@ -48,7 +49,7 @@ class Watch:
         while (sleep := self._asked.get()) is not None:
             try:
                 sleep()
-            except Exception as error:  # for example StoreClosedError, which `then` finds too
+            except Exception as error:  # for example StoreClosedError, which `then` handles
                 log.info("a server's wait for news has ended: %s", error)
             del sleep
             self._soon(self._woken)
@@ -65,6 +66,6 @@ class Watch:
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:
             if self.asleep:
-                self._wake()  # repeated, because the thread may be just about to sleep
+                self._wake()  # `wake` is called again and again: the thread may be about to sleep
             thread.join(_TRY)
             tries += 1

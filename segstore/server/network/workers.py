@@ -65,7 +65,9 @@ class Workers:
         done(result)
 
     def end(self) -> None:
-        """Stop the threads after the queued jobs; wait for the threads only if no job is left."""
+        """Let the threads stop after the queued jobs. Wait until they have stopped only if no job is queued
+        or running.
+        """
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads if not self.under_way else ():

@@ -3,10 +3,10 @@
     User:alice: read,write topic flights*; read group g*; describe cluster
 
 An entry has a principal and clauses. A clause has operations, a type of resource and a pattern: a name, a
-prefix that ends in "*", or "*" alone. A clause without operations has the operations of the preceding clause,
-except operations that its own type of resource does not have. "User:*" means every principal. There are no
+prefix that ends in "*", or "*" alone. A clause without operations has those operations of the preceding
+clause that its own type of resource has. "User:*" means every principal. There are no
 denials: an operation that no entry allows is denied. In Kafka the same rights are ACLs
-(org.apache.kafka.common.acl, KIP-290). Threads: no state.
+(org.apache.kafka.common.acl, KIP-290). Threads: any; no state.
 """
 
 from __future__ import annotations

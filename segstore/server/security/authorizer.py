@@ -11,7 +11,7 @@ from .settings import SecurityConfig
 
 
 class Authorizer:
-    """Allows superusers everything, and every other principal the operations of the rules for this principal.
+    """Allows super users everything, and every other principal the operations that its rules allow.
 
     Arguments named `principal` are names without "User:".
     """

@@ -1,6 +1,6 @@
-"""The expiry of a server's certificate. The standard library returns the expiry of authorities' and peers'
-certificates, but not of the own certificate. So this module parses the DER form up to the field notAfter
-(X.509: RFC 5280, 4.1).
+"""The expiry of a server's certificate. The standard library returns the expiry of the certificates of
+authorities and of peers, but not of the server's own certificate. So this module parses the DER form up to
+the field notAfter (X.509: RFC 5280, 4.1).
 
 On disk: reads the file that the settings name. Threads: any; no state.
 """

@@ -1,6 +1,6 @@
 """Parses the settings of a server's listeners: `listeners`, `advertised.listeners`,
 `listener.security.protocol.map`, and settings of one listener, `listener.name.<name>.<setting>` (Kafka:
-SocketServerConfigs, EndPoint, ListenerName.configPrefix). Threads: no state.
+SocketServerConfigs, EndPoint, ListenerName.configPrefix). Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ Own = dict[str, dict[str, Any]]
 
 
 def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
-    """Split settings into (settings of all listeners, settings of single listeners). The latter are named
-    `listener_name_<name>_<setting>`, with a setting in `allowed`. If `mapping` is not a mapping, it is
-    returned unchanged. Raises ConfigError.
+    """Split settings into (settings of all listeners, settings of single listeners). A setting of a single
+    listener is named `listener_name_<name>_<setting>`, with a setting of `allowed`. If `mapping` is not a
+    mapping, it is returned unchanged. Raises ConfigError.
     """
     known = mapping if isinstance(mapping, Mapping) else {}
     given = [name for name in known if str(name).startswith(OWN_PREFIX)]
@@ -74,8 +74,8 @@ def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
 
 
 def _names(listeners: object) -> dict[str, str]:
-    """Return the listeners' names by the prefixes of their settings. Longer prefixes come first, because a
-    shorter prefix may be the beginning of a longer prefix.
+    """Return prefix of settings -> name of the listener. Longer prefixes come first, because a longer prefix
+    may begin with a shorter one.
     """
     if not isinstance(listeners, str):
         raise ConfigError("listener.name is for settings of listeners, which are missing")
@@ -100,7 +100,7 @@ def _parts(given: str, names: Mapping[str, str], allowed: tuple[str, ...]) -> tu
 
 
 def _protocols(text: str, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the security protocol of each listener name; the protocols' own names are included."""
+    """Return listener name -> security protocol. The name of a security protocol is a listener name too."""
     found = {protocol: protocol for protocol in known}
     for entry in filter(None, map(str.strip, text.split(","))):
         name, colon, protocol = entry.partition(":")
@@ -127,7 +127,8 @@ def _places(setting: str, text: str) -> dict[str, tuple[str, int]]:
 
 
 def _check_ports(places: dict[str, tuple[str, int]]) -> None:
-    ports = [port for _, port in places.values() if port]  # for port 0 the system chooses the port
+    # Port 0 may be given twice: the system chooses the port.
+    ports = [port for _, port in places.values() if port]
     if len({*ports}) < len(ports):
         raise ConfigError("listeners: each listener must have a different port")
 

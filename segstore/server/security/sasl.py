@@ -4,7 +4,7 @@ KIP-368; Kafka: SaslServerAuthenticator).
     HANDSHAKE -> TOKENS -> DONE -> TOKENS -> DONE       a reauthentication begins in DONE
     any -> FAILED
 
-Threads: the loop's; `SaslSession.respond` is called in a worker, one call at a time.
+Threads: the loop's thread; `SaslSession.respond` is called in a worker, one call at a time.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SaslSession:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sasl, self.state = sasl, SaslState.HANDSHAKE
-        self._judge = sasl  # the `Sasl` with which the current authentication began
+        self._judge = sasl  # the value of `sasl` when the current authentication began
         self._entered, self._clock = entered, clock
         self._exchange: Mechanism | None = None
         self._mechanism = ""
@@ -119,8 +119,8 @@ class SaslSession:
             raise InvalidRequestError(f"{api.message} came before its client had authenticated")
 
     def begin(self, mechanism: str) -> Code:
-        """Begin an authentication or a reauthentication; return an error code. ILLEGAL_SASL_STATE does not
-        change the session; after UNSUPPORTED_SASL_MECHANISM the session has failed.
+        """Begin an authentication or a reauthentication, and return Code.NONE. Return ILLEGAL_SASL_STATE,
+        without a change of the session, or let the session fail and return UNSUPPORTED_SASL_MECHANISM.
         """
         now = self._clock()
         again = self.state is SaslState.DONE
@@ -149,18 +149,19 @@ class SaslSession:
         return "" if self._exchange is None else self._exchange.name
 
     def abandon(self) -> None:
-        """Never call `entered` from now on, because the connection is closed."""
+        """Stop calling `entered`, because the connection is closed."""
         self._entered = _nobody
 
     def fail(self) -> None:
-        """Let the session fail; no further request is allowed."""
+        """End the session as failed: no further request is allowed."""
         self.state, self._exchange = SaslState.FAILED, None
 
     def respond(self, token: bytes) -> bytes:
         """Check a token in a worker, and return the answer; the loop then calls `finish`. Raises
         AuthenticationError, and the errors of the application's callable.
         """
-        if self._exchange is None:  # made only now, because the users may have changed since the handshake
+        if self._exchange is None:
+            # `begin` does not make the exchange, because the users may change before the token.
             self._judge = self.sasl
             self._exchange = self._judge.begin(self._mechanism)
         return self._exchange.respond(token)

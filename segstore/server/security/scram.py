@@ -45,10 +45,10 @@ def of_password(mechanism: str, password: str, iterations: int = LEAST_ITERATION
 
 
 def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
-    """Return a credential for the name of an unknown user; nobody can authenticate by this credential.
+    """Return a credential for the name of an unknown user. Nobody can authenticate by this credential.
 
-    A name always gets the same salt, as the name of a known user does, so that answers don't reveal which
-    users exist.
+    The salt is always the same for the same name, as it is for known users, so that answers don't reveal
+    which users exist.
     """
     kind = HASHES[mechanism]
     salt = hmac.digest(secret, b"salt" + name.encode("utf-8", "surrogatepass"), kind)[:_SALT_BYTES]

@@ -50,7 +50,7 @@ RELOADED = ("allow", "super_users", *_OF_CLIENTS)
 
 
 def may_change(name: str) -> bool:
-    """Return whether `Server.reload` may change a setting, also for a single listener."""
+    """Return whether `Server.reload` may change a setting; `name` may be a setting of a single listener."""
     return name in RELOADED or (name.startswith(OWN_PREFIX) and name.endswith(RELOADED))
 
 
@@ -101,7 +101,9 @@ def _super_users(value: object) -> str:
 
 
 def _merged(held: Own, given: Own) -> Own:
-    """Return the settings of single listeners in `held`, overwritten by `given`; None removes a setting."""
+    """Return the settings of single listeners: `held`, changed by `given`. A None in `given` removes a
+    setting.
+    """
     both = {name: {**held.get(name, {}), **given.get(name, {})} for name in {**held, **given}}
     return {name: {k: v for k, v in own.items() if v is not None} for name, own in both.items()}
 

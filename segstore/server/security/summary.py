@@ -1,5 +1,5 @@
 """Summaries of a server's security for an operator: the protection of a listener, and the rights of clients.
-The summaries show no secrets and no user names. Threads: no state.
+The summaries show no secrets and no user names. Threads: any; no state.
 """
 
 from __future__ import annotations

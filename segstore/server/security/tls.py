@@ -54,8 +54,7 @@ def _load_key(context: ssl.SSLContext, config: SecurityConfig) -> None:
             path = stack.enter_context(memory_file(both.encode()))
         try:
             check_regular(path)
-            # A password is always given, because otherwise the library would ask for a password at the
-            # terminal.
+            # Without a password argument the library would ask for a password at the terminal.
             context.load_cert_chain(path, password=config.ssl_key_password or "")
         except (OSError, ValueError) as error:
             where = f"={path!r}" if name == "ssl_keystore_location" else ""

@@ -35,8 +35,8 @@ class Users:
         return len(self._passwords)
 
     def may_enter(self, name: str, password: str) -> bool:
-        """Return whether this is the user's password; the time does not depend on the number of equal
-        bytes.
+        """Return whether this is the user's password, or whether the callable accepts it. A comparison takes
+        the same time for all passwords of the same length.
         """
         if self._check is not None:
             return bool(self._check(name, password))
