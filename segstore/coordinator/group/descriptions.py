@@ -40,9 +40,10 @@ class GroupMember:
 class PartitionState:
     """A group's progress in one partition. `member_id` is the member that reads the partition.
 
-    `start` and `end` are the log's offsets. `lag` is `end` minus the committed offset, as in Kafka; `unread`
-    is the lag without records that retention removed. Each of these numbers is None if it is not known;
-    `error` then has the reason. `pending` is True if an open transaction has an offset to commit.
+    `start` and `end` are the log start offset and the log end offset. `lag` is `end` minus the committed
+    offset, as in Kafka; `unread` is the lag without records that retention removed. Each of these numbers is
+    None if it is not known; `error` then has the reason. `pending` is True if an open transaction will commit
+    an offset of the partition for the group.
     """
 
     partition: TopicPartition
@@ -87,10 +88,10 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Return the sum of the known lags of all partitions."""
+        """Return the sum of `lag` over the partitions in which it is known."""
         return sum(part.lag or 0 for part in self.partitions)
 
     @property
     def unread(self) -> int:
-        """Return the sum of the known `unread` of all partitions."""
+        """Return the sum of `unread` over the partitions in which it is known."""
         return sum(part.unread or 0 for part in self.partitions)

@@ -38,7 +38,9 @@ class GroupEntry:
 
     @property
     def changes(self) -> int:
-        """Return the group's change counter, which grows with each change that members may have to see."""
+        """Return the group's change counter. A member asks for its assignment again once the counter has
+        changed.
+        """
         return self._earlier + (self.consumer or self.share or self.group).changes
 
     def count(self, more: int) -> None:
@@ -62,13 +64,13 @@ class GroupEntry:
         return bool(self.group.members or (modern is not None and modern.group.members))
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have expired."""
+        """Remove members whose sessions have expired, and end waits whose deadlines have passed."""
         self.group.expire(now)
         modern = self.consumer or self.share
         if modern is not None:
             modern.expire(now)
 
     def due(self) -> float:
-        """Return the time of the next `expire` that may remove a member or stop a wait."""
+        """Return the time at which `expire` must be called next."""
         modern = self.consumer or self.share
         return min(self.group.due(), math.inf if modern is None else modern.due())

@@ -1,7 +1,7 @@
 """`Assignor` and `MemberSubscription`, the protocol of all assignors, and the two stateless assignors: range
 and round robin.
 
-Threads: any; nothing here has state.
+Threads: any; assignors have no state.
 """
 
 from __future__ import annotations

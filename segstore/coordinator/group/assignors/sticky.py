@@ -57,7 +57,7 @@ class _Pair(NamedTuple):
 
 
 class Movements:
-    """The first owner and the current one of each moved partition."""
+    """The first owner and the current owner of each moved partition."""
 
     def __init__(self) -> None:
         self._pairs: dict[TopicPartition, _Pair] = {}
@@ -76,8 +76,8 @@ class Movements:
             self._moved.setdefault((partition.topic, pair), set()).add(partition)
 
     def instead(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return the partition to move from `source` to `target`: a partition of the same topic that has
-        moved the opposite way before, else `partition`.
+        """Return the partition to move from `source` to `target`. If a partition of the same topic was moved
+        from `target` before, that partition moves back; else `partition` moves.
         """
         before = self._pairs.get(partition)
         back = _Pair(target, before.source if before else source)
@@ -142,9 +142,9 @@ class Balancer:
     def _candidates(self) -> list[TopicPartition]:
         """Return all partitions in the order of assignment: first the partitions with the fewest subscribers.
 
-        If all members subscribe to the same topics and own some partition, the order is by owner, from the
-        member with most partitions to the member with fewest, and for each owner first the partitions that
-        had another owner before.
+        If all members subscribe to the same topics, and any partition has an owner, partitions are taken one
+        by one from the member that has most of them left. Partitions of this member that had another owner
+        before come first; partitions without an owner come last.
         """
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():
@@ -166,8 +166,8 @@ class Balancer:
         return len({tuple(wanted) for wanted in self.wanted.values()}) <= 1
 
     def _drop_unsubscribed(self, candidates: Sequence[TopicPartition]) -> tuple[list[TopicPartition], bool]:
-        """Drop partitions whose owner has unsubscribed; return the partitions without an owner, and whether
-        an existing partition was dropped.
+        """Take partitions from owners that no longer subscribe to them. Return (candidates without an owner,
+        whether another member subscribes to a partition that was taken).
         """
         revoked = False
         for member, owned in self.current.items():
@@ -200,8 +200,9 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Return a member that can take the partition, and has at least two partitions fewer than its owner:
-        the previous owner, else the member with fewest; None if there is no such member.
+        """Return the member to which `partition` should move, or None if the partition should stay. The
+        member has at least two partitions fewer than the owner; the previous owner is preferred, then the
+        member with fewest.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
@@ -211,7 +212,9 @@ class Balancer:
         return least if most > len(self.current[least]) else None
 
     def _even(self) -> bool:
-        """Return whether no member could get a partition from a member that has more partitions."""
+        """Return whether the numbers of partitions differ by at most one, or no member could get a partition
+        from a member that has more.
+        """
         counts = {member: len(owned) for member, owned in self.current.items()}
         if min(counts.values()) >= max(counts.values()) - 1:
             return True
@@ -227,8 +230,8 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # Both partitions have moved in this rebalance. Both move back, because `source` would otherwise
-            # keep its number of partitions.
+            # `partition` returns to its first owner, which gives `moving` back to `target`: `source` has one
+            # partition fewer, as intended.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -240,7 +243,9 @@ class Balancer:
 
 
 def _score(assignment: Assignment) -> int:
-    """Return the sum, over all pairs of members, of the difference of their numbers of partitions."""
+    """Return the imbalance of an assignment: the sum of the differences between the numbers of partitions of
+    every two members.
+    """
     counts = sorted(map(len, assignment.values()))
     n = len(counts)
     return sum((2 * i - n + 1) * count for i, count in enumerate(counts))
@@ -334,7 +339,7 @@ class CooperativeStickyAssignor:
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
     """Return the current owners of each partition: the members that report the partition for the latest
-    generation. A member that missed a generation has lost its partitions.
+    generation in which any member reports it.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}

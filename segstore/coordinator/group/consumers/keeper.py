@@ -36,7 +36,7 @@ log = Logger("segstore")
 Write = Callable[[Sequence[Change]], None]
 """Writes records, all or none; raises if that fails."""
 Downgrade = Callable[[Collection[str]], None]
-"""Converts the group, without these members, to a classic group; raises if that can't be written."""
+"""Converts the group, without these members, to a classic group; raises if the write fails."""
 RETRY_MS = 500.0
 """Delay of the next attempt to remove a member whose removal could not be written."""
 
@@ -58,8 +58,7 @@ class ConsumerGroupSettings(NamedTuple):
 
 class Outside(NamedTuple):
     """The functions by which a group reaches the store. `topics` returns the store's topics, the same object
-    until one of them changes. `wall` returns ms since the epoch; `timing` returns the group's current
-    timeouts.
+    until a topic changes. `wall` returns ms since the epoch; `timing` returns the group's current timeouts.
     """
 
     write: Write
@@ -70,9 +69,9 @@ class Outside(NamedTuple):
 
 
 class Keeper:
-    """The members of a consumer group and their sessions, which start when this object is made. `changes`
-    counts the changes that members may have to see. `pulses` has the classic members of this process, which
-    send no heartbeats; `consumer_pulses` has the KIP-848 members of this process.
+    """The members of a consumer group and their sessions, which start when this object is made. A member asks
+    for its assignment again once the counter `changes` has changed. `pulses` has the classic members of this
+    process, which send no heartbeats; `consumer_pulses` has the KIP-848 members of this process.
     """
 
     def __init__(
@@ -89,8 +88,9 @@ class Keeper:
             self._begin(member, now)
 
     def go_on(self, before: Keeper, now: float) -> None:
-        """Take over the sessions and pulses of `before`, the group's object until the group was read anew
-        from the log. All sessions are extended, because no heartbeat could be answered until then.
+        """Take over the sessions and pulses of `before`, which was the group's object until the group was
+        read again from the log. All sessions are extended, because heartbeats could not be answered before
+        that.
         """
         self._sessions, self.pulses, self.consumer_pulses = (
             before._sessions,
@@ -179,8 +179,8 @@ class Keeper:
     # --- time ----------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose session, rebalance timeout or wait for a sync has expired. A removal that
-        can't be written is tried again.
+        """Remove members whose session, rebalance timeout or wait for a sync has expired. If a removal can't
+        be written, it is tried again later.
         """
         late = [*self._check_pulses(now), *self._check_consumer_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
@@ -208,8 +208,8 @@ class Keeper:
 
     def _check_consumer_pulses(self, now: float) -> list[str]:
         """Check the pulses of KIP-848 members. Return the dynamic members whose consumer was garbage
-        collected or polls too late; static members with such a consumer are recorded as gone for a while, as
-        in Kafka.
+        collected or polls too late. For such a static member, record that it has left for a while, as in
+        Kafka.
         """
         late = []
         for member_id, is_alive in self.consumer_pulses.look(now):
@@ -222,9 +222,9 @@ class Keeper:
         return late
 
     def _ended(self, member: ConsumerMember) -> list[str]:
-        """Return the ids to remove for a member whose consumer has ended: its id if the member is dynamic,
-        else none. Record that a static member has left for a while; if the record can't be written, the
-        member stays until its session expires.
+        """Handle a member whose consumer has ended. Return the member's id for removal if the member is
+        dynamic. If the member is static, record that it has left for a while, and return no id; if the record
+        can't be written, the member stays until its session expires.
         """
         if member.subscription.instance_id is None:
             return [member.member_id]
@@ -242,7 +242,7 @@ class Keeper:
         self._sessions.end(member.member_id, Wait.REVOKE)
 
     def due(self) -> float:
-        """Return the time of the next `expire` that has work."""
+        """Return the time at which `expire` must be called next."""
         classic = (member.due() for member in self.pulses.values())
         timing = self._outside.timing()
         interval = min(timing.heartbeat_interval_ms, timing.session_timeout_ms / 2)
@@ -250,9 +250,8 @@ class Keeper:
         return min(itertools.chain([self._sessions.due(), consumers], classic))
 
     def _begin(self, member: ConsumerMember, now: float) -> None:
-        """Start the session of a member that was read from the log. A KIP-848 member whose consumer was in
-        the process that wrote the log is registered without a pulse, so that the next check removes it: the
-        consumer has ended with its process.
+        """Start the session of a member that was read from the log. A KIP-848 member whose consumer was in an
+        earlier process of the store gets no pulse, so that the next check of the pulses removes the member.
         """
         self._extend(member, now)
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:

@@ -25,7 +25,9 @@ ConsumerGroupHeartbeatRequest).
 NO_SUBSCRIPTION, UNASSIGNED = ConsumerMemberValue(), Current()
 """The subscription and the assignment of a member that has just been created."""
 IsOwned = Callable[[bytes, int], bool]
-"""Returns whether a member has the partition, or still has to revoke it."""
+"""Returns whether any member owns the partition. A member owns a partition until it has revoked the
+partition.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class ConsumerMember:
             )
 
     def has_had(self, partitions: Assignment, epoch: int) -> bool:
-        """Return whether the member has owned all these partitions without a break since that epoch
+        """Return whether the member has owned all these partitions since `epoch`, without a break
         (KIP-1251).
         """
         found = (
@@ -134,8 +136,8 @@ class ConsumerMember:
 
     def left_for_a_while(self) -> ConsumerMember:
         """Return a static member that has left for a while: it keeps its assignment, under the epoch -2. The
-        assignment epoch of each partition becomes 0, because the member that replaces this one begins at
-        epoch 0, and may commit in every epoch.
+        assignment epoch of each partition becomes 0, because the member comes back with epoch 0, and may then
+        commit in every epoch.
         """
         since = {topic: dict.fromkeys(numbers, 0) for topic, numbers in self.current.assigned.items()}
         current = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)

@@ -39,13 +39,13 @@ class ConsumerPulses:
         self._looked.pop(member_id, None)
 
     def look(self, now: float) -> Iterator[tuple[str, bool]]:
-        """Yield the id of each member, and whether it lives and polls in time."""
+        """Yield (member id, whether the member's consumer is alive and polls in time) for each member."""
         for member_id, ref in list(self._pulses.items()):
             pulse = None if ref is None else ref()
             self._looked[member_id] = now
             if pulse is None:
-                # At interpreter exit the pulse of a live consumer is lost too: weak references are cleared
-                # before finalizers run, which may still close the consumer.
+                # At interpreter exit weak references are cleared before finalizers run. The consumer may
+                # therefore be alive, and a finalizer may close it.
                 yield member_id, ref is not None and sys.is_finalizing()
                 continue
             is_alive = now - pulse.polled < pulse.max_poll_interval_ms

@@ -25,9 +25,9 @@ from segstore.coordinator.offsets.share_schema import (
 
 
 class ShareDraft:
-    """The changes of one request, as records in `changes`, in Kafka's order. If the group changes, its epoch
-    becomes at least `epoch`. `now_ms` is ms since the Unix epoch. `has_assigned` is set once the targets were
-    computed.
+    """The changes of one request, as records in `changes`, in Kafka's order. If the group changes, the new
+    group epoch is at least `epoch`. `now_ms` is ms since the Unix epoch. `has_assigned` is set once the
+    targets were computed.
     """
 
     def __init__(self, group: ShareGroup, topics: AssignableTopics, now_ms: int, epoch: int = 0) -> None:
@@ -39,10 +39,10 @@ class ShareDraft:
     def update(
         self, updated: ShareMember, partitions: ShareStateTopics, may_assign: bool, is_new: bool
     ) -> ShareMember:
-        """Update a member's subscription and the group's record of the `partitions` that have a state; return
-        the member with its target. The group is assigned anew if the subscription changes the topics and
-        `may_assign` is set. With `is_new` the group is also assigned anew if some partition is assigned to no
-        member, which can happen if a broker stops between two heartbeats.
+        """Update a member's subscription, and record the `partitions` that have a state; return the member
+        with its target. The group epoch is raised if the member's topics change, or if the store's topics
+        have changed (`is_new`) and a partition is assigned to no member, as after a broker that stopped
+        between two heartbeats. If `may_assign`, the group is then assigned anew.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:
@@ -87,7 +87,7 @@ class ShareDraft:
         return any(numbers - assigned.get(each, set()) for each, numbers in there.items() if each in wanted)
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members; the group is assigned anew later."""
+        """Remove members, and raise the group epoch; a later request assigns the group anew."""
         for member_id in member_ids:
             for kind in (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER):
                 self.changes.append((ShareRecordKey(kind, member_id), None))

@@ -1,8 +1,9 @@
 """The steps that create and delete the durable states of a share group's partitions (KIP-932; Kafka:
 GroupMetadataManager, ShareGroupStatePartitionMetadata).
 
-A step is written to the group's record of partitions, then done in the state log, then written as done. After
-a crash in between the record still names the step, which is repeated. Threads: any; functions without state.
+The group's record of partitions first lists a step as begun; then the step is done in the state log; then the
+record lists the step as done. After a crash the record still lists the step as begun, and the step is
+repeated. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def missing(record: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes,
 
 
 def starts(group: str, record: ShareStateTopics, new: TopicsInfo) -> dict[ShareKey, int]:
-    """Return the start offset of each new share partition: -1, not known yet, for a topic that is new to the
-    group. A partition that was added to a topic of the group starts at 0, so that no record is skipped that
-    was produced before the group saw the partition.
+    """Return the start offset of each new share partition. The offset is -1 for a topic that is new to the
+    group: the group's reset policy decides. For a partition that was added to a topic of the group the offset
+    is 0, so that no record is skipped.
     """
     return {
         key: FIRST_OFFSET if topic_id in record.initialized else UNKNOWN_START
@@ -105,12 +106,12 @@ def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
 
 
 def all_of(record: ShareStateTopics) -> TopicsInfo:
-    """Return the partitions that have a state, or may have one because its creation was begun."""
+    """Return the partitions that have a state, or whose state's creation was begun."""
     return _union(record.initialized, record.initializing)
 
 
 def assignable(record: ShareStateTopics, counts: Mapping[bytes, int]) -> Assignment:
-    """Return the partitions that members may have: they have a state, and exist."""
+    """Return the partitions that may be assigned: partitions that exist and have a state."""
     found = {
         topic_id: frozenset(number for number in topic.partitions if number < counts[topic_id])
         for topic_id, topic in record.initialized.items()

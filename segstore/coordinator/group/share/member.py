@@ -25,9 +25,9 @@ SHARE_CLIENT_HOST = "/127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class ShareHeartbeat:
-    """A heartbeat of a share group's member. `epoch` is 0 to join, -1 to leave. None for the rack or the
-    topics means that they have not changed. A member with a `pulse` is a consumer in this process; the
-    coordinator checks its pulse.
+    """A heartbeat of a share group's member. `epoch` is 0 to join, -1 to leave. If the rack or the topics are
+    None, they have not changed. A member with a `pulse` is a consumer in this process; the coordinator checks
+    its pulse.
     """
 
     member_id: str
@@ -108,8 +108,8 @@ class ShareMember:
             )
 
     def given(self, epoch: int, target: Assignment) -> ShareMember:
-        """Return the member with its target of this epoch, at once, because members of share groups revoke no
-        partitions first.
+        """Return the member with its target of this epoch as its assignment. Members of share groups get new
+        partitions at once, because no other member has to revoke them first.
         """
         if self.epoch == epoch and self.current.assigned == target:
             return self

@@ -76,8 +76,8 @@ class ShareMembership(ShareStates):
         return after
 
     def _initialised(self, updated: ShareMember, topics: AssignableTopics) -> tuple[ShareStateTopics, int]:
-        """Create the states of subscribed partitions that have none; return the group's record of partitions
-        after that, and the least epoch that the group must then have.
+        """Create states for subscribed partitions that have no state. Return (the group's new record of
+        partitions, the least epoch that the group must have).
         """
         record = self.group.partitions
         is_known = self.group.members.get(updated.member_id) == updated

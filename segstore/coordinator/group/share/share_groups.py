@@ -22,13 +22,15 @@ from segstore.coordinator.shared import existing, shared
 from segstore.storage.store.store import Store
 
 Write = Callable[[Callable[[], None]], None]
-"""Calls a function that writes a group's records, and marks the group if the outcome of the write is unknown.
+"""Calls a function that writes a group's records. If the outcome of the write is unknown, the group is later
+read again from the log.
 """
 
 
 class ShareGroups:
-    """Makes share groups. `states` returns the durable states of the store's share partitions, `fence` drops
-    share partitions from memory; the set_ methods of `ShareRequests` may replace both functions.
+    """Makes share groups. `states` returns the durable states of the store's share partitions; `fence` drops
+    share partitions from memory. `ShareRequests.set_share_states` and `set_share_fence` replace these
+    functions.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], AssignableTopics]) -> None:

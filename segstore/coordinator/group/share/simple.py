@@ -58,9 +58,9 @@ def _pools(
 
 
 class _AssignmentPool:
-    """The members and partitions of one pool. `held` has the partitions of each member; `room` is the number
-    of further members that a partition goes to. The quotas of all members add up to the `room` of all
-    partitions.
+    """The members and partitions of one pool. `held` maps each member to its partitions; `room` maps each
+    partition to the number of members that it must still be given to. The members' quotas add up to the
+    `room` of all partitions.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class _AssignmentPool:
         there = set(partitions)
         self._earlier = {name: had[name] & there for name in members}
         self._least, extra = divmod(len(partitions) * sharing, len(members))
-        # The members with most earlier partitions get the larger quota; of members with equally many, those
-        # that got fewest partitions from other pools.
+        # The larger quota goes to the members with most earlier partitions, and among equals to the members
+        # with fewest partitions from other pools.
         order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(assigned[name]), name))
         self._larger = set(order[:extra])
 
@@ -86,7 +86,9 @@ class _AssignmentPool:
         return self._least + (name in self._larger)
 
     def keep(self) -> None:
-        """Let members keep earlier partitions, within the members' quotas and the partitions' room."""
+        """Let members keep earlier partitions, as far as the members' quotas and the partitions' `room`
+        allow.
+        """
         for name in self._members:
             for pair in sorted(self._earlier[name]):
                 if len(self.held[name]) == self._quota(name):
@@ -103,7 +105,9 @@ class _AssignmentPool:
                 self._give(name, self._swapped(name, free) if pair is None else pair)
 
     def _next(self, name: str, free: deque[_Partition]) -> _Partition | None:
-        """Return the next partition in turn that has room and that the member does not have, or None."""
+        """Return the next partition of `free` that has room and is not the member's yet, or None if there is
+        no such partition.
+        """
         for _ in range(len(free)):
             pair = free.popleft()
             if self.room[pair]:
@@ -113,8 +117,8 @@ class _AssignmentPool:
         return None
 
     def _swapped(self, name: str, free: Iterable[_Partition]) -> _Partition:
-        """Take a partition from another member, give that member a partition with room instead, and return
-        the taken partition. Such a member exists, because a partition without room has more members than a
+        """Take a partition from another member, and give that member a partition with room instead. Return
+        the taken partition. There is such a member, because more members have a partition without room than a
         partition with room.
         """
         with_room = next(pair for pair in free if self.room[pair])

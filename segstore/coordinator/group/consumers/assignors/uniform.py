@@ -1,6 +1,6 @@
-"""`UniformAssignor`: all members get the same number of partitions, and keep their partitions if that is
-possible; balance comes before stickiness (Kafka: UniformAssignor, with UniformHomogeneousAssignmentBuilder
-and UniformHeterogeneousAssignmentBuilder).
+"""`UniformAssignor`: all members get the same number of partitions, and keep their partitions if possible;
+balance comes before stickiness (Kafka: UniformAssignor, with UniformHomogeneousAssignmentBuilder and
+UniformHeterogeneousAssignmentBuilder).
 
 Threads: any; no state outlives a call.
 """
@@ -22,8 +22,8 @@ MAX_ITERATION_COUNT). Each round about halves the imbalance.
 
 class UniformAssignor:
     """The uniform assignor. If all members subscribe to the same topics, their numbers of partitions differ
-    by at most one. Otherwise the numbers of two members differ by at most one if each of the two could take a
-    partition of the other member, except in rare cases of overlapping subscriptions.
+    by at most one. If not, the numbers differ by at most one between two members that could take partitions
+    from each other, except in rare cases of overlapping subscriptions.
     """
 
     name = "uniform"
@@ -41,7 +41,9 @@ def _every(topics: Iterable[bytes], partitions: Partitions) -> Iterator[_Partiti
 
 
 def _kept(members: Members, partitions: Partitions) -> dict[str, list[_Partition]]:
-    """Return, by member, the partitions of its target that still exist and whose topics it subscribes to."""
+    """Return, for each member, the partitions of its earlier target that still exist and are of topics to
+    which the member subscribes.
+    """
     return {
         member: [
             (topic, number)
@@ -70,8 +72,8 @@ def _as_assignment(owned: list[_Partition]) -> Assignment:
 
 def _same_topics(members: Members, partitions: Partitions) -> Targets:
     """Assign if all members subscribe to the same topics: members keep partitions up to their quota, then
-    members below quota get the partitions without an owner. The quota is larger by one for `more` members,
-    first for members that already have more partitions than the quota.
+    members below quota get the partitions without an owner. If the division leaves a remainder of n, the
+    quota of n members is larger by one, first of members that already have more partitions.
     """
     topics = next(iter(members.values())).topics
     assigned = _kept(members, partitions)
@@ -155,9 +157,9 @@ class _Balance:
                 heapq.heapreplace(least, (size + 1, at, member))
 
     def _level(self, topic: bytes) -> bool:
-        """Move partitions of the topic from members with most partitions to members with fewest, until the
-        totals of its subscribers differ by at most one, or the members with most own no partition of this
-        topic. Return whether a partition was moved.
+        """Move the topic's partitions from subscribers with many partitions, in all topics, to subscribers
+        with few, until no move reduces the difference between two subscribers. Return whether a partition was
+        moved.
         """
         theirs: dict[str, list[_Partition]] = {}
         for each in _every([topic], self._partitions):
