@@ -44,7 +44,7 @@ class ShareStates(ShareKeeper):
 
     def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
         """Write new states of partitions, with the start offsets `begins`. Return the state epoch of the new
-        states: `epoch`, or a larger epoch if a partition already had a state of `epoch` or later. The caller
+        states: `epoch`, or a larger epoch if a partition already has a state of a later epoch. The caller
         must raise the group's epoch to the returned epoch. Raises the errors of `write` and of the state log.
         """
         noted = begun(self.group.partitions, new)
