@@ -2,7 +2,8 @@
 
 A client stages in any inbox, and a thread of that inbox adopts the sealed manifests, so an inbox whose disk
 hangs delays no other inbox. All inboxes share their ids: `__segstore_adopted` has them, and each directory
-has a copy in `.segstore/adopted`, in which clients that seal a manifest there look up its id.
+has a copy in `.segstore/adopted`, in which a client that seals a manifest in this directory looks up the
+manifest's id.
 
 On disk: the inboxes of the directories. Threads: any.
 """
@@ -43,7 +44,9 @@ COPYING = 10.0
 
 
 class Inboxes:
-    """The inboxes of a store, which has one such object; it becomes `WritingSide.inbox` in `serve`."""
+    """The inboxes of a store, which has one such object. `serve` sets it as the `inbox` of the store's
+    writer.
+    """
 
     def __init__(self, store: Store) -> None:
         """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
@@ -71,8 +74,8 @@ class Inboxes:
             self._side.manager.failed(directory.broker, error)
 
     def _copy(self, adoption: Adoption) -> None:
-        """Copy an id to all directories, for the clients that seal manifests there. A directory that has no
-        room or hangs copies the id later.
+        """Copy an id to all directories, for the clients that seal manifests there. A directory that hangs,
+        or whose disk is full, copies the id later.
         """
         self._side.manager.on_each(
             lambda directory: directory.writer.inbox.note(adoption),
@@ -96,7 +99,7 @@ class Inboxes:
 
 
 class _Adopter:
-    """Adopts the manifests of one directory's inbox (protocol `Adopts`). The object does not refer to the
+    """Adopts the manifests of one directory's inbox (protocol `Adopts`). It has only a weak reference to the
     store, so that an unused store can be garbage collected.
     """
 
@@ -137,8 +140,8 @@ def serve_inboxes(store: Store) -> None:
 
 
 def _begin_again(ref: Callable[[], Store | None]) -> None:
-    """Serve the inboxes in a thread of their own, because an adoption needs the scheduler's
-    thread to go on.
+    """Serve the inboxes in another thread than the scheduler's, because an adoption waits for work of the
+    scheduler's thread.
     """
     with suppress(IllegalStateError):  # no thread can start at interpreter exit
         Background(partial(_again, ref), "segstore-inboxes").start()

@@ -74,7 +74,7 @@ class MarkerWriter:
             return transaction_markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
             # Some partitions know a later epoch, because a power cut has cut the end of
-            # `__transaction_state`. They refuse the marker, and are left out.
+            # `__transaction_state`. These partitions refuse the marker, and get none.
             log.warning("%s", error)
             known = marker.producer_id, marker.producer_epoch
             logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]
@@ -113,7 +113,7 @@ class MarkerWriter:
         return None if unusable else frozenset(begins)
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether any partition has flush.messages=1, so that the decision must be synced too."""
+        """Return whether any partition has flush.messages=1, and therefore syncs its marker at once."""
         return any(
             each.partition_for_write().config.flush_messages == 1 for each in self._logs(partitions, [])
         )

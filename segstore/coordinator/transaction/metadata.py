@@ -81,8 +81,8 @@ class TransactionMetadata(NamedTuple):
     If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` once all
     markers are written; `previous_producer_id` is the producer id before the present one. `client_version` is
     the transaction.version. `remote` is 1 if the producer is a client of a server, which may outlive this
-    process. `begins`: the first record of the transaction in each partition that has one, for a decision that
-    keeps the epoch; None in all other states, or if a partition could not be read.
+    process. A decision that keeps the epoch sets `begins`: the first record of the transaction in each
+    partition that has any. `begins` is None in all other states, and if a partition could not be read.
     """
 
     producer_id: int
@@ -150,7 +150,7 @@ class TransactionMetadata(NamedTuple):
 
     def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
         """Return the state in this epoch without an open transaction, and without the outcome of the last
-        one.
+        transaction.
         """
         return self._to(
             TransactionState.EMPTY,
@@ -177,8 +177,8 @@ class TransactionMetadata(NamedTuple):
         """Return the state with the outcome decided, after which the markers must be written.
 
         The markers have the next epoch, so late batches of the producer are refused, and never join another
-        transaction. If no epoch is left for a producer, `next_producer_id` replaces its id once all markers
-        are written.
+        transaction. If no epoch is left, `next_producer_id` replaces the producer's id once all markers are
+        written.
         """
         return self._to(
             TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,

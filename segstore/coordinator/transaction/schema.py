@@ -26,7 +26,8 @@ from segstore.protocol.record_codec import kind_of
 
 VERSION = 1
 BEGINS = "segstore.begins"
-_BEGIN = struct.Struct(">16sqi")  # one for each partition, in their order: topic id, offset, leader epoch
+# one for each partition, sorted by partition: topic id, offset, leader epoch
+_BEGIN = struct.Struct(">16sqi")
 _NO_RECORD = -1  # the offset of a partition that has no record of the transaction
 
 
@@ -66,8 +67,8 @@ def encode_value(m: TransactionMetadata) -> bytes:
 
 @lru_cache(maxsize=64)
 def _rows(partitions: frozenset[TopicPartition]) -> Packed:
-    """Return the encoded partitions of a state, cached, because the states of one transaction, and often of
-    the next transaction, have the same partitions.
+    """Return the encoded partitions of a state. The result is cached, because the states of one transaction
+    have the same partitions, and often the next transaction has, too.
     """
     kind = structs("TransactionLogValue").PartitionsSchema
     topics = by_topic(sorted(partitions)).items()
@@ -97,7 +98,7 @@ def decode_value(value: bytes) -> TransactionMetadata:
 
 
 def encode_headers(m: TransactionMetadata) -> list[tuple[str, bytes]]:
-    """Return the record headers of a state."""
+    """Return the record headers of a state; an empty list if its `begins` are None."""
     if m.begins is None:
         return []
     begins = {each.at: each for each in m.begins}

@@ -1,8 +1,8 @@
 """`TransactionStateLog` and `Entries`: the state of each transactional id, on disk and in memory.
 
 On disk: owns the topic `__transaction_state`, compacted. An id's partition is Java's hash of the id, modulo
-the number of partitions (Kafka: TransactionStateManager). The topic is created with the first id, with
-Kafka's settings; a broker's topic becomes this store's own with the first write.
+the number of partitions (Kafka: TransactionStateManager). The topic is created for the first id, with Kafka's
+settings. A topic that a broker has created gets these settings at the first write.
 Threads: any for `append`; `load` is called once, before the first `append`. Each `TransactionEntry` has a
 lock of its own.
 """
@@ -86,8 +86,8 @@ class TransactionStateLog:
         self._logs_by_id: dict[str, PartitionLog] = {}
         """The partition log of each transactional id that was written."""
         self._newer: dict[str, str] = {}
-        """The reason by transactional id, if an id can't be used because its last record has a
-        newer version.
+        """Maps each transactional id whose last record has a newer version to the error's text. Such an id
+        can't be used.
         """
 
     def load(self) -> dict[str, TransactionMetadata]:
@@ -103,8 +103,8 @@ class TransactionStateLog:
         return states.known
 
     def unreadable(self, log: PartitionLog) -> list[UnreadableRecord]:
-        """Return the records of one partition that can't be decoded and are the last of their keys. Raises
-        CorruptRecordError, StorageError.
+        """Return the records of one partition that can't be decoded, if they are the latest of their keys.
+        Raises CorruptRecordError, StorageError.
         """
         return _load(log, States())
 
@@ -116,8 +116,8 @@ class TransactionStateLog:
         return {each for each in commits if each is not None and each[0] in producer_ids}
 
     def decided(self, producer_ids: Collection[int]) -> Iterator[TransactionMetadata]:
-        """Yield the decisions for these producers that compaction has left, with their `begins`, for each
-        producer the oldest first. Raises CorruptRecordError, StorageError.
+        """Yield the decisions for these producers, with their `begins`, in the order of the log; compaction
+        may have removed some decisions. Raises CorruptRecordError, StorageError.
         """
         for log in self._logs():
             for m in _all_states(log):
@@ -214,8 +214,8 @@ class TransactionEntry:
 
     `orphan` is set if an ongoing transaction must be aborted, because its producer's process has ended, or
     because it has been open for too long. `last` is the identity that the current producer had before its
-    present epoch. The producer may still use that identity, if it missed the answer to its last request, or
-    does not know that its transaction timed out (Kafka: lastProducerEpoch).
+    present epoch. The producer may still use the `last` identity if it missed the answer to its last request,
+    or does not know that its transaction timed out (Kafka: lastProducerEpoch).
     """
 
     __slots__ = ("last", "lock", "metadata", "orphan", "transactional_id")
@@ -233,7 +233,9 @@ class TransactionEntry:
         return self.metadata
 
     def has_ended(self, identity: Identity) -> bool:
-        """Return whether `identity` had the transaction that was committed or aborted last."""
+        """Return whether the transaction that was committed or aborted last was of the producer
+        `identity`.
+        """
         return self.metadata is not None and self.metadata.last_ended == identity
 
     def check(self, identity: Identity) -> TransactionMetadata:
