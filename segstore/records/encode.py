@@ -1,7 +1,7 @@
 """Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
-An iterator of `encode` belongs to one thread; another thread may write and release the Encoded that it
-yields. If an Encoded is released before the next Encoded is made, its memory is reused.
+An iterator of `encode` belongs to one thread; another thread may write and release each Encoded that the
+iterator yields. If an Encoded is released before the next Encoded is made, its memory is reused.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def encode(
 
     Yields one Encoded for about `chunk_bytes` of plain bytes, made by one call of C; with a `codec` the
     batches of a chunk are then compressed one by one. A batch of several records never exceeds `max_bytes`
-    (`max.message.bytes`); `check_sizes` checks single records beforehand. A batch also ends before each
-    record number in `cuts`, which must rise.
+    (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has rising numbers of
+    records; a batch also ends before each of these records.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
         raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")
@@ -137,7 +137,7 @@ def _int64s(array: NDArray[np.int64] | None) -> Any:
 
 
 def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Return the same batches with compressed records, sealed. Releases `plain`."""
+    """Return the same batches with compressed records and new CRCs. Releases `plain`."""
     if plain.n == 1:
         return _compressed_alone(plain, codec, level)
     view, batches = plain.data, plain.batches
@@ -205,7 +205,7 @@ class _Arguments:
 
     def fill(self, template: Template, codec: int) -> Any:
         """Fill `filled` with the template and codec, and return it."""
-        self.of = None  # reset first, as an interrupt may leave `filled` half done
+        self.of = None  # reset first, because an interrupt may leave `filled` half filled
         fill_template(self.filled, template, codec)
         self.codec = codec
         self.of = template

@@ -23,9 +23,9 @@ MAGIC = 2
 """The magic of record batches; old messages have 0 or 1 (org.apache.kafka.common.record.LegacyRecord)."""
 HEADER_SIZE = 61
 LEAST_ENTRY = 26
-"""Bytes of the smallest entry of a log: a message of magic 0 without key and value."""
+"""Size, in bytes, of the smallest entry of a log: a message of magic 0 without key and value."""
 LEAST_RECORD = 7
-"""Bytes of a record without key, value and headers, and with small deltas."""
+"""Size, in bytes, of the smallest record: without key, value and headers, and with small deltas."""
 
 BATCH_SIZE = ffi.sizeof("seg_batch")
 
