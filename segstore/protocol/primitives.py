@@ -13,16 +13,18 @@ from typing import Any, NoReturn
 from segstore.errors import InvalidRequestError
 
 CORRELATION_ID = slice(4, 8)
-"""The position of the correlation id in requests, and in answers with their size field."""
+"""The position of the correlation id in requests, and in answers that begin with the size field."""
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 LONGEST_VARINT = 5
 ONE_BYTE = 0x80
 LONGEST_STRING = 0x7FFF
-"""In bytes. Compact lengths could be larger, but Kafka's MessageGenerator refuses such strings too."""
+"""Most bytes of a string. Compact lengths could be larger, but Kafka's MessageGenerator refuses longer
+strings, too.
+"""
 MOST_ELEMENTS = 250_000
-"""Most elements of all arrays of one request, nested arrays included. Ten bytes may ask for an object of 180
-bytes, so this limits the objects to 45 MB.
+"""Most elements of all arrays of one request, nested arrays included. Ten bytes of a request may become an
+object of 180 bytes, so this limits the objects to 45 MB.
 """
 
 
@@ -87,7 +89,7 @@ def uvarint(value: int) -> bytes:
 
 
 def _span(data: memoryview, at: int, compact: bool, wide: bool, nullable: bool) -> tuple[int, int]:
-    """Read a length that does not exceed the remaining bytes; -1 is null."""
+    """Read the length of a string or of bytes, which must not exceed the bytes after it; -1 is null."""
     if compact:
         length, at = read_uvarint(data, at)
         length -= 1
@@ -122,7 +124,7 @@ def read_bytes(data: memoryview, at: int, compact: bool, nullable: bool) -> tupl
 
 
 def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tuple[memoryview | None, int]:
-    """Read record batches, without a copy."""
+    """Read record batches as a view of `data`, without a copy."""
     length, at = _span(data, at, compact, True, nullable)
     if length < 0:
         return None, at
