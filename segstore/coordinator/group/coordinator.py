@@ -336,8 +336,8 @@ class GroupCoordinator(ShareRequests):
 
     def run_due(self) -> None:
         """Remove members whose sessions have expired, in all groups, and end waits whose deadlines have
-        passed. The group table has an alarm that calls this at the right time; a caller that sets the clock
-        must call it itself.
+        passed. The alarm of the group table does the same at the right time; a test that sets the clock calls
+        `run_due`.
         """
         self._groups.run_due()
 

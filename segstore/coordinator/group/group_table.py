@@ -115,7 +115,7 @@ class GroupTable:
         return not entry.gone
 
     def get(self, group_id: str) -> GroupEntry | None:
-        """Return a group if it is in memory. Takes no lock."""
+        """Return a group, or None if it is not in memory. Takes no lock."""
         return self._groups.get(group_id)
 
     def find(self, group_id: str) -> GroupEntry | None:

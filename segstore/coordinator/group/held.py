@@ -18,8 +18,8 @@ class GroupEntry:
     """A group and its lock. `group` is the classic group, which is empty if there is a `consumer` group
     (KIP-848) or a `share` group (KIP-932). `gone` is set once the group was dropped; a thread that has waited
     for the lock must then look the group up again. `is_kept` says whether the log has records of the group.
-    `is_sure` is False after a failed write that may still be committed, because memory may then differ from
-    the log.
+    `is_sure` is False after a failed write that may still be committed, because the group in memory may then
+    differ from its records in the log.
     """
 
     def __init__(self, group: ClassicGroup, is_kept: bool = True) -> None:

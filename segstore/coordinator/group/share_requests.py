@@ -40,11 +40,11 @@ class ShareRequests:
         self._groups, self._offsets, self._clock = groups, offsets, clock
 
     def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareBeaten:
-        """Handle a heartbeat of a share group's member, and return its epoch and assignment. Before this, new
-        partitions of the group get a durable state. Raises InvalidRequestError, UnknownMemberIdError,
-        FencedMemberEpochError, GroupMaxSizeReachedError; GroupNotFoundError for a group of another type, or
-        if there is no group and the member does not join; StorageError and OffsetNotAvailableError, after
-        which the request may be repeated.
+        """Handle a heartbeat of a share group's member, and return its epoch and assignment. Partitions that
+        are new to the group get a durable state, before a member gets them. Raises InvalidRequestError,
+        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError; GroupNotFoundError for a group
+        of another type, or if there is no group and the member does not join; StorageError and
+        OffsetNotAvailableError, after which the request may be repeated.
         """
         if not isinstance(group_id, str) or not group_id.strip():
             raise InvalidRequestError("group_id must not be empty")
@@ -76,8 +76,8 @@ class ShareRequests:
         self._ask_share(group_id, lambda share: share.raise_epoch(least))
 
     def share_partitions(self, group_id: str) -> list[ShareKey]:
-        """Return the share partitions of a group that have a durable state, in order. The list is empty if
-        there is no such group.
+        """Return the share partitions of a group that have a durable state; an empty list if there is no such
+        group.
         """
         entry = self._groups.find(group_id)
         if entry is None:

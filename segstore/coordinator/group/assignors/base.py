@@ -43,7 +43,7 @@ class Assignor(Protocol):
     cooperative: bool
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        """Return the partitions of every member, in order; a topic that is not in `partitions` has no
+        """Return the partitions of every member, sorted. A topic that `partitions` lacks has no
         partitions.
         """
 
@@ -54,7 +54,7 @@ class Assignor(Protocol):
 
 
 class Stateless:
-    """An assignor without user data, whose members revoke all partitions before a rebalance."""
+    """An assignor without user data. Members revoke all partitions before a rebalance."""
 
     cooperative = False
 
@@ -107,7 +107,7 @@ class RangeAssignor(Stateless):
 
 
 class RoundRobinAssignor(Stateless):
-    """Assigns all partitions in turn, and skips members that don't subscribe to the partition's topic (Kafka:
+    """Assigns each partition to the next member in turn that subscribes to the partition's topic (Kafka:
     RoundRobinAssignor).
     """
 

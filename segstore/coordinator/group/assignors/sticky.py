@@ -25,10 +25,10 @@ Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 
 
 def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
-    """Return the partitions of each current owner, and the previous owner of each partition that had another
-    owner before.
+    """Return (partitions of each current owner, previous owner of each partition that had another owner
+    before).
 
-    If two members report a partition for one generation, the first member owns it.
+    If several members report a partition for the same generation, the first of these members owns it.
     """
     owners: dict[TopicPartition, dict[int, str]] = {}
     for member, (generation, partitions) in claims.items():
@@ -113,7 +113,7 @@ class Balancer:
         self._movements = Movements()
 
     def run(self) -> Assignment:
-        """Return the partitions of every member, in order."""
+        """Return the partitions of every member, sorted."""
         candidates = self._candidates()
         unassigned, revoked = self._drop_unsubscribed(candidates)
         initializing = not any(self.current.values())
@@ -185,7 +185,9 @@ class Balancer:
         return len(owned) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in owned)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
-        """Move partitions until no move makes the assignment more even; return whether any was moved."""
+        """Move partitions until no move makes the assignment more even; return whether a partition was
+        moved.
+        """
         moved = False
         while True:
             modified = False
@@ -212,8 +214,8 @@ class Balancer:
         return least if most > len(self.current[least]) else None
 
     def _even(self) -> bool:
-        """Return whether the numbers of partitions differ by at most one, or no member could get a partition
-        from a member that has more.
+        """Return whether the members' numbers of partitions differ by at most one, or no member could get a
+        partition from a member that has more partitions.
         """
         counts = {member: len(owned) for member, owned in self.current.items()}
         if min(counts.values()) >= max(counts.values()) - 1:
@@ -290,8 +292,8 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Decode a member's earlier generation and partitions; user data that can't be decoded counts as missing,
-    as in Kafka.
+    """Return (generation, partitions) that a member had earlier, or (-1, []) if the data can't be decoded, as
+    in Kafka.
     """
     for begin in (0, _VERSION_SIZE):
         for version in (1, 0):

@@ -42,7 +42,9 @@ _WAITING = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_
 
 
 class ClassicGroup(Roster):
-    """A group of consumers. The first rebalance of an empty group waits `delay_ms` for more members."""
+    """A group of the classic protocol. The first rebalance of an empty group waits `delay_ms` for more
+    members.
+    """
 
     def __init__(self, group_id: str, write: Write, *, delay_ms: float = 0, max_size: int = 1 << 31) -> None:
         super().__init__(group_id)

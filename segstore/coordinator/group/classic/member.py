@@ -301,7 +301,7 @@ class ClassicGroupMember:
         )
 
     def as_joining(self, protocol_type: str) -> Joining:
-        """Return the member as a request to join."""
+        """Return a request to join with the member's values."""
         return Joining(
             protocols=self.protocols,
             member_id=self.member_id,

@@ -186,7 +186,7 @@ class Roster:
 # --- rebalance ------------------------------------------------------------
 
 Write = Callable[[Mapping[str, bytes]], None]
-"""Writes the group with these assignments, by member id, to the log; raises if that fails."""
+"""Writes the group's record, with the assignments by member id, to the log. Raises if the write fails."""
 
 
 class Rebalance:
@@ -252,8 +252,8 @@ class Rebalance:
 
     def _complete_join(self, now: float) -> None:
         """Remove the dynamic members that have not joined again, then begin the next generation. Static
-        members stay until their sessions expire; if no member has joined, and static members are left, the
-        wait goes on for another rebalance timeout.
+        members stay until their sessions expire; if only static members remain, and none of them has joined,
+        the group waits for another rebalance timeout.
         """
         group = self._group
         for member in list(group.members.values()):

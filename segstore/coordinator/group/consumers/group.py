@@ -183,7 +183,9 @@ class ConsumerGroup:
         return found
 
     def classic_protocols(self) -> frozenset[str] | None:
-        """Return the protocols that all classic members have in common; None without a classic member."""
+        """Return the protocols that all classic members have in common; None if the group has no classic
+        member.
+        """
         classics = [member.subscription.classic for member in self.members.values()]
         names = [frozenset(name for name, _ in each.protocols) for each in classics if each is not None]
         return frozenset.intersection(*names) if names else None
@@ -247,7 +249,9 @@ class ConsumerGroup:
             )
 
     def info(self, default: str) -> ConsumerGroupInfo:
-        """Return the group's description; `default` is its assignor if no member asks for one."""
+        """Return the group's description; `default` is the group's assignor if no member asks for an
+        assignor.
+        """
         return ConsumerGroupInfo(
             self.state,
             self.epoch,
@@ -258,8 +262,8 @@ class ConsumerGroup:
         )
 
     def assignor(self, default: str, members: Iterable[ConsumerMember] | None = None) -> str:
-        """Return the assignor that most members ask for, or `default` if none asks for one (ConsumerGroup:
-        computePreferredServerAssignor).
+        """Return the assignor that most members ask for, or `default` if no member asks for an assignor
+        (ConsumerGroup: computePreferredServerAssignor).
         """
         there = self.members.values() if members is None else members
         votes = [each.subscription.server_assignor for each in there]

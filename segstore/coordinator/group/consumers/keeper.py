@@ -34,7 +34,7 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 Write = Callable[[Sequence[Change]], None]
-"""Writes records, all or none; raises if that fails."""
+"""Writes records, all or none; raises if the write fails."""
 Downgrade = Callable[[Collection[str]], None]
 """Converts the group, without these members, to a classic group; raises if the write fails."""
 RETRY_MS = 500.0

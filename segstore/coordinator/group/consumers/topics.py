@@ -38,7 +38,7 @@ class AssignableTopics:
         return frozenset(self.ids[name] for name in topics if name in self.ids)
 
     def partitions(self, assignment: Assignment) -> tuple[TopicPartition, ...]:
-        """Return the partitions of an assignment by topic name, in order; deleted topics are left out."""
+        """Return the partitions of an assignment, with topic names, sorted; deleted topics are left out."""
         found = [
             TopicPartition(self.names[topic_id], number)
             for topic_id, numbers in assignment.items()
@@ -48,7 +48,7 @@ class AssignableTopics:
         return tuple(sorted(found))
 
     def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
-        """Return partitions as an assignment by topic id; topics that don't exist are left out."""
+        """Return an assignment, with topic ids, of these partitions; topics that don't exist are left out."""
         found: dict[bytes, frozenset[int]] = {}
         for topic, number in partitions:
             if topic in self.ids:
@@ -57,7 +57,7 @@ class AssignableTopics:
         return found
 
     def matching(self, regex: str, may_describe: MayDescribe | None = None) -> frozenset[str]:
-        """Return the topics whose whole name matches and that may be described. Raises
+        """Return the topics whose whole name matches `regex`, and which the client may describe. Raises
         InvalidRegularExpressionError.
         """
         pattern = compiled(regex)

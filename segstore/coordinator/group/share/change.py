@@ -40,9 +40,10 @@ class ShareDraft:
         self, updated: ShareMember, partitions: ShareStateTopics, may_assign: bool, is_new: bool
     ) -> ShareMember:
         """Update a member's subscription, and record the `partitions` that have a state; return the member
-        with its target. The group epoch is raised if the member's topics change, or if the store's topics
-        have changed (`is_new`) and a partition is assigned to no member, as after a broker that stopped
-        between two heartbeats. If `may_assign`, the group is then assigned anew.
+        with its target. The group epoch is raised if the member's topics or the partitions of subscribed
+        topics change. If `is_new`, it is also raised if a partition is assigned to no member, as after a
+        broker that stopped between two heartbeats. If `may_assign`, a group with a new epoch is assigned
+        anew.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:

@@ -35,8 +35,8 @@ class DurableStates(Protocol):
         """Return the state of a share partition; None if it has no state."""
 
     def initialise(self, states: Mapping[ShareKey, tuple[int, int]], /) -> None:
-        """Create states, or begin them anew, with these (state epoch, start offset). Raises
-        FencedStateEpochError.
+        """Create or replace the states of share partitions; `states` has the new (state epoch, start offset)
+        of each. Raises FencedStateEpochError.
         """
 
     def delete(self, keys: Collection[ShareKey], /) -> None:
@@ -47,7 +47,7 @@ class DurableStates(Protocol):
 
 
 def missing(record: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
-    """Return the partitions of `wanted` whose state was not created, or whose creation was not finished."""
+    """Return the partitions of `wanted` for which the creation of a state was not begun, or not finished."""
     found: dict[bytes, TopicPartitionsInfo] = {}
     for topic_id, numbers in wanted.items():
         lacking = numbers - record.initialized.get(topic_id, TopicPartitionsInfo("")).partitions
@@ -69,19 +69,23 @@ def starts(group: str, record: ShareStateTopics, new: TopicsInfo) -> dict[ShareK
 
 
 def begun(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the record that lists `new` as initializing, to be written before their states are created."""
+    """Return the record that lists the partitions `new` as initializing. It is written before their states
+    are created.
+    """
     return record._replace(initializing=_union(record.initializing, new))
 
 
 def done(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the record that lists `new` as initialized, to be written after their states were created."""
+    """Return the record that lists the partitions `new` as initialized. It is written after their states were
+    created.
+    """
     return record._replace(
         initializing=_without(record.initializing, new), initialized=_union(record.initialized, new)
     )
 
 
 def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record that lists topics as deleting, to be written before their states are deleted."""
+    """Return the record that lists topics as deleting. It is written before their states are deleted."""
     gone = {topic_id: _name(record, topic_id) for topic_id in topic_ids}
     return ShareStateTopics(
         _except(record.initializing, gone), _except(record.initialized, gone), {**record.deleting, **gone}
@@ -89,7 +93,7 @@ def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareState
 
 
 def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record without these topics, to be written after their states were deleted."""
+    """Return the record without these topics. It is written after their states were deleted."""
     gone = set(topic_ids)
     return record._replace(
         deleting={topic_id: name for topic_id, name in record.deleting.items() if topic_id not in gone}
@@ -97,7 +101,7 @@ def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateT
 
 
 def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
-    """Return the share partitions of a group, in order."""
+    """Return the share partitions of a group, sorted by number within each topic."""
     return [
         ShareKey(group, names.topic_id_of(topic_id), number)
         for topic_id, topic in topics.items()
@@ -106,7 +110,7 @@ def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
 
 
 def all_of(record: ShareStateTopics) -> TopicsInfo:
-    """Return the partitions that have a state, or whose state's creation was begun."""
+    """Return the partitions that have a state, or for which the creation of a state was begun."""
     return _union(record.initialized, record.initializing)
 
 

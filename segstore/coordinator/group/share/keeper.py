@@ -26,7 +26,7 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 WriteShare = Callable[[Sequence[ShareChange]], None]
-"""Writes records, all or none; raises if that fails."""
+"""Writes records, all or none; raises if the write fails."""
 Fence = Callable[[Collection[ShareKey]], None]
 """Drops share partitions from memory, because their state in memory is out of date."""
 RETRY_MS = 500.0

@@ -39,7 +39,7 @@ class ShareHeartbeat:
     pulse: Pulse | None = None
 
     def merged(self, before: ShareSubscription) -> ShareSubscription:
-        """Return the member's subscription, with the values of this heartbeat in place of earlier ones."""
+        """Return the member's subscription, with the values of this heartbeat in place of earlier values."""
         names = self.topic_names
         return ShareSubscription(
             before.rack_id if self.rack_id is None else self.rack_id,
@@ -62,7 +62,7 @@ class ShareHeartbeat:
 
 
 def check_member_id(member_id: str | None) -> str:
-    """Return `member_id`. Raises InvalidRequestError if it is empty or too long."""
+    """Return `member_id`. Raises InvalidRequestError if the id is empty or too long."""
     if not member_id or not member_id.strip():
         raise InvalidRequestError("member_id must not be empty")
     if len(member_id) > LONGEST_MEMBER_ID:
@@ -73,7 +73,7 @@ def check_member_id(member_id: str | None) -> str:
 
 
 class ShareBeaten(NamedTuple):
-    """The answer to a heartbeat; `assignment` is None if it has not changed."""
+    """The answer to a heartbeat; `assignment` is None if the assignment has not changed."""
 
     member_id: str
     epoch: int

@@ -70,7 +70,7 @@ def _state_log(store: Store) -> DurableStates:
 
 
 def _fence_led(store: Store, keys: Collection[ShareKey]) -> None:
-    """Drop share partitions from memory; without a ShareCoordinator no share partition is in memory."""
+    """Drop share partitions from memory, if the store has a ShareCoordinator, which keeps them in memory."""
     from segstore.coordinator.share.share import ShareCoordinator  # only share groups need it
 
     coordinator = existing(store, ShareCoordinator)

@@ -59,8 +59,8 @@ def _pools(
 
 class _AssignmentPool:
     """The members and partitions of one pool. `held` maps each member to its partitions; `room` maps each
-    partition to the number of members that it must still be given to. The members' quotas add up to the
-    `room` of all partitions.
+    partition to the number of members that must still get it. The members' quotas add up to the `room` of all
+    partitions.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class _AssignmentPool:
 
     def _swapped(self, name: str, free: Iterable[_Partition]) -> _Partition:
         """Take a partition from another member, and give that member a partition with room instead. Return
-        the taken partition. There is such a member, because more members have a partition without room than a
+        the taken partition. Such a member exists, because a partition without room has more members than a
         partition with room.
         """
         with_room = next(pair for pair in free if self.room[pair])

@@ -60,7 +60,7 @@ class ShareStates(ShareKeeper):
         return epoch
 
     def initialised(self) -> list[ShareKey]:
-        """Return the share partitions that have a state, in order."""
+        """Return the share partitions that have a state, sorted by number within each topic."""
         return keys_of(self.group.group_id, self.group.partitions.initialized)
 
     def alter(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, SegstoreError | None]:
@@ -165,8 +165,8 @@ def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> Segst
 
 
 def _is_gone(topics: AssignableTopics, topic_id: bytes, name: str) -> bool:
-    """Return whether a topic was deleted. The answer is False while the id of the topic with this name can't
-    be read, because it may be the same topic.
+    """Return whether a topic was deleted. Return False while the id of the present topic `name` can't be
+    read, because that may be the same topic.
     """
     info = topics.infos.get(name)
     return topic_id not in topics.names and (info is None or bool(info.topic_id))

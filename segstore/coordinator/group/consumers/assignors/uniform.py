@@ -22,8 +22,9 @@ MAX_ITERATION_COUNT). Each round about halves the imbalance.
 
 class UniformAssignor:
     """The uniform assignor. If all members subscribe to the same topics, their numbers of partitions differ
-    by at most one. If not, the numbers differ by at most one between two members that could take partitions
-    from each other, except in rare cases of overlapping subscriptions.
+    by at most one. If members subscribe to different topics, the numbers differ by at most one between two
+    members that could take partitions from each other; rare cases of overlapping subscriptions are an
+    exception.
     """
 
     name = "uniform"
@@ -98,7 +99,7 @@ def _same_topics(members: Members, partitions: Partitions) -> Targets:
 class _Balance:
     """Assigns if members subscribe to different topics. Members keep their partitions, and free partitions go
     to the members with fewest. Then, topic by topic, partitions move from members with most to members with
-    fewest partitions, until no move helps.
+    fewest partitions, until no move makes their numbers more even.
     """
 
     def __init__(self, members: Members, partitions: Partitions) -> None:
@@ -169,9 +170,9 @@ class _Balance:
         while most:
             (size, at, giver), (small, place, taker) = most[0], least[0]
             if self._sizes[giver] != -size:
-                heapq.heappop(most)  # outdated: the member got partitions in this loop
+                heapq.heappop(most)  # an outdated entry: the member got partitions in this loop
             elif self._sizes[taker] != small:
-                heapq.heappop(least)  # outdated: the member gave partitions away in this loop
+                heapq.heappop(least)  # an outdated entry: the member gave partitions away in this loop
             elif -size - small <= 1:
                 break
             elif not theirs.get(giver):
