@@ -86,7 +86,7 @@ class AdoptedTopic:
         return [(adoption.id, format_adoption(adoption)), *expired]
 
     def write(self, store: Store, records: Iterable[tuple[str, bytes | None]], template: Template) -> None:
-        """Write ids; the caller calls `keep` once they are committed. Raises the errors of an append with
+        """Write ids; the caller calls `keep` once the ids are committed. Raises the errors of an append with
         acks="all".
         """
         log, now = self.log(store), store.context.clock()
@@ -100,8 +100,9 @@ class AdoptedTopic:
         self._expired = self._known.expire(adoption.adopted_ms)
 
     def bring(self, store: Store, adoptions: Iterable[Adoption]) -> None:
-        """Write the ids of `adoptions` that the topic lacks. They come from the directories' files, which had
-        the ids before the store was replicated. Raises the errors of an append with acks="all".
+        """Write the ids of `adoptions` that the topic lacks. `adoptions` come from the directories' files,
+        which may have ids from before the store was replicated. Raises the errors of an append with
+        acks="all".
         """
         merged = KnownIds(*self._limits)
         for adoption in sorted([*adoptions, *self._known.all()], key=lambda each: each.adopted_ms):

@@ -298,13 +298,15 @@ class _Transaction:
         self._coordinator.end(self._id, self._identity, True)
 
     def complete(self) -> None:
-        """Write the missing markers. Raises ConcurrentTransactionsError if that is not possible now."""
+        """Write the missing markers. Raises ConcurrentTransactionsError if the markers can't be written
+        now.
+        """
         with suppress(TransactionalIdNotFoundError):  # the id has expired, so the transaction was complete
             self._coordinator.complete(self._id)
 
     def abort(self) -> None:
-        """Abort the transaction. If that fails, the next attempt aborts it, or the coordinator does when the
-        transaction times out.
+        """Abort the transaction. If the abort fails, the next attempt aborts the transaction, or the
+        coordinator aborts it when it times out.
         """
         try:
             self._coordinator.end(self._id, self._identity, False)
@@ -318,8 +320,8 @@ class _Transaction:
 def _append(
     transaction: _Transaction, folder: Folder, to: PartitionLog, files: list[StagedFile]
 ) -> tuple[int, int]:
-    """Append the files to the leader in chunks of some megabytes; return the first offset and the end offset.
-    All in-sync replicas have a chunk before the next chunk is appended, so that a new leader has all earlier
+    """Append the files to the leader in chunks of some megabytes; return (first offset, end offset). All
+    in-sync replicas have a chunk before the next chunk is appended, so that a new leader has all earlier
     chunks.
     """
     at, first, end, sequence = TopicPartition(to.topic, to.partition), -1, -1, 0

@@ -81,7 +81,7 @@ class OffsetsCache:
                 # known yet.
                 return OffsetsState()
             source.check_committed()
-            # read before the load: a True that is read later could be about records that the load has missed
+            # read before the load, because a later True would not show that the load has seen all records
             cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
             if not cached.is_sure:

@@ -100,8 +100,8 @@ class ClassicMember(NamedTuple):
 
 
 class ConsumerMemberValue(NamedTuple):
-    """The subscription of a member. `topic_regex` is None or empty without a regular expression; `classic` is
-    None except for a member of the classic protocol.
+    """The subscription of a member. `topic_regex` is None or empty if the member has no regular expression;
+    `classic` is None unless the member speaks the classic protocol.
     """
 
     instance_id: str | None = None

@@ -368,8 +368,8 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def end_consumer(self, group_id: str) -> None:
-        """Delete the records of a consumer group without members; its offsets stay. Raises the errors of
-        `commit`.
+        """Delete the records of a consumer group without members; the group's offsets stay. Raises the errors
+        of `commit`.
         """
         self.write_consumer(group_id, [(key, None) for key in self.consumer(group_id)])
 

@@ -88,7 +88,7 @@ class OffsetsState:
         self.pending: dict[int, dict[tuple[str, TopicPartition], StoredCommit]] = {}
 
     def names(self) -> set[str]:
-        """Return all groups, also groups that have only pending offsets."""
+        """Return the ids of all groups, including groups that have only pending offsets."""
         return self.groups.keys() | {name for keys in self.pending.values() for name, _ in keys}
 
     def usable(self, group: str) -> GroupState:

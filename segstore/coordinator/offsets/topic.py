@@ -61,7 +61,7 @@ class OffsetsTopic:
         return () if info is None else info.partition_ids
 
     def partition_for(self, group: str) -> int:
-        """Return the partition for the group's records, also before the topic exists."""
+        """Return the partition for the group's records, even before the topic exists."""
         return partition_among(group, self.ids, self._count)
 
     def log(self, partition: int) -> PartitionLog | None:

@@ -41,9 +41,11 @@ class ByteRates(Settings):
 class Quotas:
     """The limits of a store and the throttles that enforce them (Kafka: ClientQuotaManager, KIP-13, KIP-546).
 
-    The rate of a client is the first that is set (KIP-55; Kafka: DefaultQuotaCallback) of: the rate of its
-    user and client id; of its user and the default client id; of its user; these three rates of the user
-    DEFAULT ("<default>") in place of its user; the rate of its client id; the rate of the default client id.
+    The rate of a client is the first of these rates that is set (KIP-55; Kafka: DefaultQuotaCallback):
+    - the rate of its user and client id, of its user and the default client id, of its user;
+    - the same three rates of the default user, DEFAULT ("<default>");
+    - the rate of its client id, of the default client id.
+
     The producer rate and the consumer rate are looked up separately. All producers, or all consumers, with
     the same user and client id share a rate. A rate of a user is shared by all clients of the user, and a
     rate of a client id by all clients with that id. Clients in the process that has the store open have no

@@ -160,7 +160,7 @@ class Transitions:
     # --- commits and aborts -------------------------------------------------------------------
 
     def decide(self, entry: TransactionEntry, commit: bool) -> None:
-        """Decide the outcome of the ongoing transaction by writing Prepare; without an ongoing transaction an
+        """Decide the outcome of the ongoing transaction by writing Prepare; if no transaction is ongoing, an
         abort only raises the epoch. The producer may still repeat its request under the old epoch. Raises
         StorageError.
         """
@@ -188,7 +188,9 @@ class Transitions:
             self._entries.sync(entry)
 
     def ensure_complete(self, entry: TransactionEntry) -> None:
-        """Complete a decided transaction. Raises ConcurrentTransactionsError if that is not possible now."""
+        """Complete a decided transaction. Raises ConcurrentTransactionsError if the transaction can't be
+        completed now.
+        """
         if not self.try_complete(entry):
             raise ConcurrentTransactionsError(
                 f"the last transaction of {entry.transactional_id!r} is still being ended"
@@ -432,8 +434,8 @@ class TransactionCoordinator:
                 raise _wrong_state(entry)
 
     def complete(self, transactional_id: str) -> None:
-        """Write the missing markers of a decided transaction. Raises ConcurrentTransactionsError if that is
-        not possible now.
+        """Write the missing markers of a decided transaction. Raises ConcurrentTransactionsError if the
+        markers can't be written now.
         """
         if self._entries.may_be_decided(transactional_id):
             self._shelter.call(partial(self._complete, transactional_id))
