@@ -128,9 +128,9 @@ def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
 
 
 def read_file(log: PartitionLog, path: str, file: File, start: int = 0, length: int = -1) -> Iterator[bytes]:
-    """Yield `length` bytes from `start` on, by default all, chunk by chunk.
+    """Yield `length` bytes from byte `start` on, chunk by chunk; the default is the whole file.
 
-    Raises FileNotFoundError if the file was deleted, and a chunk was compacted away; StorageError if the log
+    Raises FileNotFoundError if the file was deleted, and a chunk was compacted away; OSError (EIO) if the log
     lacks a chunk of a live file; CorruptRecordError.
     """
     end = file.size if length < 0 else min(file.size, start + length)

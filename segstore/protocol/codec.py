@@ -1,5 +1,5 @@
-"""Messages as Python objects, and their bytes. The code that reads and writes them is generated from Kafka's
-definitions when a version of a message is first used.
+"""Messages as Python objects, and their bytes. The code that reads and writes the bytes is generated from
+Kafka's definitions when a version of a message is first used.
 
 A body is an object with one attribute per field, named in snake_case. `structs("FetchResponse")` is the class
 of a body; the classes of its structures are attributes of that class:

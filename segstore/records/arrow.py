@@ -71,7 +71,7 @@ class Rows(Protocol):
 
     @property
     def headers(self) -> HeaderColumn:
-        """Return the headers: pairs of str and (bytes or None)."""
+        """Return the headers: for each record, pairs of str and (bytes or None)."""
 
     def __len__(self) -> int:
         """Return the number of records."""

@@ -83,9 +83,7 @@ def bring_up(
 
 
 def _runs(batches: NDArray[np.void]) -> list[tuple[int, int, int]]:
-    """Return the kind, begin and end of each run of headers of the same kind; each wrapper is a run of its
-    own.
-    """
+    """Return (kind, begin, end) of each run of headers of the same kind; each wrapper is a run of its own."""
     if not len(batches):
         return []
     kinds = np.where((batches["attributes"] & CODEC_MASK) == 0, _PLAIN, _WRAPPER)
@@ -175,7 +173,7 @@ class _Made:
         self.size += size
 
     def whole(self) -> tuple[bytes, NDArray[np.void]]:
-        """Return the bytes and the headers of all batches."""
+        """Return (bytes, headers) of all batches."""
         if not self._headers:
             return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)

@@ -392,8 +392,8 @@ def fault_reason(code: int) -> str:
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
     """Return for each batch of `buf`, read at `position`, whether it may hold a record with a timestamp from
-    `least` to `most` ms, both included. For compressed batches and messages of magic 0 and 1 the headers
-    decide, for plain batches the records themselves.
+    `least` to `most` ms, both included. The headers decide this for compressed batches and messages of magic
+    0 and 1; the records themselves decide it for plain batches.
     """
     may_hold: NDArray[np.bool_] = batches["max_timestamp"] >= least
     judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)

@@ -34,10 +34,10 @@ def encode(
 ) -> Iterator[Encoded]:
     """Encode all records into batches of about `batch_bytes` (plain bytes, header included).
 
-    Yields one Encoded for about `chunk_bytes` of plain bytes, made by one call of C; with a `codec` the
-    batches of a chunk are then compressed one by one. A batch of several records never exceeds `max_bytes`
-    (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has rising numbers of
-    records; a batch also ends before each of these records.
+    One call of C makes each Encoded, of about `chunk_bytes` plain bytes. If there is a `codec`, the batches
+    of the Encoded are then compressed one by one. A batch of several records never exceeds `max_bytes`
+    (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has indexes of records in
+    rising order; a batch also ends before each of these records.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
         raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")

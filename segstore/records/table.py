@@ -47,11 +47,11 @@ class Strings:
 
     @property
     def used(self) -> int:
-        """Return the bytes of all rows."""
+        """Return the size, in bytes, of all rows together."""
         return int(self._c.used)
 
     def make_room(self, rows: int, room: int) -> None:
-        """Move the existing rows into memory for `room` rows."""
+        """Move the existing rows, whose number is `rows`, into memory for `room` rows."""
         self.offsets = _longer(self._empty, self.offsets, room + 1, rows + 1)
         self.validity = _longer(self._empty, self.validity, (room + 7) // 8, len(self.validity), 0xFF)
         self._c.offsets, self._c.validity = (

@@ -161,7 +161,9 @@ class Current(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The topics that a regular expression matched at a time, in ms since the epoch."""
+    """The topics that a regular expression matched, with the group epoch (`version`) and the time of the
+    match (ms since the epoch).
+    """
 
     topics: frozenset[str]
     version: int

@@ -105,16 +105,16 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def committed(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of the transaction that this state commits; None if it commits no
-        transaction, or the epoch is not known.
+        """Return (producer id, epoch) of the transaction that this state commits; None if the state commits
+        no transaction, or the epoch is not known.
         """
         return self.last_ended if self.state.commits else None
 
     @property
     def last_ended(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of the transaction that was committed or aborted last; its
-        producer may repeat that request (KIP-890). None if there was no such transaction, or the epoch was
-        kept.
+        """Return (producer id, epoch) of the transaction that was committed or aborted last; its producer may
+        repeat the commit or abort (KIP-890). Return None if there was no such transaction, or if it kept the
+        producer's epoch.
         """
         if (
             self.state in (TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD)

@@ -1,8 +1,8 @@
 """The bytes of a record in `__transaction_state`: TransactionLogKey and TransactionLogValue of Kafka.
 
-Key: version 0, transactional id. Value: version 1 is flexible, version 0 is not. Version 1 is written, both
-are read. A header, which Kafka ignores, has `TransactionMetadata.begins`. Threads: any; functions without
-state.
+A key has version 0 and the transactional id. A value is written in version 1, which is flexible; version 0 is
+read, too. A header of the record, which Kafka ignores, has `TransactionMetadata.begins`. Threads: any;
+functions without state.
 """
 
 from __future__ import annotations

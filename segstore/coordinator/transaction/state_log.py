@@ -49,7 +49,7 @@ class States:
     def replay(
         self, where: str, key: bytes, record: LastRecord, producer_id: int | None = None
     ) -> UnreadableRecord | None:
-        """Apply a record; return an UnreadableRecord if it can't be decoded."""
+        """Apply a record; return an UnreadableRecord if the record can't be decoded, else None."""
         try:
             made = schema.decode(key, record.value, where, record.at)
         except UnsupportedVersionError as error:
@@ -206,7 +206,7 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
 # table is held only while an entry is looked up, added or removed.
 
 Identity = tuple[int, int]
-"""Producer id and epoch."""
+"""(producer id, epoch)"""
 
 
 class TransactionEntry:
@@ -309,7 +309,7 @@ class Entries:
         self._log.sync(entry.transactional_id)
 
     def forget(self, entry: TransactionEntry, now: int) -> None:
-        """Remove an expired id."""
+        """Remove an id that has expired from the log and from memory."""
         self._log.append(entry.transactional_id, None)
         entry.metadata = entry.known.expired(now)
         with self._lock:
