@@ -89,7 +89,8 @@ def _changes(batch: list[Record], nodes_by_path: dict[str, Node]) -> Iterator[Tr
             continue  # a tombstone; compaction has already removed the path's earlier record
         except ValueError as error:
             raise InvalidRecordError(f"offset {record.offset}: {error}") from None
-    # A rename writes the tombstones and the new paths in the same order, so that directories can be matched.
+    # A rename writes the tombstones and the new paths in the same order, so that a moved directory can be
+    # matched with its old path.
     sources: dict[object, deque[str]] = defaultdict(deque)
     for path, node in deleted.items():
         sources[_same(node)].append(path)

@@ -168,5 +168,5 @@ def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
 
 
 def chunk_count(file: File) -> int:
-    """Return the number of chunks that the file has by its size."""
+    """Return the number of chunks that a file of this size has."""
     return -(-file.size // file.chunk_bytes)

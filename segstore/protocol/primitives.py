@@ -1,8 +1,9 @@
-"""The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. Most
-varints have one byte (below ONE_BYTE); code for these is inlined, since a request has a dozen varints.
+"""The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. A request
+has a dozen varints, most of one byte (below ONE_BYTE); generated code reads and writes varints of one byte
+without a call.
 
 Functions that read take a memoryview of bytes and a position, and return a value and the position after it.
-If the bytes end too early they raise IndexError or struct.error, which `codec.decode` translates.
+If the bytes end too early, these functions raise IndexError or struct.error, which `codec.decode` translates.
 """
 
 from __future__ import annotations

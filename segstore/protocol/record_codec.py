@@ -50,8 +50,8 @@ def prefix_of(data: bytes) -> int:
 
 
 def kind_of(key: bytes, whose: str) -> int:
-    """Return the kind of a record by its key. Raises ValueError if the bytes are not a key; the error's text
-    has `whose`.
+    """Return the kind of a record by its key. Raises ValueError if the bytes are not a key; `whose`, for
+    example "a group", is part of the error's text.
     """
     kind = prefix_of(key)
     if not 0 <= kind <= NEWEST_VERSION:

@@ -102,7 +102,9 @@ Bytes = Any
 _FEW = 24
 _MANY = read_buffers.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
-"""Most bytes of a scan whose headers fit into existing memory; the default size of reads is smaller."""
+"""A scan of at most this many bytes writes its headers into a `_Scratch`; the default size of reads is
+smaller.
+"""
 
 
 class _Scratch:

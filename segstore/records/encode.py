@@ -64,7 +64,7 @@ class Run:
     ) -> None:
         self.first, self.columns, self.batch_bytes = 0, columns, min(batch_bytes, MAX_PLAIN)
         self.template = c_template(template, codec)
-        self.made = ffi.new("int64_t[2]")  # batches and records of the last call
+        self.made = ffi.new("int64_t[2]")  # numbers of batches and records of the last call
         self.cuts = np.array(cuts, np.int64)
         self.timestamps, self.offsets = _int64s(columns.timestamps), _int64s(columns.offsets)
 
@@ -197,7 +197,7 @@ class _Arguments:
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
         self.key.n = self.value.n = 1
-        self.made = ffi.new("int64_t[2]")  # batches and records
+        self.made = ffi.new("int64_t[2]")  # numbers of batches and records
         self.records = self.made + 1
         self.filled = ffi.new("seg_template *")
         self.of: Template | None = None
@@ -309,8 +309,8 @@ def check_sizes(
 
 
 def _bound(columns: Columns, enough: int) -> int:
-    """Return an upper bound of the bytes of a batch of one record: the longest key, the longest value, and
-    all headers.
+    """Return an upper bound of the size of a batch of one record: the sizes of the longest key, the longest
+    value and all headers, added up.
     """
     size = columns.keys.longest(enough >> 2) + columns.values.longest(enough >> 2) + HEADER_SIZE + _NUMBERS
     if columns.headers:

@@ -1,7 +1,7 @@
 """The 61-byte record batch header (magic 2), as numpy and C see it; messages of magic 0 and 1 get a header of
 the same layout. Nothing is on disk.
 
-The `AT_...` of `_native/bytes.h` are the positions of the fields in the bytes of a batch.
+The constants `AT_...` of `_native/bytes.h` are the positions of the fields in the bytes of a batch.
 
 Its data never changes, and its functions have no state: both are safe from any thread.
 """

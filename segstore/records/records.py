@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 7
-"""Number of rows of the matrix, which has one column per record; the names below are the indexes of the rows.
+"""Number of rows of the matrix of `Records`, which has one column per record; the names below are the indexes
+of the rows.
 """
 OFFSET, TIMESTAMP, KEY_AT, KEY_LEN, VALUE_AT, VALUE_LEN, HEADERS_AT = range(ROWS)
 

@@ -73,7 +73,7 @@ class GroupState:
 
     @property
     def has_consumers(self) -> bool:
-        """Return whether the log has members of a consumer group."""
+        """Return whether the group's records have members of a consumer group (KIP-848)."""
         return any(key.kind is GroupRecordType.MEMBER for key in self.consumer)
 
 

@@ -226,7 +226,9 @@ class Transitions:
 
 
 class Abandoned:
-    """Aborts or completes abandoned transactions; after a failure `upkeep` calls `end_abandoned` again."""
+    """Aborts transactions that no producer will commit or abort, and completes decided transactions. After a
+    failure `upkeep` calls `end_abandoned` again.
+    """
 
     def __init__(self, entries: Entries, transitions: Transitions, lost: Lost, upkeep: Upkeep) -> None:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep

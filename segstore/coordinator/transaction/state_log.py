@@ -287,7 +287,7 @@ class Entries:
         return entry is None or entry.metadata is None or entry.metadata.state.prepared
 
     def all(self) -> list[TransactionEntry]:
-        """Return the present entries, without their locks."""
+        """Return the present entries; their locks are not taken."""
         with self._lock:
             return list(self._entries.values())
 

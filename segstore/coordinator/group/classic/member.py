@@ -22,8 +22,8 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
 
-# Requests of members, the group's answers, and tickets for answers that take time. Threads: any; all classes
-# except `Ticket` and `Pulse` are immutable.
+# Requests of members, the group's answers, and tickets for answers that may come later. Threads: any; all
+# classes except `Ticket` and `Pulse` are immutable.
 
 R = TypeVar("R")
 
@@ -141,8 +141,8 @@ class GroupInfo:
 
 
 class Ticket(Generic[R]):
-    """An answer that may take time. The group completes the ticket once; the member polls `get`, or registers
-    a callback by `when_done`. `member_id` is known at once, also for a new member.
+    """An answer that may come later. The group completes the ticket once; the member polls `get`, or
+    registers a callback by `when_done`. `member_id` is known at once, also for a new member.
     """
 
     __slots__ = ("_calls", "_error", "_result", "done", "member_id")

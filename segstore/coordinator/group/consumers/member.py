@@ -123,7 +123,9 @@ class ConsumerMember:
     def _in(
         self, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment = NOTHING
     ) -> ConsumerMember:
-        """Return the member in this epoch; partitions that are new to it count as assigned in this epoch."""
+        """Return the member with this epoch, state and assignment. Partitions that are new to the member
+        count as assigned in this epoch.
+        """
         since = {
             topic: {number: self._since(topic, number, epoch) for number in numbers}
             for topic, numbers in _union(assigned, revoking).items()

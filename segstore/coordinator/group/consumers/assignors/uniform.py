@@ -73,8 +73,8 @@ def _as_assignment(owned: list[_Partition]) -> Assignment:
 
 def _same_topics(members: Members, partitions: Partitions) -> Targets:
     """Assign if all members subscribe to the same topics: members keep partitions up to their quota, then
-    members below quota get the partitions without an owner. If the division leaves a remainder of n, the
-    quota of n members is larger by one, first of members that already have more partitions.
+    members below quota get the partitions without an owner. If the division leaves a remainder of n, n
+    members have a quota that is larger by one: first the members that already have more partitions.
     """
     topics = next(iter(members.values())).topics
     assigned = _kept(members, partitions)
@@ -98,8 +98,8 @@ def _same_topics(members: Members, partitions: Partitions) -> Targets:
 
 class _Balance:
     """Assigns if members subscribe to different topics. Members keep their partitions, and free partitions go
-    to the members with fewest. Then, topic by topic, partitions move from members with most to members with
-    fewest partitions, until no move makes their numbers more even.
+    to the members with fewest partitions. Then, topic by topic, partitions move from members with most
+    partitions to members with fewest, until no move makes the numbers more even.
     """
 
     def __init__(self, members: Members, partitions: Partitions) -> None:
