@@ -1,5 +1,5 @@
 """The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. A request
-has a dozen varints, most of one byte (below ONE_BYTE); generated code reads and writes varints of one byte
+has a dozen varints, most of one byte (below ONE_BYTE); varints of one byte are read and written inline,
 without a call.
 
 Functions that read take a memoryview of bytes and a position, and return a value and the position after it.

@@ -196,7 +196,7 @@ class Looking:
         return tuple(sorted(found, key=lambda part: part.partition))
 
     def _share_partition(self, tp: TopicPartition, state: Durable | None) -> PartitionState:
-        """Return a share group's progress in one partition. The share partition's start offset counts as the
+        """Return a share group's progress in one partition, with the share partition's start offset as the
         committed offset.
         """
         known = state is not None and state.start >= 0

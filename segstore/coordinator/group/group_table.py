@@ -356,9 +356,7 @@ class GroupTable:
     # --- the log ------------------------------------------------------------------------------
 
     def _load(self, group_id: str, make: bool = True) -> GroupEntry:
-        """Restore the group from the log, or make a new group. A new group is kept in the table only if
-        `make`.
-        """
+        """Restore the group from the log, or make a new group, which is kept in the table only if `make`."""
         entry = None
         while entry is None:
             drops = self._drops

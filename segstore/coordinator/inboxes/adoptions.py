@@ -179,11 +179,12 @@ class Adoptions:
         return known
 
     def _again(self, id_: str) -> Adoption | None:
-        """Return the adoption of an id, or None if the id is not adopted. Must be called after earlier
-        attempts were fenced, because none of them can be committed any more. If an earlier attempt may have
-        been committed, the ids are read again.
+        """Return the adoption of an id, or None if the id is not adopted. Called after earlier attempts were
+        fenced.
         """
         with self._lock:
+            # An earlier attempt may have been committed. No earlier attempt can be committed after this load,
+            # because all are fenced.
             if self.ids.in_doubt:
                 self.ids.load(self._store)
             return self.ids.find(id_)
@@ -320,12 +321,11 @@ class _Transaction:
 def _append(
     transaction: _Transaction, folder: Folder, to: PartitionLog, files: list[StagedFile]
 ) -> tuple[int, int]:
-    """Append the files to the leader in chunks of some megabytes; return (first offset, end offset). All
-    in-sync replicas have a chunk before the next chunk is appended, so that a new leader has all earlier
-    chunks.
-    """
+    """Append the files to the leader in chunks of some megabytes; return (first offset, end offset)."""
     at, first, end, sequence = TopicPartition(to.topic, to.partition), -1, -1, 0
     for file in files:
+        # All in-sync replicas have a chunk before the next chunk is appended, so that a new leader has all
+        # earlier chunks.
         for buffer, batches, size in _chunks(folder, file):
             with transaction.appending(at) as template:
                 template = template._replace(base_sequence=sequence)
@@ -337,11 +337,12 @@ def _append(
 
 
 def _chunks(folder: Folder, file: StagedFile) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Yield (buffer with whole batches, their headers, size in bytes) for each chunk of a file. The CRCs are
-    checked here, because the caller overwrites them. Raises StagedFilesError, OSError.
+    """Yield (buffer with whole batches, their headers, size in bytes) for each chunk of a file. Raises
+    StagedFilesError, OSError.
     """
     path, done = folder.staged(file), 0
     with open_staged(folder.files, path) as handle:
+        # The CRCs are checked here, because the caller overwrites them.
         for buffer, batches, size in chunks_of(folder.files, handle, file.size, check_crcs=True):
             yield buffer, batches, size
             done += size

@@ -111,10 +111,9 @@ class OffsetsCleanup(ShareRecords):
         }
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """Return whether the group's offsets in this partition may expire. In a copy of a broker's log
-        directory a group may have records in several partitions; only the records in the partition that the
-        hash of the group id chooses expire.
-        """
+        """Return whether the group's offsets in this partition may expire."""
+        # In a copy of a broker's log directory a group may have records in another partition, too. These
+        # records don't expire.
         return self._topic.partition_for(group) == partition
 
     def _expire_group(
@@ -157,17 +156,18 @@ class OffsetsCleanup(ShareRecords):
 
     def _empty_since(self, group: str) -> int | None:
         """Return the time at which the group's last member left, or None if it has members, for a store
-        without a coordinator. Members of a classic group count as having left when the store was opened.
-        Members of a consumer group still count, because they may come back.
+        without a coordinator.
         """
         group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
         )
         record = group_state.record
+        # Members of a consumer group still count, because they may come back.
         if group_state.has_consumers:
             return None
         if record is None:
             return -1
+        # Members of a classic group count as having left when the store was opened.
         return self._opened_ms if record.members else record.state_timestamp_ms
 
     def topic_deleted(self, topic: str) -> None:

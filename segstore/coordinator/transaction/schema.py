@@ -65,11 +65,10 @@ def encode_value(m: TransactionMetadata) -> bytes:
     return value_bytes(body, VERSION)
 
 
+# Cached, because the states of a transaction, and often of the next transaction, have the same partitions.
 @lru_cache(maxsize=64)
 def _rows(partitions: frozenset[TopicPartition]) -> Packed:
-    """Return the encoded partitions of a state. The result is cached, because the states of one transaction
-    have the same partitions, and often the next transaction has, too.
-    """
+    """Return the encoded partitions of a state."""
     kind = structs("TransactionLogValue").PartitionsSchema
     topics = by_topic(sorted(partitions)).items()
     rows = [kind(topic=topic, partition_ids=numbers) for topic, numbers in topics]

@@ -203,11 +203,11 @@ class Balancer:
 
     def _better(self, partition: TopicPartition) -> str | None:
         """Return the member to which `partition` should move, or None if the partition should stay. The
-        member has at least two partitions fewer than the owner; the previous owner is preferred, then the
-        member with fewest.
+        member has at least two partitions fewer than the owner.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
+        # The previous owner is preferred.
         if before is not None and before in self.takers[partition] and most > len(self.current[before]):
             return before
         least = min(self.takers[partition], key=self._load)

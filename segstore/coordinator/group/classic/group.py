@@ -210,8 +210,8 @@ class ClassicGroup(Roster):
         return errors
 
     def _leaving(self, member_id: str, instance: str | None) -> list[ClassicGroupMember]:
-        """Return the member to remove, in a list. The list is empty if `member_id` was only reserved for a
-        new member; the reservation is dropped.
+        """Return a list of the member to remove, or an empty list if `member_id` was only reserved; the
+        reservation is dropped.
         """
         if self.pending.pop(member_id, None) is not None:
             return []

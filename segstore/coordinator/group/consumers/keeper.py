@@ -222,9 +222,8 @@ class Keeper:
         return late
 
     def _ended(self, member: ConsumerMember) -> list[str]:
-        """Handle a member whose consumer has ended. Return the member's id for removal if the member is
-        dynamic. If the member is static, record that it has left for a while, and return no id; if the record
-        can't be written, the member stays until its session expires.
+        """If the member is static, record that it has left for a while. Return the ids to remove: the id of a
+        dynamic member, else none.
         """
         if member.subscription.instance_id is None:
             return [member.member_id]
@@ -250,10 +249,10 @@ class Keeper:
         return min(itertools.chain([self._sessions.due(), consumers], classic))
 
     def _begin(self, member: ConsumerMember, now: float) -> None:
-        """Start the session of a member that was read from the log. A KIP-848 member whose consumer was in an
-        earlier process of the store gets no pulse, so that the next check of the pulses removes the member.
-        """
+        """Start the session of a member that was read from the log."""
         self._extend(member, now)
+        # The consumer was in an earlier process of the store. Without a pulse, the next check of the pulses
+        # removes the member.
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:
             self.consumer_pulses.attend(member.member_id, None, now)
         if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:

@@ -117,11 +117,11 @@ class _AssignmentPool:
         return None
 
     def _swapped(self, name: str, free: Iterable[_Partition]) -> _Partition:
-        """Take a partition from another member, and give that member a partition with room instead. Return
-        the taken partition. Such a member exists, because a partition without room has more members than a
-        partition with room.
+        """Take a partition from another member, give that member a partition with room instead, and return
+        the taken partition.
         """
         with_room = next(pair for pair in free if self.room[pair])
+        # Such a member exists, because a partition without room has more members than a partition with room.
         for other in self._members:
             if with_room not in self.held[other]:
                 for pair in sorted(self.held[other] - self.held[name]):

@@ -165,8 +165,6 @@ def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> Segst
 
 
 def _is_gone(topics: AssignableTopics, topic_id: bytes, name: str) -> bool:
-    """Return whether a topic was deleted. Return False while the id of the present topic `name` can't be
-    read, because that may be the same topic.
-    """
+    """Return whether a topic was deleted; False while the id of the present topic `name` can't be read."""
     info = topics.infos.get(name)
     return topic_id not in topics.names and (info is None or bool(info.topic_id))
