@@ -254,8 +254,8 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
 def _ranges(
     array: pa.Array, begins: NDArray[np.int64], ends: NDArray[np.int64], place: str, at: int
 ) -> tuple[int, int]:
-    """Fill `begins` and `ends` with the item range of each list. Return (first item of the first list, end of
-    the last list).
+    """Fill `begins` and `ends` with the item range of each list. Return (least begin, largest end) of the
+    lists.
     """
     kind, n, first = array.type, len(array), array.offset
     wide = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)

@@ -36,7 +36,7 @@ class Assignor(Protocol):
     """Assigns the partitions of the topics to which the members of a group subscribe.
 
     If `cooperative` is set, members keep their partitions during a rebalance, and revoke only partitions that
-    `assign` gives to another member (KIP-429); otherwise members revoke all partitions first.
+    `assign` takes from them (KIP-429); otherwise members revoke all partitions first.
     """
 
     name: str

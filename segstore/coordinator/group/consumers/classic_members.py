@@ -187,8 +187,8 @@ class ClassicMembers(Keeper):
     def _classic(
         self, member_id: str, instance: str | None, generation: int
     ) -> tuple[ConsumerMember, ClassicMember]:
-        """Return a member of the classic protocol. Raises UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError.
+        """Return (member of the classic protocol, the `classic` part of its subscription). Raises
+        UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError.
         """
         member = self._known(member_id, instance)
         classic = member.subscription.classic

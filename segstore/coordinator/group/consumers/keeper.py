@@ -107,7 +107,7 @@ class Keeper:
     # --- members ---------------------------------------------------------------------------------
 
     def _joining(self, member_id: str) -> ConsumerMember:
-        """Return a new member, or a member that joins anew. Raises GroupMaxSizeReachedError."""
+        """Return a new member, or a member that joins again. Raises GroupMaxSizeReachedError."""
         members = self.group.members
         if member_id not in members and len(members) >= self._settings.max_size:
             raise GroupMaxSizeReachedError(

@@ -61,8 +61,8 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Return whether all values are set. A client sets all values after an error, because it may have
-        missed an answer.
+        """Return whether the timeout, the topics and the owned partitions are all set. A client sends all
+        three after an error, because it may have missed an answer.
         """
         is_subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
