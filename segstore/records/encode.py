@@ -224,9 +224,9 @@ def single(
     codec: int = 0,
     level: int | None = None,
 ) -> Encoded:
-    """Return one record in one batch.
+    """Return a batch of one record.
 
-    Types are checked as in `Columns`; the caller checks the size (`encoded.size`) and the timestamp (ms).
+    Types are checked as in `Columns`; the caller checks the size of the result and the timestamp (ms).
     """
     try:
         a = _unused.pop()

@@ -128,8 +128,9 @@ class GroupCoordinator(ShareRequests):
             raise copy_of(error)
 
     def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members in one rebalance, and return one error or None for each member. An empty
-        member id stands for the static member that has this group_instance_id.
+        """Remove several members in one rebalance, and return one error or None for each member. `leaving`
+        has (member id, group_instance_id) pairs; an empty member id stands for the static member with this
+        group_instance_id.
         """
 
         def leave(entry: GroupEntry) -> list[SegstoreError | None]:

@@ -113,8 +113,8 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
-    """Make the empty classic group `to` a stable group of these members; its generation is the epoch of the
-    consumer group. Return the members' assignments, which are their encoded targets, by member id.
+    """Make the empty classic group `to` a stable group of these members, with the epoch of the consumer group
+    as its generation. Return the members' assignments, which are their encoded targets, by member id.
     """
     for member in members:
         to.take_up(member)

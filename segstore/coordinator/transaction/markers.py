@@ -47,8 +47,8 @@ class MarkerWriter:
         self.end(decided.partitions, marker, decided.transaction_epoch)
 
     def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
-        """Write the markers of a transaction, make them visible in all its partitions at once, then apply the
-        outcome to the groups' offsets, then flush the markers as the partitions' settings require.
+        """Write the markers of a transaction, and make them visible in all its partitions at once. Then apply
+        the outcome to the groups' offsets, and flush the markers as the partitions' settings require.
         `transaction_epoch` is the epoch of the transaction's records. A repeated call does nothing; deleted
         partitions need no marker. Raises StorageError, after which either no reader sees any of the markers,
         or all readers see them, but the markers may not be durable. If a damaged partition can't be opened,

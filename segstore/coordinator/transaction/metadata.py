@@ -1,6 +1,7 @@
-"""`TransactionMetadata`: the state of one transactional id, and the states that may follow each other.
+"""`TransactionMetadata`: the state of one transactional id, and the states that may follow each other (Kafka:
+TransactionMetadata, TransactionState).
 
-It is Kafka's TransactionMetadata and TransactionState. Threads: any; values are immutable.
+Threads: any; values are immutable.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ EPOCH_KEPT = 0
 
 
 class Begin(NamedTuple):
-    """The first record of a transaction in a partition. After a log was cut, offset and leader epoch still
-    identify the record; after a topic was made anew under the same name, the topic id does.
+    """The first record of a transaction in a partition. Offset and leader epoch identify the record even
+    after the log was truncated; the topic id identifies the topic even after a topic of the same name was
+    deleted.
     """
 
     at: TopicPartition
