@@ -103,7 +103,9 @@ class Nodes:
         return sorted(self._names.get(path, ()), key=str.encode)
 
     def walk(self, path: str) -> Iterator[tuple[str, Node]]:
-        """Yield the node at `path` and all nodes below it in order, a directory before its contents."""
+        """Yield (path, node) of the node at `path` and all nodes below it, a directory before its
+        contents.
+        """
         node = self._at.get(path)
         if node is not None:
             yield path, node

@@ -78,8 +78,8 @@ class Upload:
             self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
-        """Make the file visible, in place of an older file at its path. One batch has the last chunk and the
-        path. Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
+        """Make the file visible, in place of an older file at its path, and return it. One batch has the last
+        chunk and the path. Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
         """
         size = len(self._written) * self._chunk_bytes + len(self._buffer)
         last = [(nodes.chunk_key(self._id, len(self._written)), bytes(self._buffer))] if self._buffer else []
@@ -226,7 +226,7 @@ class FileTree:
     # --- changing -------------------------------------------------------------------------
 
     def create(self, path: str, overwrite: bool = False) -> Upload:
-        """Begin an upload. The file and its missing parents become visible when the upload is committed.
+        """Return a new upload. The file and its missing parents become visible when the upload is committed.
         Raises FileExistsError, IsADirectoryError, NotADirectoryError.
         """
         path = clean_path(path)
@@ -236,14 +236,14 @@ class FileTree:
         return Upload(self, path, file_id, chunk_bytes(self.log), overwrite)
 
     def write(self, path: str, data: bytes, overwrite: bool = False) -> File:
-        """Write a whole file at once. Raises the errors of `create`."""
+        """Write a whole file at once, and return it. Raises the errors of `create`."""
         with self.create(path, overwrite) as upload:
             upload.write(data)
             return upload.commit()
 
     def put_file(self, path: str, file: File, last: Sequence[Entry], overwrite: bool) -> File:
-        """Make a file visible. `last` has the entries of chunks that are not written yet. `Upload` calls
-        this.
+        """Make a file visible, and return it with the offsets of all chunks. `last` has the entries of chunks
+        that are not written yet.
         """
         with self._lock:
             replaced = check_target(self._nodes, path, overwrite)

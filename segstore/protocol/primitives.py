@@ -90,7 +90,9 @@ def uvarint(value: int) -> bytes:
 
 
 def _span(data: memoryview, at: int, compact: bool, wide: bool, nullable: bool) -> tuple[int, int]:
-    """Read the length of a string or of bytes, which must not exceed the bytes after it; -1 is null."""
+    """Return (length of a string or of bytes, position after the length). The length must not exceed the
+    bytes that follow; -1 is null.
+    """
     if compact:
         length, at = read_uvarint(data, at)
         length -= 1
@@ -125,7 +127,7 @@ def read_bytes(data: memoryview, at: int, compact: bool, nullable: bool) -> tupl
 
 
 def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tuple[memoryview | None, int]:
-    """Read record batches as a view of `data`, without a copy."""
+    """Return (view of record batches in `data`, or None for null, position after the batches)."""
     length, at = _span(data, at, compact, True, nullable)
     if length < 0:
         return None, at
@@ -133,8 +135,8 @@ def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tu
 
 
 def read_count(data: memoryview, at: int, compact: bool, nullable: bool, left: list[int]) -> tuple[int, int]:
-    """Read an array's length; -1 is null. `left[0]` is the number of elements that the message may still
-    have.
+    """Return (length of an array, position after the length); -1 is null. `left[0]` is the number of elements
+    that the message may still have.
     """
     if compact and 0 < (size := data[at]) < ONE_BYTE and size <= len(data) - at and size <= left[0]:
         left[0] -= size - 1

@@ -304,5 +304,5 @@ def _names_and_values(pairs: list[pa.Array], name: str) -> tuple[Column, Column]
 
 
 def _key_and_value(pair: pa.StructType) -> tuple[int, int]:
-    """Return the field indexes of key and value; a map's fields may have any names."""
+    """Return (field index of the key, field index of the value). A map's fields may have any names."""
     return (1, 0) if [field.name for field in pair] == ["value", "key"] else (0, 1)

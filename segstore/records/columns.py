@@ -36,8 +36,8 @@ _ALLOWED = "allowed is one int (ms since the epoch) or numpy datetime64 for each
 
 
 def as_timestamps(timestamps: Any, name: str = "timestamps") -> NDArray[np.int64] | None:
-    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp, date or int column.
-    `name` is the argument's name in errors.
+    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp, date or int column;
+    None if `timestamps` is None. `name` is the argument's name in errors.
 
     Raises InvalidTypeError for other types; InvalidArgumentError, which names the element, for a missing or a
     negative timestamp (-1, Kafka's NO_TIMESTAMP, is allowed).
@@ -233,7 +233,7 @@ class Columns:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the least and the largest timestamp; there must be a record."""
+        """Return (least timestamp, largest timestamp); there must be a record."""
         if self._span is None:
             stamps, one = self.timestamps, self.timestamp
             self._span = (one, one) if stamps is None else (int(stamps.min()), int(stamps.max()))

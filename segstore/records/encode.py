@@ -158,7 +158,7 @@ def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
 
 
 def _compressed_alone(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Compress one batch, within its own buffer if the result fits."""
+    """Return the one batch of `plain`, compressed, in its own buffer if the result fits."""
     packed = compress(codec, plain.data[HEADER_SIZE:], level)
     size, out = HEADER_SIZE + len(packed), plain
     if size > len(plain.buffer):

@@ -138,8 +138,8 @@ class RecordTable:
         end: int,
         most: int,
     ) -> bool:
-        """Add batches. If a batch can't be decompressed, batches before it may be missing, too; `add` then
-        adds them.
+        """Add batches; return whether all were added. If a batch can't be decompressed, batches before it may
+        be missing, too; `add` then adds them.
         """
         for run, data, at in _brought_up(buf, batches, where, position, most):
             arena, starts, sizes = plain_records(data, run, where, at, MAX_PLAIN, most)

@@ -114,7 +114,7 @@ class Looking:
 
     @patient
     def describe(self, group: str) -> GroupDescription:
-        """Describe one group. Raises GroupNotFoundError, whose text lists known groups;
+        """Return the description of a group. Raises GroupNotFoundError, whose text lists known groups;
         InvalidGroupIdError.
         """
         source = self._source()

@@ -198,10 +198,10 @@ class GroupTable:
     # --- upgrade and downgrade ---------------------------------------------------------------------
 
     def join(self, entry: GroupEntry, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Let a member of the classic protocol join a classic or consumer group. A consumer group is
-        downgraded to a classic group if it has no members, or if this static member replaces the last KIP-848
-        member. The caller holds the group's lock. Raises the errors of `ClassicGroup.join` and
-        `ClassicMembers.join`, and StorageError.
+        """Let a member of the classic protocol join a classic or consumer group; return a ticket for the
+        member's place. A consumer group is downgraded to a classic group if it has no members, or if this
+        static member replaces the last KIP-848 member. The caller holds the group's lock. Raises the errors
+        of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
         """
         consumer = entry.consumer
         if entry.share is not None:
@@ -356,7 +356,9 @@ class GroupTable:
     # --- the log ------------------------------------------------------------------------------
 
     def _load(self, group_id: str, make: bool = True) -> GroupEntry:
-        """Restore the group from the log, or make a new group, which is kept in the table only if `make`."""
+        """Return the group, restored from the log, or a new group, which is kept in the table only if
+        `make`.
+        """
         entry = None
         while entry is None:
             drops = self._drops

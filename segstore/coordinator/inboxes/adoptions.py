@@ -205,7 +205,9 @@ class Adoptions:
         manifest: Manifest,
         by_partition: Mapping[TopicPartition, list[StagedFile]],
     ) -> Adoption:
-        """Append and commit (steps 3 to 5); a failure before the commit aborts the transaction."""
+        """Append and commit (steps 3 to 5), and return the adoption; a failure before the commit aborts the
+        transaction.
+        """
         store, ids = self._store, self.ids
         spans: dict[tuple[str, int], tuple[int, int]] = {}
         try:
@@ -260,7 +262,7 @@ class _Transaction:
 
     @property
     def state(self) -> tuple[str, int]:
-        """Return the partition of `__transaction_state` for this transaction."""
+        """Return (topic, partition) of the `__transaction_state` partition for this transaction."""
         ids = self._store.topics()[TRANSACTION_STATE].partition_ids
         count = self._store.writer().config.transaction_state_log_num_partitions
         return TRANSACTION_STATE, partition_among(self._id, ids, count)

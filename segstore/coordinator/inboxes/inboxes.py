@@ -84,7 +84,9 @@ class Inboxes:
         )
 
     def adopt(self, id_: str, files: Sequence[StagedFile], /) -> Adoption:
-        """Adopt staged files, from the directory that has all of them. Raises the errors of `Inbox.adopt`."""
+        """Adopt staged files, from the directory that has all of them; return the adoption. Raises the errors
+        of `Inbox.adopt`.
+        """
         for directory in self._side.manager.online:
             inbox = directory.writer.inbox
             if all(inbox.folder.files.exists(inbox.folder.staged(file)) for file in files):
@@ -112,8 +114,8 @@ class _Adopter:
         self._store, self._directory, self._copy = store, directory, copy
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Adopt a manifest of this directory. Raises the errors of `Adoptions.adopt`, and ReplicaOfflineError
-        if the directory is offline.
+        """Adopt a manifest of this directory, and return the adoption. Raises the errors of
+        `Adoptions.adopt`, and ReplicaOfflineError if the directory is offline.
         """
         directory, store = self._directory, self._store()
         if directory.error is not None:

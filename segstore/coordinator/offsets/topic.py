@@ -263,8 +263,8 @@ class ReadOffsets:
 
 
 def _load(store: Store, topic: OffsetsTopic, partition: int) -> OffsetsState:
-    """Load a partition; the state is empty if the writer is just creating the partition, or has just deleted
-    it.
+    """Return the state of a partition from its log; an empty state if the writer is just creating or deleting
+    the partition.
     """
     try:
         source = topic.log(partition)

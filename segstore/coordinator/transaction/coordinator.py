@@ -368,9 +368,9 @@ class TransactionCoordinator:
 
     @contextlib.contextmanager
     def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
-        """Run a block with the partitions of the producer's open transaction, or with an empty set if no
-        transaction is open. The transaction can't be committed or aborted during the block, so no record is
-        written after the marker (KIP-890).
+        """Yield the partitions of the producer's open transaction, or an empty set if no transaction is open.
+        The transaction can't be committed or aborted during the block, so no record is written after the
+        marker (KIP-890).
 
         Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
         """

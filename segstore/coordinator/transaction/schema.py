@@ -97,7 +97,7 @@ def decode_value(value: bytes) -> TransactionMetadata:
 
 
 def encode_headers(m: TransactionMetadata) -> list[tuple[str, bytes]]:
-    """Return the record headers of a state; an empty list if its `begins` are None."""
+    """Return the (name, value) headers of a state's record; an empty list if the state has no `begins`."""
     if m.begins is None:
         return []
     begins = {each.at: each for each in m.begins}

@@ -264,8 +264,8 @@ class Entries:
 
     @contextlib.contextmanager
     def locked(self, transactional_id: str, make: bool = False) -> Iterator[TransactionEntry]:
-        """Run a block in which no other thread reads or changes the entry. Raises
-        TransactionalIdNotFoundError if the entry is missing and `make` is False.
+        """Yield the entry; no other thread reads or changes the entry during the block. If `make`, a missing
+        entry is created. Raises TransactionalIdNotFoundError.
         """
         while True:
             with self._lock:

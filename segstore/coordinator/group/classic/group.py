@@ -114,7 +114,9 @@ class ClassicGroup(Roster):
         return self._rebalance.wait_for_all(member, now)
 
     def _replace(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Put a static member that came back in its old place, with a new member id, and fence the old id."""
+        """Put a static member that came back in its old place, with a new member id, and fence the old id.
+        Return a ticket for the member's place.
+        """
         assert joining.group_instance_id is not None
         old = self.members.pop(self.instances[joining.group_instance_id])
         old.fail(self.fenced(joining.group_instance_id, old.member_id))

@@ -211,7 +211,7 @@ class GroupDraft:
         return epoch
 
     def _assign(self, members: Mapping[str, ConsumerMember], epoch: int) -> Mapping[str, Assignment]:
-        """Compute the targets of all members, and record the targets that changed."""
+        """Return the new targets of all members; add records of the targets that changed."""
         names, ids = self._names(), cache(self._topics.ids_of)
         specs = {
             member_id: MemberSpec(

@@ -123,7 +123,7 @@ class ShareDraft:
     def _assign(
         self, members: Mapping[str, ShareMember], partitions: ShareStateTopics, epoch: int
     ) -> Mapping[str, Assignment]:
-        """Compute the targets of all members, and record the targets that changed."""
+        """Return the new targets of all members; add records of the targets that changed."""
         specs = {
             name: ShareMemberSpec(
                 self._topics.ids_of(member.subscription.topic_names), self._group.target(name)

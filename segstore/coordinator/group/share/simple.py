@@ -42,8 +42,8 @@ def assign(members: Mapping[str, ShareMemberSpec], there: Assignment) -> dict[st
 def _pools(
     names: Sequence[str], members: Mapping[str, ShareMemberSpec], there: Assignment
 ) -> list[tuple[list[str], list[_Partition]]]:
-    """Return pools of members and the partitions that they share: one pool if all members subscribe to the
-    same topics, else one pool for each topic.
+    """Return pools, each as (members, partitions that these members share): one pool if all members subscribe
+    to the same topics, else one pool for each topic.
     """
     topics = sorted(there)
     if len({members[name].topics for name in names}) == 1:

@@ -72,9 +72,10 @@ def _as_assignment(owned: list[_Partition]) -> Assignment:
 
 
 def _same_topics(members: Members, partitions: Partitions) -> Targets:
-    """Assign if all members subscribe to the same topics: members keep partitions up to their quota, then
-    members below quota get the partitions without an owner. If the division leaves a remainder of n, n
-    members have a quota that is larger by one: first the members that already have more partitions.
+    """Return the target assignments if all members subscribe to the same topics. Members keep partitions up
+    to their quota, then members below quota get the partitions without an owner. If the division leaves a
+    remainder of n, n members have a quota that is larger by one: first the members that already have more
+    partitions.
     """
     topics = next(iter(members.values())).topics
     assigned = _kept(members, partitions)
