@@ -227,7 +227,8 @@ class FileTree:
 
     def create(self, path: str, overwrite: bool = False) -> Upload:
         """Return a new upload. The file and its missing parents become visible when the upload is committed.
-        Raises FileExistsError, IsADirectoryError, NotADirectoryError.
+        If `overwrite`, the file replaces an older file at `path`. Raises FileExistsError, IsADirectoryError,
+        NotADirectoryError.
         """
         path = clean_path(path)
         with self._lock:

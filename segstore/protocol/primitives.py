@@ -3,7 +3,9 @@ has a dozen varints, most of one byte (below ONE_BYTE); varints of one byte are 
 without a call.
 
 Functions that read take a memoryview of bytes and a position, and return a value and the position after it.
-If the bytes end too early, these functions raise IndexError or struct.error, which `codec.decode` translates.
+If `compact`, a length is a varint, as in flexible versions; otherwise a length is an int32 if `wide`, else an
+int16. If `nullable`, the value may be null. If the bytes end too early, these functions raise IndexError or
+struct.error, which `codec.decode` translates.
 """
 
 from __future__ import annotations

@@ -173,8 +173,8 @@ def scan_headers(
 
     Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on are left out, and
     so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch
-    (`ScanEnd.status`). If a wrapper of old messages comes first, its offsets are at least `least`, which is
-    -1 if unknown.
+    (`ScanEnd.status`); CRCs are compared if `check_crcs`. If a wrapper of old messages comes first, its
+    offsets are at least `least`, which is -1 if unknown.
     """
     size = len(buf)
     try:

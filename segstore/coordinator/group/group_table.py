@@ -1,7 +1,7 @@
 """`GroupTable`: the groups of a store in memory, each with its own lock.
 
-On disk: a group's generation, members and assignment are records of `__consumer_offsets`. They are read at
-the first request to the group, and written when the group calls its `write`.
+On disk: a group's generation, members and assignment are records of `__consumer_offsets`. The records are
+read at the first request to the group, and written when the group calls its `write`.
 Threads: any. A thread that reads or changes a group holds the group's lock; the table's lock is held only
 while a group is looked up, added or dropped. No request waits long for a group: while the replicas have not
 confirmed the group's last write, or the outcome of this write is unknown, a request gets
@@ -369,9 +369,9 @@ class GroupTable:
         return entry
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
-        """Put `restored` into the table, and return it. If another thread was faster, return the group of
-        that thread. If any group was dropped since `drops` was read, return None: `restored` may come from
-        records of the dropped group.
+        """Return `restored`, and put it into the table if the log has the group, or if `make`. If another
+        thread was faster, return the group of that thread. If any group was dropped since `drops` was read,
+        return None: `restored` may come from records of the dropped group.
         """
         group_id = restored.group.group_id
         with self._lock:

@@ -77,9 +77,9 @@ def _upgraded_member(
     assigned: Assignment,
     owned: set[tuple[bytes, int]],
 ) -> list[Change]:
-    """Return a member's records. The member must revoke the partitions that it reports as owned and that are
-    not in `owned`; they are added to `owned`. Before, `owned` has the assigned partitions of all members, and
-    the partitions that earlier members must revoke.
+    """Return a member's records. The member must revoke the partitions that it reports as owned and that
+    `owned` lacks; these partitions are added to `owned`. Before the call, `owned` has the assigned partitions
+    of all members, and the partitions that earlier members must revoke.
     """
     protocol = group.protocol or group.vote()
     # A member that has just joined may not support the protocol that the group chose before.

@@ -1,9 +1,9 @@
 """`Adoptions`: adopts a manifest in a replicated store, as a transaction.
 
 1. The manifest's id is looked up. Topics, partitions and every staged file are checked.
-2. A producer is initialized with a transactional id made of the manifest's id. This fences an earlier attempt
-that died or hangs, and aborts its transaction (KIP-98). If the earlier attempt may have been committed, the
-ids are read again.
+2. A producer is initialized with a transactional id made of the manifest's id. The initialization fences an
+earlier attempt that died or hangs, and aborts its transaction (KIP-98). If the earlier attempt may have been
+committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
 4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
 5. The transaction is committed. After a crash before the commit is in `__transaction_state`, the next attempt

@@ -101,8 +101,8 @@ class Inboxes:
 
 
 class _Adopter:
-    """Adopts the manifests of one directory's inbox (protocol `Adopts`). It has only a weak reference to the
-    store, so that an unused store can be garbage collected.
+    """Adopts the manifests of one directory's inbox (protocol `Adopts`). The object has only a weak reference
+    to the store, so that an unused store can be garbage collected.
     """
 
     def __init__(

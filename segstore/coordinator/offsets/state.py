@@ -209,8 +209,8 @@ def expired(
     group_state: GroupState, since: int | None, now_ms: int, retention_ms: int
 ) -> list[TopicPartition]:
     """Return the partitions whose committed offsets are older than the retention. The age of an offset counts
-    from the time at which the group became empty. It counts from the commit if the group never had members,
-    or has members that don't subscribe to the topic.
+    from the time at which the group became empty. The age counts from the commit if the group never had
+    members, or has members that don't subscribe to the topic.
     """
     record = group_state.record
     if since is not None:

@@ -1,10 +1,10 @@
 """`Lost`: transactions that are open in a partition, but that `__transaction_state` lost in a power cut.
 
 A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
-transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then it
-was committed if any record of a commit remains, in `__transaction_state` or as a marker in some partition;
-otherwise it is aborted. A producer that keeps its epoch (KIP-98) has many transactions in one epoch; their
-first records identify them.
+transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then the
+transaction was committed if any record of a commit remains, in `__transaction_state` or as a marker in some
+partition; otherwise the transaction is aborted. A producer that keeps its epoch (KIP-98) has many
+transactions in one epoch; their first records identify them.
 On disk: reads the partitions; commits or aborts open transactions through `markers`.
 Threads: one thread creates the object; any thread may call `end`.
 """

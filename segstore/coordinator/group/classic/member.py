@@ -166,9 +166,9 @@ class Ticket(Generic[R]):
             self._call()
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call `call` once, when the ticket is done. This thread calls it if the ticket is done already; else
-        the thread that completes the ticket does, under the group's lock. `call` must be short, and must not
-        call a group.
+        """Call `call` once, when the ticket is done. This thread calls `call` if the ticket is done already;
+        else the thread that completes the ticket does, under the group's lock. `call` must be short, and must
+        not call a group.
         """
         self._calls.append(call)
         if self.done:

@@ -148,8 +148,8 @@ class Roster:
     def place(
         self, member: ClassicGroupMember, with_members: bool, skip_assignment: bool = False
     ) -> JoinGroupResult:
-        """Return the member's place in this generation; the leader gets the list of members if
-        `with_members`.
+        """Return the member's place in this generation. If `with_members`, the leader gets the list of
+        members, and also `skip_assignment`.
         """
         assert self.protocol is not None
         assert self.leader is not None

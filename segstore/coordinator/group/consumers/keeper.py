@@ -167,8 +167,8 @@ class Keeper:
         is_named: bool,
         knows_epochs: bool,
     ) -> None:
-        """Raise unless a member may commit offsets of these partitions now. Raises the errors of
-        `ConsumerGroup.check_commit`.
+        """Raise the errors of `ConsumerGroup.check_commit`, which has the same parameters, unless a member
+        may commit offsets of these partitions now.
         """
 
         def by_id() -> Assignment:

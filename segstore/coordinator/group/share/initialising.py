@@ -69,15 +69,15 @@ def starts(group: str, record: ShareStateTopics, new: TopicsInfo) -> dict[ShareK
 
 
 def begun(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the record that lists the partitions `new` as initializing. It is written before their states
-    are created.
+    """Return the record that lists the partitions `new` as initializing. The record is written before the
+    states of `new` are created.
     """
     return record._replace(initializing=_union(record.initializing, new))
 
 
 def done(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the record that lists the partitions `new` as initialized. It is written after their states were
-    created.
+    """Return the record that lists the partitions `new` as initialized. The record is written after the
+    states of `new` were created.
     """
     return record._replace(
         initializing=_without(record.initializing, new), initialized=_union(record.initialized, new)
@@ -85,7 +85,9 @@ def done(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
 
 
 def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record that lists topics as deleting. It is written before their states are deleted."""
+    """Return the record that lists topics as deleting. The record is written before the states of the topics
+    are deleted.
+    """
     gone = {topic_id: _name(record, topic_id) for topic_id in topic_ids}
     return ShareStateTopics(
         _except(record.initializing, gone), _except(record.initialized, gone), {**record.deleting, **gone}
@@ -93,7 +95,9 @@ def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareState
 
 
 def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record without these topics. It is written after their states were deleted."""
+    """Return the record without these topics. The record is written after the states of the topics were
+    deleted.
+    """
     gone = set(topic_ids)
     return record._replace(
         deleting={topic_id: name for topic_id, name in record.deleting.items() if topic_id not in gone}
