@@ -182,7 +182,7 @@ T = TypeVar("T")
 
 
 class Groups(Looking):
-    """The groups of `store`, which is open "rw" or "r"."""
+    """The groups of a store that is open "rw" or "r"."""
 
     def close(self) -> None:
         """Do nothing: a `Groups` holds no resource."""

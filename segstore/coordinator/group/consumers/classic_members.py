@@ -43,7 +43,7 @@ class ClassicMembers(Keeper):
         """Let a member join; return a completed ticket with the member's place, whose generation is the
         member epoch. Partitions that the request does not list as owned count as revoked. Raises
         InconsistentGroupProtocolError, UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError,
-        MemberIdRequiredError, and the errors of `write`.
+        MemberIdRequiredError, and the errors of `Outside.write`.
         """
         joining = self._repeated(joining)
         decoded = self._subscription(joining)

@@ -101,7 +101,8 @@ class ConsumerMembership(ClassicMembers):
     def heartbeat(self, request: ConsumerHeartbeat, now: float) -> Beaten:
         """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
         UnsupportedAssignorError, InvalidRegularExpressionError, UnknownMemberIdError, FencedMemberEpochError,
-        FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError, and the errors of `write`.
+        FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError, and the errors of
+        `Outside.write`.
         """
         self.check(request)
         if request.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):

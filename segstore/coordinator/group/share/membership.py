@@ -26,8 +26,8 @@ class ShareMembership(ShareStates):
 
     def heartbeat(self, request: ShareHeartbeat, now: float) -> ShareBeaten:
         """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
-        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError, and the errors of `write` and
-        of the state log.
+        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError, and the errors of
+        `ShareOutside.write` and of the state log.
         """
         request.check()
         if request.epoch == LEAVE_EPOCH:

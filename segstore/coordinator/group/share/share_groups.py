@@ -29,8 +29,8 @@ read again from the log.
 
 class ShareGroups:
     """Makes share groups. `states` returns the durable states of the store's share partitions; `fence` drops
-    share partitions from memory. `ShareRequests.set_share_states` and `set_share_fence` replace these
-    functions.
+    share partitions from memory. `ShareRequests.set_share_states` and `ShareRequests.set_share_fence` replace
+    these functions.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], AssignableTopics]) -> None:

@@ -45,7 +45,8 @@ class ShareStates(ShareKeeper):
     def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
         """Write new states of partitions, with the start offsets `begins`. Return the state epoch of the new
         states: `epoch`, or a larger epoch if a partition already has a state of a later epoch. The caller
-        must raise the group's epoch to the returned epoch. Raises the errors of `write` and of the state log.
+        must raise the group's epoch to the returned epoch. Raises the errors of `ShareOutside.write` and of
+        the state log.
         """
         noted = begun(self.group.partitions, new)
         if noted != self.group.partitions:
@@ -87,8 +88,8 @@ class ShareStates(ShareKeeper):
         return errors
 
     def delete_offsets(self, topics: Collection[str]) -> dict[str, SegstoreError | None]:
-        """Delete the states of topics; return one error or None for each topic. Raises the errors of `write`
-        and of the state log.
+        """Delete the states of topics; return one error or None for each topic. Raises the errors of
+        `ShareOutside.write` and of the state log.
         """
         recorded = all_of(self.group.partitions)
         by_name: dict[str, list[bytes]] = {}
@@ -107,7 +108,7 @@ class ShareStates(ShareKeeper):
 
     def forget_deleted(self, topics: AssignableTopics) -> None:
         """Delete the states of deleted topics, and finish deletions that were begun. Raises the errors of
-        `write` and of the state log.
+        `ShareOutside.write` and of the state log.
         """
         if topics is self._seen and not self.group.partitions.deleting:
             return
@@ -116,8 +117,8 @@ class ShareStates(ShareKeeper):
         self._delete(gone | self.group.partitions.deleting.keys())
 
     def end(self) -> None:
-        """Delete all states, and then all records of the group. Raises the errors of `write` and of the state
-        log.
+        """Delete all states, and then all records of the group. Raises the errors of `ShareOutside.write` and
+        of the state log.
         """
         self._delete({*all_of(self.group.partitions), *self.group.partitions.deleting}, is_end=True)
         members = {*self.group.members, *self.group.targets}
