@@ -1,9 +1,9 @@
 """`FileTree`: reads and changes the files of one topic, in the process that writes the store. On disk: the
 topic's log.
 
-Threads: any. A change is one record batch. The batch is appended with the tree's lock held, and the change
-becomes visible once the batch is written, so that the log has the changes in the order in which readers saw
-them. Nothing is synced under the lock.
+Threads: any. A change is one record batch. The batch is appended with the tree's lock held. The change
+becomes visible once the batch is written, so that readers see changes in the order of the log. Nothing is
+synced under the lock.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Upload:
 # --- checks ------------------------------------------------------------------------------------
 
 # These functions check whether a file system would allow a change, and raise its errors. Threads: the caller
-# holds the lock of the nodes. Paths are clean.
+# holds the lock of the nodes. `clean_path` has returned the paths.
 
 
 def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:

@@ -90,8 +90,9 @@ class MessageTemplate:
 
     def begin(self, start: memoryview, size: int) -> MatchedStart | None:
         """Match a message of `size` bytes by its first bytes, `start`. Return None if `start` ends before the
-        records begin, if a byte before the records and outside of the holes differs from the template, or if
-        the records' length does not agree with `size`. The bytes after the records are not compared.
+        records begin, or if a byte before the records, outside of the holes, differs from the template. Also
+        return None if the records' length does not agree with `size`. The bytes after the records are not
+        compared.
         """
         assert self.records is not None
         values = self._numbers(start)

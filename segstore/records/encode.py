@@ -32,7 +32,7 @@ def encode(
     max_bytes: int | None = None,
     cuts: Sequence[int] = (),
 ) -> Iterator[Encoded]:
-    """Encode all records into batches of about `batch_bytes` (plain bytes, header included).
+    """Yield all records in batches of about `batch_bytes` (plain bytes, header included).
 
     One call of C makes each Encoded, of about `chunk_bytes` plain bytes. If there is a `codec`, the batches
     of the Encoded are then compressed one by one. A batch of several records never exceeds `max_bytes`

@@ -1,9 +1,8 @@
 """`Inboxes`: the inboxes of a replicated store, one in each of its directories.
 
-A client stages in any inbox, and a thread of that inbox adopts the sealed manifests, so an inbox whose disk
-hangs delays no other inbox. All inboxes share their ids: `__segstore_adopted` has them, and each directory
-has a copy in `.segstore/adopted`, in which a client that seals a manifest in this directory looks up the
-manifest's id.
+A client stages in any inbox. Each inbox has a thread that adopts its sealed manifests, so that an inbox whose
+disk hangs delays no other inbox. The adopted ids of all inboxes are in `__segstore_adopted`. Each directory
+has a copy in `.segstore/adopted`, for the clients that seal manifests in the directory.
 
 On disk: the inboxes of the directories. Threads: any.
 """
@@ -129,8 +128,8 @@ class _Adopter:
 
 def serve_inboxes(store: Store) -> None:
     """Serve the inboxes of a store that was opened. If the adopted ids can't be read yet, because too few
-    replicas are in sync, the store opens all the same, and clients that seal a manifest wait until the ids
-    are read.
+    replicas are in sync, the store opens without them. Clients that seal a manifest wait until the ids are
+    read.
     """
     try:
         shared(store, Inboxes).serve(store)

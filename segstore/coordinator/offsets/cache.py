@@ -2,10 +2,10 @@
 groups.
 
 On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock for its
-reads and writes. A change is appended to the log before memory is changed. While no replica leads, or the
-leader does not yet show all committed records, a request does not wait under the lock, but gets
-OffsetNotAvailableError, and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write waits under the
-lock for the replicas, at most offsets.commit.timeout.ms.
+reads and writes. A change is appended to the log before memory is changed. A request gets
+OffsetNotAvailableError, and may be repeated, while no replica leads, or while the leader does not yet show
+all committed records (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write holds the lock while it waits for the
+replicas, at most for offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations

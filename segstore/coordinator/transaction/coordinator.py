@@ -6,10 +6,9 @@ On disk: the topic `__transaction_state` through `state_log`, and the markers in
 first marker, Complete after the last marker. A step that fails in between is tried again by the store's
 scheduler, and by the next open.
 
-Threads: any. Each transactional id has a lock, which a producer's appends hold too, so no record of a
-transaction is written after its commit or abort, even if the coordinator aborts the transaction. Requests of
-the main thread run in another thread, which runs no signal handler; so an interrupt leaves no lock locked,
-and the producer may repeat its request.
+Threads: any. Each transactional id has a lock. A producer's appends hold the lock, too, so that no record is
+written after the transaction's commit or abort. Requests of the main thread run in another thread, which runs
+no signal handler; so an interrupt leaves no lock locked, and the producer may repeat its request.
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ class Balancer:
         """Return all partitions in the order of assignment: first the partitions with the fewest subscribers.
 
         If all members subscribe to the same topics, and any partition has an owner, partitions are taken one
-        by one from the member that has most of them left. Partitions of this member that had another owner
-        before come first; partitions without an owner come last.
+        by one from the member that has most partitions left. This member's partitions that had another owner
+        before come first. Partitions without an owner come last.
         """
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():

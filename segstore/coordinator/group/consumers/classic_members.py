@@ -1,5 +1,5 @@
-"""`ClassicMembers`: a consumer group's members of the classic protocol, which join, sync and send heartbeats
-as in a classic group, and whose partitions the coordinator assigns (KIP-848, online migration; Kafka:
+"""`ClassicMembers`: a consumer group's members of the classic protocol. They join, sync and send heartbeats
+as in a classic group, but the coordinator assigns their partitions (KIP-848, online migration; Kafka:
 GroupMetadataManager.classicGroupJoinToConsumerGroup and its neighbours).
 
 No member waits for other members: a join is answered at once, and a heartbeat's error asks the member to join

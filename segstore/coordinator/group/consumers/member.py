@@ -169,8 +169,8 @@ def _union(one: Assignment, other: Assignment) -> Assignment:
 
 
 def _overlaps(owned: Assignment | None, revoking: Assignment) -> bool:
-    """Return whether a member may still own some of these partitions; True if it sent no list of owned
-    partitions.
+    """Return whether a member may still own a partition of `revoking`; True if the member sent no list of
+    owned partitions.
     """
     return owned is None or bool(_common(owned, revoking))
 

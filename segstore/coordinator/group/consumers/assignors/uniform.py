@@ -42,8 +42,8 @@ def _every(topics: Iterable[bytes], partitions: Partitions) -> Iterator[_Partiti
 
 
 def _kept(members: Members, partitions: Partitions) -> dict[str, list[_Partition]]:
-    """Return, for each member, the partitions of its earlier target that still exist and are of topics to
-    which the member subscribes.
+    """Return, for each member, the partitions of its earlier target that still exist and to whose topics the
+    member still subscribes.
     """
     return {
         member: [
@@ -159,9 +159,8 @@ class _Balance:
                 heapq.heapreplace(least, (size + 1, at, member))
 
     def _level(self, topic: bytes) -> bool:
-        """Move the topic's partitions from subscribers with many partitions, in all topics, to subscribers
-        with few, until no move reduces the difference between two subscribers. Return whether a partition was
-        moved.
+        """Move the topic's partitions from subscribers with many partitions (in all topics) to subscribers
+        with few, until no move makes the numbers more even. Return whether a partition was moved.
         """
         theirs: dict[str, list[_Partition]] = {}
         for each in _every([topic], self._partitions):
