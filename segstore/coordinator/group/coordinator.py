@@ -324,7 +324,9 @@ class GroupCoordinator(ShareRequests):
         return self._groups.ask_held(group_id, ask, make=False)
 
     def forget(self, group_id: str) -> None:
-        """Drop a deleted group from memory if it has no members; its next request creates a new group."""
+        """Drop a deleted group from memory if it has no members; the next request to this group id creates a
+        new group.
+        """
 
         def ask(entry: GroupEntry) -> None:
             if not entry.has_members:

@@ -302,7 +302,8 @@ def durable_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Dur
     if not keys:
         return {}
     if store.keeps:
-        from segstore.coordinator.share.state_log import StateLog  # only share groups need it
+        # imported here, because only share groups need this module
+        from segstore.coordinator.share.state_log import StateLog
 
         log = shared(store, StateLog)
         found = {key: log.read(key) for key in keys}

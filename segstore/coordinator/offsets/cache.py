@@ -140,8 +140,8 @@ class OffsetsCache:
         gone: Collection[TopicPartition],
         whole: bool,
     ) -> None:
-        """Write tombstones for the offsets of `gone`. If `whole`, write them for the group's members and its
-        group record too.
+        """Write tombstones for the offsets of `gone`. If `whole`, also write tombstones for the group's
+        members and its group record.
         """
         group_state = state.groups.get(group, GroupState())
         members = list(group_state.consumer) if whole else []

@@ -403,7 +403,7 @@ def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
 
 
 def forget_topic(store: Store, topic: str) -> None:
-    """Delete the offsets of a deleted topic, so that a later topic of this name begins without them."""
+    """Delete the offsets of a deleted topic, so that a later topic of this name begins without offsets."""
     part = existing(store, GroupOffsets) if topic == TOPIC else shared(store, GroupOffsets)
     try:
         if part is not None:

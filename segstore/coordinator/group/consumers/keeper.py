@@ -187,7 +187,8 @@ class Keeper:
         try:
             self._fence(late)
         except SegstoreError as error:
-            if not isinstance(error, OffsetNotAvailableError):  # this error is usual after a failover
+            # OffsetNotAvailableError is usual after a failover
+            if not isinstance(error, OffsetNotAvailableError):
                 log.exception("group %s: members that are gone could not be removed", self.group.group_id)
             for member_id in late:
                 self._sessions.end(member_id, Wait.REVOKE, Wait.JOIN, Wait.SYNC)

@@ -1,4 +1,4 @@
-"""`ConsumerPulses`: the pulses of a consumer group's members in this process (KIP-848), which send a
+"""`ConsumerPulses`: the pulses of a consumer group's members in this process (KIP-848). These members send a
 heartbeat only to report a change.
 
 Threads: under the group's lock; a `Pulse` is written by its consumer's thread too. Times are ms of the
@@ -26,7 +26,7 @@ class ConsumerPulses:
 
     def attend(self, member_id: str, pulse: Pulse | None, now: float) -> None:
         """Start to check a member's pulse. A member without a pulse was a consumer of a process that has
-        ended, so the next `look` yields False for it.
+        ended, so the next `look` yields False for the member.
         """
         self._pulses[member_id] = None if pulse is None else weakref.ref(pulse)
         self._looked[member_id] = now

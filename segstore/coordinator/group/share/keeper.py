@@ -83,7 +83,8 @@ class ShareKeeper:
             if self._is_assignment_due(now):
                 self._reassign(now)
         except SegstoreError as error:
-            if not isinstance(error, OffsetNotAvailableError):  # this error is usual after a failover
+            # OffsetNotAvailableError is usual after a failover
+            if not isinstance(error, OffsetNotAvailableError):
                 log.exception("share group %s: a change could not be written", self.group.group_id)
             self._may_assign_at = now + RETRY_MS
             for member_id in late:

@@ -64,14 +64,16 @@ class ShareGroups:
 
 
 def _state_log(store: Store) -> DurableStates:
-    from segstore.coordinator.share.state_log import StateLog  # only share groups need it
+    # imported here, because only share groups need this module
+    from segstore.coordinator.share.state_log import StateLog
 
     return shared(store, StateLog)
 
 
 def _fence_led(store: Store, keys: Collection[ShareKey]) -> None:
     """Drop share partitions from memory, if the store has a ShareCoordinator, which keeps them in memory."""
-    from segstore.coordinator.share.share import ShareCoordinator  # only share groups need it
+    # imported here, because only share groups need this module
+    from segstore.coordinator.share.share import ShareCoordinator
 
     coordinator = existing(store, ShareCoordinator)
     if coordinator is not None:
