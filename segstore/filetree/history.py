@@ -20,7 +20,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 class TreeChange(NamedTuple):
     """A change of a file tree. `what` is create, rename, mkdir or delete; snapshots at `offset` and later
-    include it; `timestamp` is ms since the epoch.
+    include the change; `timestamp` is ms since the epoch.
 
     `source` is the old path of a renamed file or directory; `replaced` is True if a file was at `path`
     before.

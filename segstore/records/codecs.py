@@ -68,7 +68,7 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
 
 
 def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Decompress into `out`; return the bytes written, or -1 if a larger `out` may help.
+    """Decompress into `out`; return the number of bytes written, or -1 if a larger `out` may help.
 
     Raises DecompressError if a larger `out` can't help, because it already has `limit` bytes, or as many as
     the frame could need.

@@ -70,8 +70,8 @@ class ValidTimestamps(NamedTuple):
 
 
 def valid_stamps(ms: bytes) -> ValidTimestamps:
-    """Return the timestamps in `ms`, which has consecutive int64 values, with the least and the largest of
-    them.
+    """Return the timestamps in `ms`, which are int64 values one after the other, with the least and the
+    largest timestamp.
     """
     return ValidTimestamps(np.frombuffer(ms, np.int64), *seg_stamps(ms))
 

@@ -72,7 +72,7 @@ class _Arena:
         self._used = 0
 
     def add(self, codec: int, data: memoryview, limit: int) -> int:
-        """Append the plain bytes of `data`, at most `limit`; return the bytes used so far."""
+        """Append the plain bytes of `data`, at most `limit`; return the number of bytes used so far."""
         room = guess(codec, data, limit)
         while True:
             self._reserve(room)

@@ -284,7 +284,7 @@ def _set(column: Any, data: Any, name: str) -> Any:
 # Too large records are refused before anything is written.
 
 _NUMBERS = 40
-"""Most bytes of the varints of a record, without those of its headers."""
+"""Most bytes of the varints of a record, without the varints of its headers."""
 
 
 def check_sizes(

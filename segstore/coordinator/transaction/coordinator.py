@@ -233,8 +233,8 @@ class Abandoned:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep
 
     def end_all(self) -> None:
-        """Abort the ongoing transactions of entries that are marked as `orphan`, complete decided
-        transactions, and commit or abort lost transactions.
+        """Abort the ongoing transactions of entries that are marked as `orphan`, or commit them if `Lost`
+        finds that they were committed. Complete decided transactions, and commit or abort lost transactions.
         """
         for entry in self._entries.all():
             with entry.lock:

@@ -38,7 +38,7 @@ class Begin(NamedTuple):
 
 
 class TransactionState(IntEnum):
-    """The state of a transaction; the numbers are those in Kafka's log."""
+    """The state of a transaction; the numbers are the numbers in Kafka's log."""
 
     EMPTY = 0
     ONGOING = 1

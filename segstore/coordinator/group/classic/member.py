@@ -71,10 +71,11 @@ class Joining:
     comes from the same member: the answer to the first request was lost.
 
     A member with a `pulse` sends no heartbeats: the coordinator reads the pulse instead. A rebalance waits
-    for this member for at most `rebalance_timeout_ms`. If this member is the first of an empty group, the
-    rebalance waits `initial_delay_ms` for more members; None means the store's setting. If `needs_member_id`,
-    a dynamic member only gets an id at first, and must join again with the id (KIP-394). `skips_assignment`
-    says that the client understands `JoinGroupResult.skip_assignment` (KIP-814).
+    for members at most for the longest `rebalance_timeout_ms` of all members. If this member is the first of
+    an empty group, the rebalance waits `initial_delay_ms` for more members; None means the store's setting.
+    If `needs_member_id`, a dynamic member only gets an id at first, and must join again with the id
+    (KIP-394). `skips_assignment` says that the client understands `JoinGroupResult.skip_assignment`
+    (KIP-814).
     """
 
     protocols: Protocols
