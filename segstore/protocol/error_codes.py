@@ -189,7 +189,7 @@ _CODES: dict[type[BaseException], Code] = {
 }
 
 
-def told_error(code: int, message: str) -> errors.BrokerError:
+def broker_error(code: int, message: str) -> errors.BrokerError:
     """Return the client's exception for an error code in a broker's answer; `message` describes the
     request.
     """
