@@ -20,9 +20,10 @@ from segstore.storage.store.partition_log import PartitionLog
 
 class TreeChange(NamedTuple):
     """A change of a file tree. `what` is create, rename, mkdir or delete; snapshots at `offset` and later
-    include it; `timestamp` is in ms.
+    include the change; `timestamp` is ms since the epoch.
 
-    `source` is the old path of a renamed file; `replaced` is True if a file was at `path` before.
+    `source` is the old path of a renamed file or directory; `replaced` is True if a file was at `path`
+    before.
     """
 
     offset: int
@@ -67,8 +68,8 @@ def _batches(records: Records) -> Iterator[list[Record]]:
         if (record.key or b"")[:1] == nodes.PATH_TAG:
             batch.append(record)
         if batch and (i + 1 == len(indexes) or indexes[i + 1] != indexes[i]):
-            # The change gets the offset of the batch's last record, not of its last path record: tombstones
-            # of chunks may follow the paths, and a snapshot has the change only with the whole batch.
+            # The change gets the offset of the batch's last record, because a snapshot has the change only if
+            # it has the whole batch. Tombstones of chunks may follow the last path record.
             yield [*batch[:-1], batch[-1]._replace(offset=record.offset)]
             batch = []
 
@@ -85,10 +86,11 @@ def _changes(batch: list[Record], nodes_by_path: dict[str, Node]) -> Iterator[Tr
             else:
                 put.append(nodes.parse_path(key, record.value))
         except KeyError:
-            continue  # the tombstone of a path that compaction has removed already
+            continue  # a tombstone; compaction has already removed the path's earlier record
         except ValueError as error:
             raise InvalidRecordError(f"offset {record.offset}: {error}") from None
-    # A rename deletes and puts nodes in the same order, so that directories can be matched.
+    # A rename writes the tombstones and the new paths in the same order, so that a moved directory can be
+    # matched with its old path.
     sources: dict[object, deque[str]] = defaultdict(deque)
     for path, node in deleted.items():
         sources[_same(node)].append(path)

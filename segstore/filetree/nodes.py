@@ -18,8 +18,8 @@ ROOT = "/"
 
 
 class File(NamedTuple):
-    """A file. `chunks` are the offsets of its chunks' records, in order, -1 if the log lacks the chunk; each
-    chunk has `chunk_bytes`, the last perhaps fewer. `time` is in ms since the epoch.
+    """A file. `chunks` are the offsets of its chunks' records, in order; the offset is -1 if the log lacks
+    the chunk. Each chunk has `chunk_bytes` bytes, the last chunk perhaps fewer. `time` is ms since the epoch.
     """
 
     id: int
@@ -69,7 +69,7 @@ def lies_below(path: str, directory: str) -> bool:
 
 
 def error(number: int, path: str, text: str = "") -> OSError:
-    """Return the OSError that a file system call would raise for this number."""
+    """Return the OSError that a file system call would raise for this errno."""
     return OSError(number, text or os.strerror(number), path)
 
 
@@ -92,7 +92,7 @@ class Nodes:
             self._names.setdefault(parent_of(path), set()).add(name_of(path))
 
     def remove(self, path: str) -> Node | None:
-        """Remove and return the node at the path."""
+        """Remove the node at the path and return it; None if there is no node, or the path is the root."""
         node = None if path == ROOT else self._at.pop(path, None)
         if node is not None:
             self._names[parent_of(path)].discard(name_of(path))
@@ -103,7 +103,9 @@ class Nodes:
         return sorted(self._names.get(path, ()), key=str.encode)
 
     def walk(self, path: str) -> Iterator[tuple[str, Node]]:
-        """Yield the node at `path` and all nodes below it in order, a directory before its contents."""
+        """Yield (path, node) of the node at `path` and all nodes below it, a directory before its
+        contents.
+        """
         node = self._at.get(path)
         if node is not None:
             yield path, node
@@ -121,7 +123,7 @@ class Nodes:
 #
 # A record with key "f" + file id int64 + chunk number int32 (big-endian) has the chunk's bytes. A record with
 # key "p" + path in UTF-8 has JSON: {"id", "size", "chunk", "time"} for a file, {"time"} for a directory. A
-# tombstone deletes either.
+# tombstone deletes a chunk or a path.
 
 _CHUNK = struct.Struct(">cqi")
 CHUNK_TAG, PATH_TAG = b"f", b"p"
@@ -137,7 +139,7 @@ def path_key(path: str) -> bytes:
 
 
 def chunk_of(key: bytes) -> tuple[int, int]:
-    """Return file id and chunk number. Raises ValueError if the key is not a chunk's."""
+    """Return (file id, chunk number) of a chunk's key. Raises ValueError if the key is not a chunk's."""
     if len(key) != CHUNK_KEY_BYTES or key[:1] != CHUNK_TAG:
         raise ValueError(f"{key!r:.80} is no key of a file tree")
     return _CHUNK.unpack(key)[1:]
@@ -151,7 +153,7 @@ def path_value(node: Node) -> bytes:
 
 
 def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
-    """Return the path and its node; a file's chunks are not filled in. Raises ValueError."""
+    """Return (path, node) of a path's record; the `chunks` of a file are empty. Raises ValueError."""
     try:
         fields: Any = parse_json(value)
         path, time = key[1:].decode(), int(fields["time"])
@@ -168,5 +170,5 @@ def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
 
 
 def chunk_count(file: File) -> int:
-    """Return the number of chunks of a file of this size."""
+    """Return the number of chunks that a file of this size has."""
     return -(-file.size // file.chunk_bytes)

@@ -1,5 +1,5 @@
-"""`snapshot`: rebuilds the tree from the log as of any offset that compaction has not reached; its files can
-be read, and restored as plain files.
+"""`snapshot`: rebuilds the tree from the log as of any offset that compaction has not reached. Files of a
+snapshot can be read, and restored as plain files.
 
 On disk: the log is only read; `restore` writes plain files below a target directory. Threads: any; nothing is
 locked. Only the last record of each key is decoded.
@@ -52,7 +52,7 @@ def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = Fal
 
 
 def _built(last: Mapping[bytes, LastRecord], end: int) -> TreeSnapshot:
-    """Return the tree of the last records of all keys."""
+    """Return the tree that the last records of all keys describe."""
     chunk_at = _chunk_offsets(last)
     made = TreeSnapshot(end)
     for key, record in last.items():
@@ -68,7 +68,7 @@ def _built(last: Mapping[bytes, LastRecord], end: int) -> TreeSnapshot:
 
 
 def _chunk_offsets(last: Mapping[bytes, LastRecord]) -> dict[bytes, int]:
-    """Return the offsets of the chunks that were not deleted. Raises InvalidRecordError for an
+    """Return the offsets, by key, of the chunks that were not deleted. Raises InvalidRecordError for an
     invalid key.
     """
     offsets = {}
@@ -97,8 +97,8 @@ def floor(log: PartitionLog) -> int:
     """Return the lowest offset as of which the tree is known.
 
     Compaction up to an offset keeps the last record of each key before that offset, so the tree as of the
-    offset is whole. The cleaner's checkpoint has that offset; if the checkpoint was lost, the offset is found
-    from the compacted batches.
+    offset is whole. The cleaner's checkpoint has that offset. If the checkpoint was lost, the batches that
+    compaction has written give the offset.
     """
     assert isinstance(log.store, Store)
     cleaned = max(log.store._cleaned().get((log.topic, log.partition), 0), log.start_offset)
@@ -109,7 +109,7 @@ def floor(log: PartitionLog) -> int:
 
 
 def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
-    """Return whether compaction wrote a batch of the sealed segments from `start` on."""
+    """Return whether compaction has written a batch of the log from `start` up to `end`."""
     at = start
     for records in reads(log, start, end):
         batches = records.batches
@@ -128,10 +128,10 @@ def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
 
 
 def read_file(log: PartitionLog, path: str, file: File, start: int = 0, length: int = -1) -> Iterator[bytes]:
-    """Yield `length` bytes from `start` on, by default all, chunk by chunk.
+    """Yield `length` bytes from byte `start` on, chunk by chunk; the default is the whole file.
 
-    Raises FileNotFoundError if the file was deleted and compacted since; StorageError if the log lacks a
-    chunk of a live file; CorruptRecordError.
+    Raises FileNotFoundError if the file was deleted, and a chunk was compacted away; OSError (EIO) if the log
+    lacks a chunk of a live file; CorruptRecordError.
     """
     end = file.size if length < 0 else min(file.size, start + length)
     size = file.chunk_bytes
@@ -172,8 +172,8 @@ class RestoredTree(NamedTuple):
 
 
 def restore(log: PartitionLog, seen: TreeSnapshot, path: str, target: str | os.PathLike[str]) -> RestoredTree:
-    """Write a snapshot's files at `path` and below into the directory `target`; all are synced when this
-    returns.
+    """Write a snapshot's files at `path` and below into the directory `target`. On return all files are
+    synced.
 
     Raises FileNotFoundError if the snapshot has no node at `path`; FileExistsError if `target` is not empty;
     OSError; CorruptRecordError. After an error the files written so far stay.

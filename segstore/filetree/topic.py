@@ -26,8 +26,8 @@ SETTINGS: Mapping[str, Any] = {
     "segment.bytes": 64 << 20,
     "flush.ms": 1000,
 }
-"""The settings of the topic. Records are synced within a second, unless a call asks for more. A batch of 8
-MiB has room for a rename of some 20,000 files.
+"""The settings of the topic. Records are synced within a second, or earlier by a call of `flush`. A batch of
+8 MiB has room for a rename of some 20,000 files.
 """
 
 
@@ -52,7 +52,7 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
     try:
         store.create_topic(topic, config={**SETTINGS, **config})
     except TopicAlreadyExistsError:
-        store.await_topic(topic)  # another thread has just created it
+        store.await_topic(topic)  # another thread has just created the topic
 
 
 # --- writing -----------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
 
 Entry = tuple[bytes, "bytes | None"]
 _RECORD_BYTES = 36  # a record's varints and attributes, at most
-_BESIDE = 16 << 10  # bytes of a batch that paths may take beside a chunk
+_BESIDE = 16 << 10  # bytes of a batch for the paths that are written with a chunk
 _AT_A_TIME = 10_000
 
 
@@ -87,8 +87,8 @@ def chunk_bytes(log: PartitionLog) -> int:
 
 
 def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
-    """Write the entries as one batch; return the first offset. Raises RecordTooLargeError, StorageError;
-    nothing was written then.
+    """Write the entries as one batch; return the first offset. Raises RecordTooLargeError, StorageError,
+    after which nothing was written.
     """
     size = HEADER_SIZE + sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in entries)
     limit = log.partition_for_write().validator.largest_batch

@@ -1,9 +1,9 @@
 """`FileTree`: reads and changes the files of one topic, in the process that writes the store. On disk: the
 topic's log.
 
-Threads: any. A change is one record batch. The batch is appended with the tree's lock held, and the change
-becomes visible once the batch is written, so that the log has the changes in the order in which readers saw
-them. Nothing is synced under the lock.
+Threads: any. A change is one record batch. The batch is appended with the tree's lock held. The change
+becomes visible once the batch is written, so that readers see changes in the order of the log. Nothing is
+synced under the lock.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 # --- upload ------------------------------------------------------------------------------------
 
-# An `Upload` is a file that is being received. Each chunk is appended when it is full, and the path once the
-# file is complete.
+# An `Upload` is a file that is being received. A chunk is appended when it is full; the path is appended once
+# the file is complete.
 #
 # On disk the chunks belong to no file until the path is appended. `abort`, or the next open of the tree,
 # deletes the chunks of an unfinished upload. Threads: an upload belongs to one thread; it holds no lock while
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 
 class Upload:
-    """A file that is being received. As a context manager it aborts an upload that was not committed in the
-    block.
+    """A file that is being received. As a context manager, an upload that was not committed in the block is
+    aborted.
     """
 
     def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
@@ -78,8 +78,8 @@ class Upload:
             self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
-        """Make the file visible, in place of an older file at its path, by one batch of the last chunk and
-        the path. Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
+        """Make the file visible, in place of an older file at its path, and return it. One batch has the last
+        chunk and the path. Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
         """
         size = len(self._written) * self._chunk_bytes + len(self._buffer)
         last = [(nodes.chunk_key(self._id, len(self._written)), bytes(self._buffer))] if self._buffer else []
@@ -89,7 +89,9 @@ class Upload:
         return made
 
     def abort(self) -> None:
-        """Delete the chunks. Raises StorageError; the next open of the tree then deletes them."""
+        """Delete the chunks, unless the file was committed. Raises StorageError, after which the next open of
+        the tree deletes the chunks.
+        """
         if not self._done:
             self._done = True
             chunks = range(len(self._written))
@@ -107,7 +109,7 @@ class Upload:
 # --- checks ------------------------------------------------------------------------------------
 
 # These functions check whether a file system would allow a change, and raise its errors. Threads: the caller
-# holds the lock of the nodes. Paths are clean.
+# holds the lock of the nodes. `clean_path` has returned the paths.
 
 
 def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
@@ -224,8 +226,9 @@ class FileTree:
     # --- changing -------------------------------------------------------------------------
 
     def create(self, path: str, overwrite: bool = False) -> Upload:
-        """Begin a file; it becomes visible when the upload is committed, with its missing parents. Raises
-        FileExistsError, IsADirectoryError, NotADirectoryError.
+        """Return a new upload. The file and its missing parents become visible when the upload is committed.
+        If `overwrite`, the file replaces an older file at `path`. Raises FileExistsError, IsADirectoryError,
+        NotADirectoryError.
         """
         path = clean_path(path)
         with self._lock:
@@ -234,13 +237,15 @@ class FileTree:
         return Upload(self, path, file_id, chunk_bytes(self.log), overwrite)
 
     def write(self, path: str, data: bytes, overwrite: bool = False) -> File:
-        """Write a whole file at once. Raises the errors of `create`."""
+        """Write a whole file at once, and return it. Raises the errors of `create`."""
         with self.create(path, overwrite) as upload:
             upload.write(data)
             return upload.commit()
 
     def put_file(self, path: str, file: File, last: Sequence[Entry], overwrite: bool) -> File:
-        """Make a file visible; all its chunks are written already, except the `last`. `Upload` calls this."""
+        """Make a file visible, and return it with the offsets of all chunks. `last` has the entries of chunks
+        that are not written yet.
+        """
         with self._lock:
             replaced = check_target(self._nodes, path, overwrite)
             shown = {**missing(self._nodes, parent_of(path), file.time), path: file}
@@ -250,7 +255,9 @@ class FileTree:
         return file
 
     def mkdirs(self, path: str) -> None:
-        """Make a directory and its parents, unless it exists. Raises NotADirectoryError, FileExistsError."""
+        """Make a directory and its missing parents; an existing directory is no error. Raises
+        NotADirectoryError, FileExistsError.
+        """
         path = clean_path(path)
         with self._lock:
             if isinstance(self._nodes.get(path), File):
@@ -263,9 +270,9 @@ class FileTree:
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """Move a file or directory to another path, whose parent must exist.
 
-        With `overwrite` it may replace a file, or an empty directory. Raises FileNotFoundError,
-        FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY; EINVAL for a move into
-        itself).
+        If `overwrite`, a file replaces a file at `target`, and a directory an empty directory. Raises
+        FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY; EINVAL
+        for a move into itself).
         """
         source, target = clean_path(source), clean_path(target)
         with self._lock:
@@ -322,7 +329,8 @@ class FileTree:
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
-    """Return the one tree of a topic in an open store; a missing topic is created.
+    """Return the tree of a topic in an open store, the same object for all callers; a missing topic is
+    created.
 
     Raises ConfigError if the topic can't hold files, InvalidRecordError if it has other records;
     ReadOnlyError; IllegalStateError in a guest of a shared store.

@@ -1,1 +1,1 @@
-"""Kafka's messages as bytes: requests, responses and headers, in every version that a 4.1 broker supports."""
+"""Kafka's messages as bytes: requests, responses, headers and records, in the versions of Kafka 4.4."""

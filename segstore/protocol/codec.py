@@ -1,5 +1,5 @@
-"""Messages as Python objects, and their bytes. The code is generated from Kafka's definitions when a version
-of a message is first used.
+"""Messages as Python objects, and their bytes. The code that reads and writes the bytes is generated from
+Kafka's definitions when a version of a message is first used.
 
 A body is an object with one attribute per field, named in snake_case. `structs("FetchResponse")` is the class
 of a body; the classes of its structures are attributes of that class:
@@ -37,11 +37,11 @@ class FileSlice(Protocol):
 
 
 Slices = list[tuple[int, FileSlice]]
-"""The position of each slice in the encoded bytes."""
+"""Slices, each as (position in the encoded bytes, slice)."""
 
 
 class Struct:
-    """A structure of a message. Two structures are equal if all fields are."""
+    """A structure of a message. Two structures are equal if all their fields are equal."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -87,7 +87,7 @@ def _initializer(fields: tuple[Field, ...], made: dict[str, Any]) -> Callable[..
 
 
 def decode(name: str, version: int, data: memoryview) -> Any:
-    """Return the body of a message. Bytes after it are ignored, as in Kafka.
+    """Return the body of a message. Bytes after the body are ignored, as in Kafka.
 
     Raises InvalidRequestError if the bytes are no such message, UnsupportedVersionError.
     """
@@ -95,8 +95,8 @@ def decode(name: str, version: int, data: memoryview) -> Any:
 
 
 def decode_at(name: str, version: int, data: memoryview, at: int, most: int) -> tuple[Any, int]:
-    """Return the body at position `at`, whose arrays have at most `most` elements, and the position after it.
-    Raises InvalidRequestError, UnsupportedVersionError.
+    """Return (body at position `at`, position after the body). The arrays of the body may have at most `most`
+    elements together. Raises InvalidRequestError, UnsupportedVersionError.
     """
     read: Callable[..., tuple[Any, int]] = _decoder(name, version)
     try:
@@ -108,8 +108,8 @@ def decode_at(name: str, version: int, data: memoryview, at: int, most: int) -> 
 
 
 def encode(body: Any, version: int, out: bytearray, slices: Slices | None = None) -> None:
-    """Append a message's bytes to `out`. Record batches with a `fileno` are left out, and added to `slices`
-    with their position in `out`.
+    """Append a message's bytes to `out`. If `slices` is given, record batches with a `fileno` are not copied
+    to `out`, but added to `slices` with their position in `out`.
 
     Raises InvalidArgumentError for values that the version can't represent, UnsupportedVersionError.
     """
@@ -118,7 +118,7 @@ def encode(body: Any, version: int, out: bytearray, slices: Slices | None = None
 
 def packed(name: str, version: int, rows: Sequence[Struct]) -> Packed:
     """Return structures of the message `name` as an encoded array, which can be used in many bodies. Raises
-    InvalidArgumentError, UnsupportedVersionError as `encode`.
+    the errors of `encode`.
     """
     out = bytearray()
     _write(name, version, rows, out, None)

@@ -20,7 +20,7 @@ SCALARS: dict[str, Any] = {
 
 
 class Versions(NamedTuple):
-    """A range of versions, both ends included; empty if `low` > `high`."""
+    """A range of versions, both ends included. The range is empty if `low` > `high`."""
 
     low: int
     high: int
@@ -79,7 +79,7 @@ class Message(NamedTuple):
 
 
 def snake_case(name: str) -> str:
-    """`TransactionTimeoutMs` -> `transaction_timeout_ms`."""
+    """Return a name in snake case: `TransactionTimeoutMs` becomes `transaction_timeout_ms`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
@@ -102,7 +102,7 @@ class _Messages(Mapping[str, Message]):
 @cache
 def messages() -> Mapping[str, Message]:
     """Return all messages by name."""
-    loader: Any = __spec__.loader if __spec__ else None  # a zip archive has a loader too
+    loader: Any = __spec__.loader if __spec__ else None  # the loader also reads from a zip archive
     data = loader.get_data(os.path.join(os.path.dirname(__file__), "messages.json.gz"))
     return _Messages(dict(line.split(" ", 1) for line in zlib.decompress(data, _GZIP).decode().splitlines()))
 

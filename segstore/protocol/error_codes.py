@@ -198,8 +198,8 @@ def broker_error(code: int, message: str) -> errors.BrokerError:
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the code of an exception for clients, which is that of its class, or of the nearest base class
-    that has one.
+    """Return the error code of an exception for clients: the code of its class or of the nearest base class
+    that has a code, else UNKNOWN_SERVER_ERROR.
     """
     for kind in type(error).__mro__:
         if kind in _CODES:

@@ -1,4 +1,5 @@
-"""Templates of Fetch answers: with one partition without an error, and without partitions.
+"""Templates of two kinds of Fetch answers: answers with one partition and no error, and answers without
+partitions.
 
 Threads: no state.
 """
@@ -17,7 +18,7 @@ _FLEXIBLE_SINCE, _START_SINCE = 12, 5
 
 
 class Brought(NamedTuple):
-    """The values of an answer's partition; `records` is a view of the answer, not a copy."""
+    """The values of the partition in an answer; `records` is a view of the answer, not a copy."""
 
     high_watermark: int
     last_stable_offset: int
@@ -34,11 +35,11 @@ def partition_answer(
     committed: bool,
     session_id: int = NO_SESSION,
 ) -> MessageTemplate:
-    """Return the template of answers with this partition. The holes are its high watermark, last stable
-    offset, log start offset (since version 5) and records.
+    """Return the template of answers with this partition. The holes are the partition's high watermark, last
+    stable offset, log start offset (since version 5) and records.
 
-    `topic_id` is used since version 13, `topic` before. `committed`: the list of aborted transactions is
-    empty, not null.
+    `topic_id` is used since version 13, `topic` before. If `committed`, the list of aborted transactions is
+    empty; otherwise the list is null.
     """
     data = _Response.PartitionData(
         partition_index=partition, aborted_transactions=[] if committed else None, records=b""

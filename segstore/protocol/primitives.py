@@ -1,8 +1,11 @@
-"""The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. Most
-varints have one byte (below ONE_BYTE); code for these is inlined, since a request has a dozen varints.
+"""The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. A request
+has a dozen varints, most of one byte (below ONE_BYTE); varints of one byte are read and written inline,
+without a call.
 
 Functions that read take a memoryview of bytes and a position, and return a value and the position after it.
-If the bytes end too early they raise IndexError or struct.error, which `codec.decode` translates.
+If `compact`, a length is a varint, as in flexible versions; otherwise a length is an int32 if `wide`, else an
+int16. If `nullable`, the value may be null. If the bytes end too early, these functions raise IndexError or
+struct.error, which `codec.decode` translates.
 """
 
 from __future__ import annotations
@@ -13,16 +16,18 @@ from typing import Any, NoReturn
 from segstore.errors import InvalidRequestError
 
 CORRELATION_ID = slice(4, 8)
-"""The position of the correlation id in requests, and in answers with their size field."""
+"""The position of the correlation id in requests, and in answers that begin with the size field."""
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 LONGEST_VARINT = 5
 ONE_BYTE = 0x80
 LONGEST_STRING = 0x7FFF
-"""In bytes. Compact lengths could be larger, but Kafka's MessageGenerator refuses such strings too."""
+"""Most bytes of a string. Compact lengths could be larger, but Kafka's MessageGenerator refuses longer
+strings, too.
+"""
 MOST_ELEMENTS = 250_000
-"""Most elements of all arrays of one request, nested arrays included. Ten bytes may ask for an object of 180
-bytes, so this limits the objects to 45 MB.
+"""Most elements of all arrays of one request, nested arrays included. Ten bytes of a request may become an
+object of 180 bytes, so this limits the objects to 45 MB.
 """
 
 
@@ -87,7 +92,9 @@ def uvarint(value: int) -> bytes:
 
 
 def _span(data: memoryview, at: int, compact: bool, wide: bool, nullable: bool) -> tuple[int, int]:
-    """Read a length that does not exceed the remaining bytes; -1 is null."""
+    """Return (length of a string or of bytes, position after the length). The length must not exceed the
+    bytes that follow; -1 is null.
+    """
     if compact:
         length, at = read_uvarint(data, at)
         length -= 1
@@ -122,7 +129,7 @@ def read_bytes(data: memoryview, at: int, compact: bool, nullable: bool) -> tupl
 
 
 def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tuple[memoryview | None, int]:
-    """Read record batches, without a copy."""
+    """Return (view of record batches in `data`, or None for null, position after the batches)."""
     length, at = _span(data, at, compact, True, nullable)
     if length < 0:
         return None, at
@@ -130,8 +137,8 @@ def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tu
 
 
 def read_count(data: memoryview, at: int, compact: bool, nullable: bool, left: list[int]) -> tuple[int, int]:
-    """Read an array's length; -1 is null. `left[0]` is the number of elements that the message may still
-    have.
+    """Return (length of an array, position after the length); -1 is null. `left[0]` is the number of elements
+    that the message may still have.
     """
     if compact and 0 < (size := data[at]) < ONE_BYTE and size <= len(data) - at and size <= left[0]:
         left[0] -= size - 1

@@ -50,7 +50,9 @@ def prefix_of(data: bytes) -> int:
 
 
 def kind_of(key: bytes, whose: str) -> int:
-    """Return the kind of a record by its key. Raises ValueError for bytes that are no key."""
+    """Return the kind of a record by its key. Raises ValueError if the bytes are not a key; `whose`, for
+    example "a group", is part of the error's text.
+    """
     kind = prefix_of(key)
     if not 0 <= kind <= NEWEST_VERSION:
         raise InvalidRequestError(f"no record of {whose} has a key of version {kind}")
@@ -58,13 +60,13 @@ def kind_of(key: bytes, whose: str) -> int:
 
 
 def decode_key(name: str, key: bytes) -> Any:
-    """Return a key as message `name`. Raises ValueError for bytes that are no such key."""
+    """Return a key as message `name`. Raises ValueError if the bytes are not such a key."""
     return decode_body(name, 0, key)
 
 
 def decode_value(name: str, value: bytes) -> Any:
-    """Return a value as message `name`. Raises UnsupportedVersionError for a newer version, ValueError for
-    bytes that are no such value.
+    """Return a value as message `name`. Raises UnsupportedVersionError for a newer version, ValueError if the
+    bytes are not such a value.
     """
     version, last = prefix_of(value), message(name).valid.high
     if not 0 <= version <= NEWEST_VERSION:
@@ -75,5 +77,5 @@ def decode_value(name: str, value: bytes) -> Any:
 
 
 def decode_body(name: str, version: int, data: bytes) -> Any:
-    """Return the message after the int16. Raises ValueError for bytes that are no such message."""
+    """Return the message that follows the int16. Raises ValueError if the bytes are not such a message."""
     return decode_at(name, version, memoryview(data), _INT16.size, len(data))[0]

@@ -22,7 +22,7 @@ class ScramKeys(NamedTuple):
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return a salted password (RFC 5802: Hi). This takes milliseconds, by intention."""
+    """Return a salted password (RFC 5802: Hi). The computation takes milliseconds, by intention."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode("utf-8"), salt, iterations)
 
 
@@ -45,5 +45,5 @@ def signature(mechanism: str, key: bytes, auth_message: bytes) -> bytes:
 
 
 def masked(one: bytes, other: bytes) -> bytes:
-    """Return the exclusive or of two byte strings, in the length of the shorter one."""
+    """Return the exclusive or of two byte strings, in the length of the shorter string."""
     return bytes(a ^ b for a, b in zip(one, other, strict=False))

@@ -18,8 +18,8 @@ _NUMBERS = {"int8", "int16", "uint16", "int32", "uint32", "int64", "float64"}
 
 
 def decoder_source(message: Message, version: int) -> str:
-    """Return the source of functions `read_STRUCT(data, at, left)`, which return an object and the position
-    after it.
+    """Return the source of functions `read_STRUCT(data, at, left)`, which return (object, position after the
+    object's bytes).
     """
     return "\n".join(
         line for name in message.structs for line in _MessageReader(message, version).struct(name)
@@ -39,8 +39,8 @@ class _CodecSource:
         self.flexible = version in message.flexible
 
     def plain(self, struct: str) -> list[tuple[bool, list[Field]]]:
-        """Return the untagged fields of the version in runs, each as (whether its fields have a fixed size,
-        fields).
+        """Return the untagged fields of the version in runs. A run is (True, adjacent fields of fixed size)
+        or (False, one other field).
         """
         fields = [f for f in self.message.structs[struct] if self.has(f) and not self.is_tagged(f)]
         runs = [(fixed, list(run)) for fixed, run in groupby(fields, lambda f: self.code(f) is not None)]

@@ -1,5 +1,6 @@
-"""`MessageTemplate`: a message of Kafka's protocol as bytes with named holes. Messages that differ only in
-the holes are matched and made without encoding or decoding fields.
+"""`MessageTemplate`: a message of Kafka's protocol as bytes with holes, which are numbers that differ from
+message to message. Messages that differ only in the holes are matched and made without encoding or decoding
+fields.
 
 Threads: no state.
 """
@@ -39,8 +40,8 @@ class Hole(NamedTuple):
 
 
 class RecordsFrame(NamedTuple):
-    """The bytes around a message's records. `is_compact`: the records' length is a varint. `end`: the bytes
-    after the records.
+    """The bytes around a message's records. If `is_compact`, the records' length is a varint. `end` has the
+    bytes after the records.
     """
 
     is_compact: bool
@@ -48,7 +49,9 @@ class RecordsFrame(NamedTuple):
 
 
 class MatchedStart(NamedTuple):
-    """The numbers in a message's holes, and the position of its records, from `at` to `stop`."""
+    """The numbers in a message's holes, and the position of its records, which begin at `at` and end at
+    `stop`.
+    """
 
     values: tuple[Any, ...]
     at: int
@@ -74,8 +77,9 @@ class MessageTemplate:
         self.constants = tuple(self._parts[::2])
 
     def match(self, message: memoryview) -> tuple[Any, ...] | None:
-        """Return the numbers in the holes of a message, then its records if the template has any, as a view
-        of `message`. Return None if another byte of the message differs from the template.
+        """Return the numbers in the holes of a message. If the template has records, the last element is a
+        view of the message's records. Return None if a byte outside of the holes and records differs from the
+        template.
         """
         if self.records is None:
             return self._numbers(message) if len(message) == len(self.front) else None
@@ -85,9 +89,10 @@ class MessageTemplate:
         return *begun.values, message[begun.at : begun.stop]
 
     def begin(self, start: memoryview, size: int) -> MatchedStart | None:
-        """Return the numbers and the position of the records of a message of `size` bytes that begins with
-        `start`. Return None if `start` ends before the records begin, another byte differs from the template,
-        or the records' length does not agree with `size`. The bytes after the records are not compared.
+        """Match a message of `size` bytes by its first bytes, `start`. Return None if `start` ends before the
+        records begin, or if a byte before the records, outside of the holes, differs from the template. Also
+        return None if the records' length does not agree with `size`. The bytes after the records are not
+        compared.
         """
         assert self.records is not None
         values = self._numbers(start)
@@ -107,8 +112,8 @@ class MessageTemplate:
         return MatchedStart(values, at, at + length)
 
     def split(self, message: memoryview) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """Return the numbers in the holes of a message, and the bytes between them. The message must be at
-        least as long as `front`.
+        """Return (numbers in the holes of a message, bytes between the holes). The message must be at least
+        as long as `front`.
         """
         found = self._shape.unpack_from(message)
         return found[1::2], found[::2]
@@ -120,9 +125,9 @@ class MessageTemplate:
         return found[1::2] if found[::2] == self.constants else None
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
-        """Return a frame, which is a length field and a message with these numbers, and the position of the
-        message's records in it, 0 for a template without records. The records have `size` bytes; the length
-        field counts them, but the frame does not include them.
+        """Return (frame: a length field and a message with these numbers, position of the records in the
+        frame, or 0 if the template has no records). The length fields count the `size` bytes of the records,
+        but the frame does not include the records.
         """
         parts = self._parts.copy()
         parts[1::2] = values
@@ -144,8 +149,8 @@ def _length(is_compact: bool, size: int) -> bytes:
 def request_template(
     frame: memoryview, body_at: int, version: int, body: Any, fields: Sequence[MessageField]
 ) -> MessageTemplate | None:
-    """Return the template of requests that differ from this one in correlation id and `fields`; None if the
-    request has bytes that are not in its decoded body, such as tagged fields with unknown tags.
+    """Return the template of requests that differ from this request only in correlation id and `fields`; None
+    if this request has bytes that are not in its decoded body, such as tagged fields with unknown tags.
     """
     made = template_after(bytes(frame[:body_at]), version, body, fields)
     return made if made.front == frame else None
@@ -163,8 +168,8 @@ def answer_template(
     fields: Sequence[MessageField] = (),
     records: MessageField | None = None,
 ) -> MessageTemplate:
-    """Return the template of answers like this one, with holes for correlation id, `fields` and `records`.
-    The version must include `fields`.
+    """Return the template of answers that differ from `body` only in correlation id, `fields` and `records`.
+    The version must have `fields`.
     """
     head, number = bytes(INT32.size + is_flexible), Hole(CORRELATION_ID, 0, INT32.size)
     if records is None:

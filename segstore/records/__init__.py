@@ -1,5 +1,4 @@
 """Record batches (magic 2): headers, columns, codecs, encode and decode; older messages are converted.
-Nothing is on disk.
 
 This package handles the bytes of batches, and touches no files. Each module states its own thread contract.
 """

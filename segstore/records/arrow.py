@@ -1,7 +1,7 @@
 """Records as Arrow tables, without a loop per record; nothing is on disk.
 
-Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when Arrow
-data is asked for.
+The functions have no state, and are safe from any thread. The module imports pyarrow, so it is imported only
+when Arrow data is asked for.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ SCHEMA = pa.schema(
 
 
 def validity_bitmap(lengths: NDArray[np.int64]) -> Any:
-    """Return an Arrow validity buffer, or None if no length is negative."""
+    """Return an Arrow validity buffer, in which a negative length counts as null, or None if no length is
+    negative.
+    """
     present = lengths >= 0
     return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
 MOST_BYTES = INT32_MAX
-"""Most bytes of one column in one chunk of a table, because int32 offsets can't point beyond."""
+"""Most bytes of one column in one chunk of a table, because the column's offsets are int32."""
 
 
 class Rows(Protocol):
@@ -69,7 +71,7 @@ class Rows(Protocol):
 
     @property
     def headers(self) -> HeaderColumn:
-        """Return the headers: pairs of str and (bytes or None)."""
+        """Return the headers: for each record, pairs of str and (bytes or None)."""
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -90,7 +92,7 @@ def table_of(parts: Iterable[Rows], columns: list[str] | None = None) -> pa.Tabl
 
 
 def reader_of(parts: Iterable[Rows]) -> pa.RecordBatchReader:
-    """Return a reader that makes each batch of SCHEMA when the batch is asked for."""
+    """Return an Arrow reader of SCHEMA, which makes each batch of rows when it is asked for."""
     return pa.RecordBatchReader.from_batches(SCHEMA, _batches(parts, SCHEMA))
 
 
@@ -108,7 +110,9 @@ def _batches(parts: Iterable[Rows], schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 
 def arrays(records: Rows, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:
-    """Yield the named columns of SCHEMA in row ranges small enough for int32 offsets."""
+    """Yield the columns `names` of SCHEMA for one range of rows after the other; each range is small enough
+    for int32 offsets.
+    """
     n = len(records)
     if n > 1 and len(records.arena) > MOST_BYTES and _largest_column(records) > MOST_BYTES:
         yield from arrays(records[: n // 2], names)
@@ -153,14 +157,14 @@ def _nulls(n: int) -> pa.Array:
 
 @lru_cache(maxsize=4)
 def _no_headers(n: int) -> pa.Array:
-    # pa.nulls makes children with long buffers, which IPC would write, so empty children replace them.
+    # The child array of pa.nulls has long buffers, which IPC would write, so an empty child replaces it.
     made, children = pa.nulls(n, HEADER_TYPE), [pa.array([], HEADER_TYPE.value_type)]
     return pa.Array.from_buffers(HEADER_TYPE, n, made.buffers()[:2], n, children=children)
 
 
 def beginning(make: Callable[..., pa.Array], n: int, *of: object) -> pa.Array:
-    """Return the first `n` elements of an array that `make(m, *of)` makes with `m` elements, at least `n`.
-    Arrays up to `_MOST` elements are cached and shared by many tables.
+    """Return an array of `n` elements: the first elements of an array that `make(m, *of)` makes for some m >=
+    n. Arrays of up to `_MOST` elements are cached, and shared by many tables.
     """
     size = max(_LEAST, 1 << (n - 1).bit_length())
     return make(size, *of)[:n] if size <= _MOST else make.__wrapped__(n, *of)  # type: ignore[attr-defined]

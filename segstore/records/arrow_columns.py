@@ -1,11 +1,11 @@
 """Columns of records from Arrow arrays, without a loop per record; nothing is on disk.
 
 A column of one chunk is encoded from Arrow's own buffers. A column of several chunks or of views becomes
-spans that point into the memory of its chunks; the Column keeps that memory alive. C compares each offset
-with the size of the memory that it points into.
+spans that point into the memory of its chunks; the Column keeps that memory alive. C checks that each offset
+lies in the memory into which it points.
 
-Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when Arrow
-data is passed in.
+The functions have no state, and are safe from any thread. The module imports pyarrow, so it is imported only
+when Arrow data is passed in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NARROW_OFFSETS = 1
 _SPAN = 16
-"""Bytes of a `seg_span`; also of an element of an Arrow view array."""
+"""Size, in bytes, of a `seg_span` and of an element of an Arrow view array."""
 _TEXTS = {pa.string(), pa.large_string(), pa.string_view()}
 _BYTES = {pa.binary(), pa.large_binary(), pa.binary_view()}
 _VIEWS = {pa.string_view(), pa.binary_view()}
@@ -197,7 +197,7 @@ _IS_VIEW_OF = {"is_list": False, "is_large_list": False, "is_map": False} | {
 
 def headers_from_arrow(values: Any, name: str) -> HeaderColumns:
     """Return the headers of an Arrow column of lists of pairs; a null list has no headers. No Python object
-    is made per header. Raises InvalidTypeError, or InvalidArgumentError, also for a null header or a null
+    is made per header. Raises InvalidTypeError; InvalidArgumentError, for example for a null header or a null
     name.
     """
     chunks = _chunks(values, name)
@@ -254,8 +254,8 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
 def _ranges(
     array: pa.Array, begins: NDArray[np.int64], ends: NDArray[np.int64], place: str, at: int
 ) -> tuple[int, int]:
-    """Fill `begins` and `ends` with the item range of each list; return the first item of the first list and
-    the end of the last list.
+    """Fill `begins` and `ends` with the item range of each list. Return (least begin, largest end) of the
+    lists.
     """
     kind, n, first = array.type, len(array), array.offset
     wide = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
@@ -292,7 +292,7 @@ def _check_names(
 
 
 def _names_and_values(pairs: list[pa.Array], name: str) -> tuple[Column, Column]:
-    """Return the two columns of pairs: names and values."""
+    """Return (column of the names, column of the values) of the pairs."""
     if pa.types.is_null(pairs[0].type):
         count = sum(map(len, pairs))
         return null_column(count), null_column(count)
@@ -304,5 +304,5 @@ def _names_and_values(pairs: list[pa.Array], name: str) -> tuple[Column, Column]
 
 
 def _key_and_value(pair: pa.StructType) -> tuple[int, int]:
-    """Return the field indexes of key and value; a map's fields may have any names."""
+    """Return (field index of the key, field index of the value). A map's fields may have any names."""
     return (1, 0) if [field.name for field in pair] == ["value", "key"] else (0, 1)

@@ -1,7 +1,7 @@
 """The columns of records from a table of any engine, by Arrow's C interface; nothing is on disk.
 
-Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when a
-table is passed in.
+The functions have no state, and are safe from any thread. The module imports pyarrow, so it is imported only
+when a table is passed in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 TAKEN = ("value", "key", "timestamp", "headers")
 LEFT_OUT = ("topic", "partition", "offset", "timestamp_type")
-"""Columns of a topic's table that are ignored, because the log to which a record is appended decides them."""
+"""Columns of a topic's table that are ignored, because the log to which the records are appended decides
+their values.
+"""
 _ALLOWED_TABLES = (
     "allowed is a table of pyarrow, polars, pandas or DuckDB, Records, a scan, or another object with"
     " __arrow_c_stream__ or __arrow_c_array__"
@@ -78,8 +80,8 @@ def _check_names(names: list[str]) -> None:
 
 
 def read_table(table: Any) -> pa.Table:
-    """Return a table of any engine as a pyarrow table, over the same memory if the engine uses Arrow's.
-    Raises InvalidTypeError.
+    """Return a table of any engine as a pyarrow table, over the same memory if the engine has its data in
+    Arrow's format. Raises InvalidTypeError.
     """
     if isinstance(table, pa.Table):
         return table

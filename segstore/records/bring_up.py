@@ -1,10 +1,10 @@
 """Converts messages of magic 0 and 1 to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch); nothing
 is on disk.
 
-Callers see magic 2 only, because `decode` and the senders of batches convert the messages that they meet.
-Offsets, keys, values, timestamps and the timestamp type stay; a record of magic 0 has the timestamp -1. The
-batches have no leader epoch and no producer. Adjacent plain messages of the same attributes share a batch;
-each wrapper (compressed messages) becomes one uncompressed batch.
+Other code sees magic 2 only, because `decode` and the senders of batches convert older messages first.
+Offsets, keys, values, timestamps and the timestamp type stay; a record of magic 0 has the timestamp -1.
+Converted batches have no leader epoch and no producer. Adjacent plain messages of the same attributes share a
+batch; each wrapper (compressed messages) becomes one uncompressed batch.
 
 Its functions have no state, and are safe from any thread. C does the work per record; a wrapper is
 decompressed here, with the same size limit as batches of magic 2.
@@ -45,7 +45,9 @@ _REASONS = {
 
 
 def is_old(batches: NDArray[np.void]) -> bool:
-    """Return whether any of these headers (at least one) belongs to a message of magic 0 or 1."""
+    """Return whether any of these headers belongs to a message of magic 0 or 1. There must be at least one
+    header.
+    """
     return bool(np.minimum.reduce(batches["magic"]) != MAGIC)
 
 
@@ -58,12 +60,12 @@ def bring_up(
     most: int = INT64_MAX,
     least: int = -1,
 ) -> tuple[bytes, NDArray[np.void]]:
-    """Return the batches of `buf` converted to magic 2: their bytes, perhaps with unused bytes at the end,
-    and their headers, with positions in these bytes.
+    """Convert the batches of `buf` to magic 2. Return (bytes of the batches, perhaps with unused bytes at the
+    end, headers of the batches, with positions in the bytes).
 
     `buf` was read at `position` of file `where`. `batches` are headers of a `scan`, or a part of them;
     batches of magic 2 are copied unchanged. If a wrapper comes first, no offset in it may be below `least`,
-    which is -1 if the bound is unknown. The result ends with the wrapper that brings it to `most` bytes.
+    which is -1 if the bound is unknown. The result ends with the wrapper with which it reaches `most` bytes.
     Raises CorruptRecordError if a message is damaged, or a wrapper holds more than `limit` bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
@@ -81,9 +83,7 @@ def bring_up(
 
 
 def _runs(batches: NDArray[np.void]) -> list[tuple[int, int, int]]:
-    """Return the kind, begin and end of each run of headers of the same kind; each wrapper is a run of its
-    own.
-    """
+    """Return (kind, begin, end) of each run of headers of the same kind; each wrapper is a run of its own."""
     if not len(batches):
         return []
     kinds = np.where((batches["attributes"] & CODEC_MASK) == 0, _PLAIN, _WRAPPER)
@@ -120,7 +120,7 @@ class _Made:
         n, total = len(run), int(run["size"].sum(dtype=np.int64))
         few = 2 + 2 * total // BATCH_BYTES
         headers, counts = np.empty(n, batch_type()), ffi.new("int64_t[2]")
-        for batches in (few, n):  # `n` are needed if all append times differ
+        for batches in (few, n):  # `n` batches are needed if the messages have `n` different log append times
             room = total + HEADER_SIZE * batches
             out = bytes(room)
             done = lib.seg_bring_up(
@@ -173,11 +173,11 @@ class _Made:
         self.size += size
 
     def whole(self) -> tuple[bytes, NDArray[np.void]]:
-        """Return the bytes and the headers of all batches."""
+        """Return (bytes, headers) of all batches."""
         if not self._headers:
             return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)
-        # The unused bytes are mostly a quarter of the whole, which is not worth a copy.
+        # The unused bytes are usually a quarter of the memory, so a copy is not worth its time.
         alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
         return (self._last if alone else b"".join(self._pieces)), headers
 

@@ -43,7 +43,7 @@ _GUESS_RATIO = (1, 10, 5, 5, 10)
 
 
 class DecompressError(Exception):
-    """The bytes are no whole, valid frame of their codec, or decompress to more bytes than allowed."""
+    """The bytes are not a whole and valid frame of the codec, or decompress to more bytes than allowed."""
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
@@ -68,7 +68,7 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
 
 
 def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Decompress into `out`; return the bytes written, or -1 if a larger `out` may help.
+    """Decompress into `out`; return the number of bytes written, or -1 if a larger `out` may help.
 
     Raises DecompressError if a larger `out` can't help, because it already has `limit` bytes, or as many as
     the frame could need.
@@ -85,14 +85,15 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAI
 
 
 def lz4_of_magic_0(data: Buffer) -> Buffer:
-    """Return the lz4 frame of a message of magic 0 with a valid header checksum.
+    """Return the lz4 frame of a message of magic 0, with a corrected header checksum.
 
     Kafka's old writers included the frame's magic number in the checksum; Kafka's readers accept any checksum
-    there (KafkaLZ4BlockInputStream).
+    in these messages (KafkaLZ4BlockInputStream).
     """
     if len(data) < 5:
         return data
-    end = 6 + 8 * (data[4] >> 3 & 1)  # after flags, block size, and the content's size if present
+    # position of the checksum: after flags, block size, and the content's size if present
+    end = 6 + 8 * (data[4] >> 3 & 1)
     mended = bytearray(data)
     mended[end : end + 1] = bytes([_xxhash32(data[4:end]) >> 8 & 0xFF]) if len(data) > end else b""
     return mended
@@ -170,11 +171,11 @@ def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")
     block_end = at + 4 + (size & ~_LZ4_STORED)
-    end = block_end + 4 * (frame[4] >> 4 & 1)  # a checksum of the block
+    end = block_end + 4 * (frame[4] >> 4 & 1)  # skips the checksum of the block, if there is one
     if size & _LZ4_STORED:
         return plain
     if int.from_bytes(frame[end : end + 4], "little"):
-        # Before 2.12, cramjam cuts frames into blocks of 8 KiB that depend on each other.
+        # cramjam before 2.12 has cut the frame into blocks of 8 KiB that depend on each other.
         return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
     return frame[at + 4 : block_end]
 

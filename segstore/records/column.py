@@ -69,8 +69,8 @@ class Column:
         return self.n > 0 and (c.kind == NULLS or c.nulls != 0 or c.validity != ffi.NULL)
 
     def longest(self, enough: int) -> int:
-        """Return an upper bound of the elements' length. A bound that is known without a look at the elements
-        is returned if it is at most `enough`; otherwise the exact length of the longest element.
+        """Return an upper bound of the elements' length. The bound is the size of all elements together if
+        this size is at most `enough`; otherwise the bound is the length of the longest element.
         """
         c = self.c
         if c.kind == FIXED or c.kind == SPANS:

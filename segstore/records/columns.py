@@ -1,6 +1,6 @@
 """The columns of records to encode: values, keys, headers, timestamps, offsets; nothing is on disk.
 
-They are immutable once made, like `Column`, so that any thread may encode from them.
+Columns are immutable once made, so that any thread may encode from them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _ALLOWED = "allowed is one int (ms since the epoch) or numpy datetime64 for each
 
 
 def as_timestamps(timestamps: Any, name: str = "timestamps") -> NDArray[np.int64] | None:
-    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp, date or int column.
-    Errors call the argument `name`.
+    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp, date or int column;
+    None if `timestamps` is None. `name` is the argument's name in errors.
 
     Raises InvalidTypeError for other types; InvalidArgumentError, which names the element, for a missing or a
     negative timestamp (-1, Kafka's NO_TIMESTAMP, is allowed).
@@ -70,7 +70,9 @@ class ValidTimestamps(NamedTuple):
 
 
 def valid_stamps(ms: bytes) -> ValidTimestamps:
-    """Return the timestamps in `ms`, consecutive int64 values, with their least and their largest."""
+    """Return the timestamps in `ms`, which are int64 values one after the other, with the least and the
+    largest timestamp.
+    """
     return ValidTimestamps(np.frombuffer(ms, np.int64), *seg_stamps(ms))
 
 
@@ -97,8 +99,8 @@ Header = tuple[str, bytes | None]
 
 def as_headers(headers: Any, name: str = "headers") -> HeaderColumns | None:
     """Return HeaderColumns of one sequence of (str, bytes or None) per record, or of an Arrow column of lists
-    of pairs (`Records.to_arrow`); None for None. Errors call the argument `name`. Raises InvalidTypeError,
-    InvalidArgumentError.
+    of pairs (`Records.to_arrow`); or None if `headers` is None. `name` is the argument's name in errors.
+    Raises InvalidTypeError, InvalidArgumentError.
     """
     if headers is None:
         return None
@@ -163,7 +165,7 @@ def header_name(name: str, where: str) -> bytes:
 
 
 def as_column(values: Any, name: str = "values") -> Column:
-    """Return a Column of `values`; errors call the argument `name`.
+    """Return a Column of `values`. `name` is the argument's name in errors.
 
     Accepts a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
     (without trailing NULs, as in numpy), V, object, or uint8 of shape (n, width); binary and string columns
@@ -231,7 +233,7 @@ class Columns:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the least and the largest timestamp; there must be a record."""
+        """Return (least timestamp, largest timestamp); there must be a record."""
         if self._span is None:
             stamps, one = self.timestamps, self.timestamp
             self._span = (one, one) if stamps is None else (int(stamps.min()), int(stamps.max()))

@@ -53,8 +53,8 @@ def end_marker(marker: Marker, timestamp: int) -> Encoded:
 def parse_control(
     key: bytes | None, value: bytes | None, *, file: str, position: int, offset: int
 ) -> tuple[int, int]:
-    """Return (type, coordinator epoch) of a control record; the epoch is -1 if the record is no transaction
-    marker.
+    """Return (type, coordinator epoch) of a control record; the epoch is -1 if the record is not a
+    transaction marker.
 
     Types (Kafka: ControlRecordType): 0 abort, 1 commit; other types don't concern producers. Raises
     CorruptRecordError, with the given file, position and offset, if the record is no control record.
@@ -79,7 +79,7 @@ def snapshot_header(last_contained_timestamp: int, timestamp: int, leader_epoch:
 
 
 def snapshot_footer(timestamp: int, base_offset: int, leader_epoch: int) -> Encoded:
-    """Return the control batch that ends a snapshot; a snapshot without it is incomplete."""
+    """Return the control batch that ends a snapshot; a snapshot without this batch is incomplete."""
     return _of_snapshot(SNAPSHOT_FOOTER, _FOOTER.pack(_VERSION, 0), timestamp, base_offset, leader_epoch)
 
 

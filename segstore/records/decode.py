@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 def decompress_batches(
     buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the plain records of the batches of `buf`, which begins at `position`: the arena, the start of
-    each batch's records in it, and their sizes.
+    """Decompress the batches of `buf`, which was read at `position` of file `where`. Return (arena: all
+    records in one piece of memory, start of each batch's records in the arena, size of each batch's records).
 
-    The arena ends with the batch that brings it to `most` bytes. Raises CorruptRecordError if a batch is
+    The arena ends with the batch with which it reaches `most` bytes. Raises CorruptRecordError if a batch is
     damaged or larger than `limit`.
     """
     view = memoryview(buf)
@@ -72,7 +72,7 @@ class _Arena:
         self._used = 0
 
     def add(self, codec: int, data: memoryview, limit: int) -> int:
-        """Append the plain bytes of `data`, at most `limit`; return the bytes used so far."""
+        """Append the plain bytes of `data`, at most `limit`; return the number of bytes used so far."""
         room = guess(codec, data, limit)
         while True:
             self._reserve(room)
@@ -102,7 +102,9 @@ Bytes = Any
 _FEW = 24
 _MANY = read_buffers.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
-"""Most bytes of a scan whose headers fit into existing memory; the default size of reads is below."""
+"""A scan of at most this many bytes writes its headers into a `_Scratch`; the default size of reads is
+smaller.
+"""
 
 
 class _Scratch:
@@ -150,8 +152,8 @@ def scan(
     check_crcs: bool = True,
     least: int = -1,
 ) -> tuple[NDArray[np.void], ScanEnd]:
-    """Return the headers of the batches in `buf` as an array of `batch_type`, and the scan's end;
-    `scan_headers` has the parameters.
+    """Return (headers of the batches in `buf` as an array of `batch_type`, end of the scan). `scan_headers`
+    describes the parameters.
     """
     headers, end = scan_headers(buf, position, from_offset, end_offset, max_bytes, check_crcs, least)
     return np.frombuffer(headers, batch_type()), end
@@ -166,13 +168,13 @@ def scan_headers(
     check_crcs: bool = True,
     least: int = -1,
 ) -> tuple[bytearray, ScanEnd]:
-    """Return the headers (`seg_batch`) of the batches in `buf`, and the scan's end. `position` is the file
+    """Return (headers, as `seg_batch`, of the batches in `buf`, end of the scan). `position` is the file
     position of the first byte of `buf`.
 
     Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on are left out, and
     so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch
-    (`ScanEnd.status`). If a wrapper of old messages comes first, its offsets are at least `least`, which is
-    -1 if unknown.
+    (`ScanEnd.status`); CRCs are compared if `check_crcs`. If a wrapper of old messages comes first, its
+    offsets are at least `least`, which is -1 if unknown.
     """
     size = len(buf)
     try:
@@ -191,7 +193,7 @@ def scan_headers(
         buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), size,
         position, least, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
     )  # fmt: skip
-    # Copy the used part only.
+    # Only the used part is copied.
     headers = bytearray(ffi.buffer(out, n * BATCH_SIZE))
     scan_end = ScanEnd(end.position, end.need, end.last_offset, end.status)
     _unused.append(scratch)
@@ -208,15 +210,15 @@ def decode(
     from_offset: int = 0,
     most: int = INT64_MAX,
 ) -> Records:
-    """Return the records of `batches` (from `scan`, or a part of them) in `buf`, read at `position` of file
-    `where`.
+    """Return the records of some batches in `buf`, which was read at `position` of file `where`. `batches`
+    are headers that `scan` has returned, or a part of them.
 
-    If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. `next_offset` is
-    by default the offset after the last batch; records below `from_offset` are left out. Compressed batches
-    are decoded only until their plain bytes have reached `most`; then `Records.next_offset` is the offset at
-    which to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has magic 2
-    only. Raises CorruptRecordError if the bytes are damaged, or a batch has more than `limit` bytes once
-    decompressed.
+    If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. The default of
+    `next_offset` is the offset after the last batch; records below `from_offset` are left out. Compressed
+    batches are decoded only until their plain bytes have reached `most`; then `Records.next_offset` is the
+    offset at which to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has
+    magic 2 only. Raises CorruptRecordError if the bytes are damaged, or a batch has more than `limit` bytes
+    once decompressed.
     """
     n = len(batches)
     if n == 0:
@@ -318,7 +320,7 @@ def _brought_up(
     from_offset: int,
     most: int,
 ) -> Records:
-    """Convert messages of magic 0 and 1, and decode all batches."""
+    """Convert messages of magic 0 and 1, and return the records of all batches."""
     # Batches of magic 2 are not copied, so that an error names their positions in the file.
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
@@ -358,8 +360,8 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 def plain_records(
     buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the plain records of all batches: one piece of memory, the start of each batch's records in it,
-    and their sizes.
+    """Return (memory with the plain records, start of each batch's records in the memory, size of each
+    batch's records). If no batch is compressed, the memory is `buf`.
     """
     if (batches["attributes"] & CODEC_MASK).any():
         return decompress_batches(buf, batches, where, position, limit, most)
@@ -392,8 +394,8 @@ def fault_reason(code: int) -> str:
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
     """Return for each batch of `buf`, read at `position`, whether it may hold a record with a timestamp from
-    `least` to `most` ms, both included. For compressed batches and messages of magic 0 and 1 the headers
-    decide, for plain batches the records themselves.
+    `least` to `most` ms, both included. The headers decide this for compressed batches and messages of magic
+    0 and 1; the records themselves decide it for plain batches.
     """
     may_hold: NDArray[np.bool_] = batches["max_timestamp"] >= least
     judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)

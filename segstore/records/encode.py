@@ -1,7 +1,7 @@
 """Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
-An iterator of `encode` belongs to one thread; another thread may write and release the Encoded that it
-yields. If an Encoded is released before the next Encoded is made, its memory is reused.
+An iterator of `encode` belongs to one thread; another thread may write and release each Encoded that the
+iterator yields. If an Encoded is released before the next Encoded is made, its memory is reused.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def encode(
     max_bytes: int | None = None,
     cuts: Sequence[int] = (),
 ) -> Iterator[Encoded]:
-    """Encode all records into batches of about `batch_bytes` (plain bytes, header included).
+    """Yield all records in batches of about `batch_bytes` (plain bytes, header included).
 
-    Yields one Encoded for about `chunk_bytes` of plain bytes, made by one call of C; with a `codec` the
-    batches of a chunk are then compressed one by one. A batch of several records never exceeds `max_bytes`
-    (`max.message.bytes`); `check_sizes` checks single records beforehand. A batch also ends before each
-    record number in `cuts`, which must rise.
+    One call of C makes each Encoded, of about `chunk_bytes` plain bytes. If there is a `codec`, the batches
+    of the Encoded are then compressed one by one. A batch of several records never exceeds `max_bytes`
+    (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has indexes of records in
+    rising order; a batch also ends before each of these records.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
         raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")
@@ -64,7 +64,7 @@ class Run:
     ) -> None:
         self.first, self.columns, self.batch_bytes = 0, columns, min(batch_bytes, MAX_PLAIN)
         self.template = c_template(template, codec)
-        self.made = ffi.new("int64_t[2]")  # batches and records of the last call
+        self.made = ffi.new("int64_t[2]")  # numbers of batches and records of the last call
         self.cuts = np.array(cuts, np.int64)
         self.timestamps, self.offsets = _int64s(columns.timestamps), _int64s(columns.offsets)
 
@@ -137,7 +137,7 @@ def _int64s(array: NDArray[np.int64] | None) -> Any:
 
 
 def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Return the same batches with compressed records, sealed. Releases `plain`."""
+    """Return the same batches with compressed records and new CRCs. Releases `plain`."""
     if plain.n == 1:
         return _compressed_alone(plain, codec, level)
     view, batches = plain.data, plain.batches
@@ -158,7 +158,7 @@ def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
 
 
 def _compressed_alone(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Compress one batch, within its own buffer if the result fits."""
+    """Return the one batch of `plain`, compressed, in its own buffer if the result fits."""
     packed = compress(codec, plain.data[HEADER_SIZE:], level)
     size, out = HEADER_SIZE + len(packed), plain
     if size > len(plain.buffer):
@@ -197,7 +197,7 @@ class _Arguments:
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
         self.key.n = self.value.n = 1
-        self.made = ffi.new("int64_t[2]")  # batches and records
+        self.made = ffi.new("int64_t[2]")  # numbers of batches and records
         self.records = self.made + 1
         self.filled = ffi.new("seg_template *")
         self.of: Template | None = None
@@ -205,7 +205,7 @@ class _Arguments:
 
     def fill(self, template: Template, codec: int) -> Any:
         """Fill `filled` with the template and codec, and return it."""
-        self.of = None  # reset first, as an interrupt may leave `filled` half done
+        self.of = None  # reset first, because an interrupt may leave `filled` half filled
         fill_template(self.filled, template, codec)
         self.codec = codec
         self.of = template
@@ -224,9 +224,9 @@ def single(
     codec: int = 0,
     level: int | None = None,
 ) -> Encoded:
-    """Return one record in one batch.
+    """Return a batch of one record.
 
-    Types are checked as in `Columns`; the caller checks the size (`encoded.size`) and the timestamp (ms).
+    Types are checked as in `Columns`; the caller checks the size of the result and the timestamp (ms).
     """
     try:
         a = _unused.pop()
@@ -284,7 +284,7 @@ def _set(column: Any, data: Any, name: str) -> Any:
 # Too large records are refused before anything is written.
 
 _NUMBERS = 40
-"""Most bytes of the varints of a record, without those of its headers."""
+"""Most bytes of the varints of a record, without the varints of its headers."""
 
 
 def check_sizes(
@@ -309,8 +309,8 @@ def check_sizes(
 
 
 def _bound(columns: Columns, enough: int) -> int:
-    """Return an upper bound of the bytes of a batch of one record: the longest key, the longest value, and
-    all headers.
+    """Return an upper bound of the size of a batch of one record: the sizes of the longest key, the longest
+    value and all headers, added up.
     """
     size = columns.keys.longest(enough >> 2) + columns.values.longest(enough >> 2) + HEADER_SIZE + _NUMBERS
     if columns.headers:

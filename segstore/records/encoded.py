@@ -20,7 +20,7 @@ CHUNK_BYTES = 2 << 20
 """Plain bytes that one call of C encodes at most. With 1 MiB, an append of 10,000 records of 100 bytes needed
 two calls, and a tenth more time.
 """
-_POOLED = 3  # an append may encode this many chunks before it enters the queue
+_POOLED = 3  # an append may encode this many chunks before it takes the append token
 
 
 class Template(NamedTuple):
@@ -67,10 +67,12 @@ pool = _BufferPool()
 
 
 class Encoded:
-    """Whole batches, one after the other: `buffer[:size]`, headers in `batches` (positions from 0).
+    """Whole batches, one after the other, in `buffer[:size]`. `batches` has their headers, with positions in
+    `buffer`.
 
-    `ptr` and `headers` are the addresses of buffer and batches for C. A `pooled` buffer returns to the pool
-    at `release`, and must not be used afterwards; the buffer of an Encoded that is never released is freed.
+    `ptr` and `headers` are the addresses of the buffer and the headers for C. A `pooled` buffer returns to
+    the pool at `release`, and must not be used afterwards; the buffer of an Encoded that is never released is
+    freed.
     """
 
     __slots__ = ("buffer", "headers", "n", "pooled", "ptr", "size")
@@ -133,7 +135,7 @@ def check_plain(size: int) -> None:
 
 
 def checked(size: int) -> None:
-    """Raise the error that a negative result of an encoding call of C stands for."""
+    """Raise an error if `size`, the result of an encoding call of C, is negative."""
     if size == lib.SEG_E_COLUMN:
         raise InvalidArgumentError("a column's offsets point outside its data, or fall")
     if size == lib.SEG_E_NULL:

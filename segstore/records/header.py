@@ -1,7 +1,7 @@
 """The 61-byte record batch header (magic 2), as numpy and C see it; messages of magic 0 and 1 get a header of
 the same layout. Nothing is on disk.
 
-The `AT_...` of `_native/bytes.h` are the positions of the fields in the bytes of a batch.
+The constants `AT_...` of `_native/bytes.h` are the positions of the fields in the bytes of a batch.
 
 Its data never changes, and its functions have no state: both are safe from any thread.
 """
@@ -23,9 +23,9 @@ MAGIC = 2
 """The magic of record batches; old messages have 0 or 1 (org.apache.kafka.common.record.LegacyRecord)."""
 HEADER_SIZE = 61
 LEAST_ENTRY = 26
-"""Bytes of the smallest entry of a log: a message of magic 0 without key and value."""
+"""Size, in bytes, of the smallest entry of a log: a message of magic 0 without key and value."""
 LEAST_RECORD = 7
-"""Bytes of a record without key, value and headers, and with small deltas."""
+"""Size, in bytes, of the smallest record: without key, value and headers, and with small deltas."""
 
 BATCH_SIZE = ffi.sizeof("seg_batch")
 

@@ -1,6 +1,6 @@
 """Lazy columns: sequences of keys, values and headers whose objects are made on access; nothing is on disk.
 
-They are immutable views over the memory of Records, and safe from any thread.
+Lazy columns are immutable views over the memory of Records, and safe from any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CHUNK = 512
-"""Records whose objects are made at a time: few enough to stay in a core's cache."""
+"""Number of records whose objects are made at a time: few enough to stay in a core's cache."""
 
 T = TypeVar("T")
 Headers = list[tuple[str, bytes | None]]
@@ -125,7 +125,7 @@ class HeaderColumn(_Lazy[Headers]):
         return headers_of(self.arena, int(self.at[index])) if self.present else []
 
     def flat(self) -> tuple[NDArray[np.int64], ByteColumn, ByteColumn]:
-        """Return the number of headers of each record, all names, and all values."""
+        """Return (number of headers of each record, all names, all values)."""
         n = len(self.at)
         at = np.ascontiguousarray(self.at)
         counts = np.empty(n, np.int64)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 7
-"""Number of rows of the matrix, which has one column per record; the names below are the indexes of the rows.
+"""Number of rows of the matrix of `Records`, which has one column per record; the names below are the indexes
+of the rows.
 """
 OFFSET, TIMESTAMP, KEY_AT, KEY_LEN, VALUE_AT, VALUE_LEN, HEADERS_AT = range(ROWS)
 
@@ -78,17 +79,17 @@ class Records:
 
     @property
     def keys(self) -> ByteColumn:
-        """Return a sequence of bytes or None, made on access."""
+        """Return the keys: a sequence of bytes or None, made on access."""
         return ByteColumn(self.arena, self._matrix[KEY_AT], self._matrix[KEY_LEN])
 
     @property
     def values(self) -> ByteColumn:
-        """Return a sequence of bytes or None, made on access."""
+        """Return the values: a sequence of bytes or None, made on access."""
         return ByteColumn(self.arena, self._matrix[VALUE_AT], self._matrix[VALUE_LEN])
 
     @property
     def headers(self) -> HeaderColumn:
-        """Return a sequence of lists of (str, bytes or None), made on access."""
+        """Return the headers: a sequence of lists of (str, bytes or None), made on access."""
         return HeaderColumn(self.arena, self._matrix[HEADERS_AT], self._with_headers)
 
     @property
@@ -191,9 +192,9 @@ class Records:
     __hash__ = None  # type: ignore[assignment]
 
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
-        """Return a pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers
-        list<struct<key: string, value: binary>>, null for a record without headers; or only `columns`. Raises
-        MissingPackageError without pyarrow.
+        """Return a pyarrow.Table of all columns, or of `columns`: offset and timestamp (ms) are int64, key
+        and value are binary; headers are list<struct<key: string, value: binary>>, and null for a record
+        without headers. Raises MissingPackageError without pyarrow.
         """
         with Needing("pyarrow", "to_arrow"):
             from segstore.records.arrow import table
@@ -208,7 +209,9 @@ class Records:
 
 
 def first_at(matrix: NDArray[np.int64], offset: int) -> int:
-    """Return the index of the first column at or above `offset`; the matrix must have columns."""
+    """Return the index of the first column whose offset is at least `offset`; the matrix must have
+    columns.
+    """
     skip = int(offset - matrix.item(OFFSET, 0))
     # If there are no gaps, the index follows from the offset.
     if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _USUAL_RECORD = 64
-"""Assumed bytes of a record until one was read; the first memory is allocated by this size."""
+"""Assumed size of a record, in bytes, while no record was read; the first memory is allocated by this
+size.
+"""
 Empty = Callable[[int, Any], Any]
 _FIXED = {"offset": "int64", "timestamp": "int64", "timestamp_type": "int8", "headers_at": "int64"}
 """The columns of numbers; the fields of `seg_table` have these names with an "s" added."""
@@ -45,11 +47,11 @@ class Strings:
 
     @property
     def used(self) -> int:
-        """Return the bytes of all rows."""
+        """Return the size, in bytes, of all rows together."""
         return int(self._c.used)
 
     def make_room(self, rows: int, room: int) -> None:
-        """Move the existing rows into memory for `room` rows."""
+        """Move the existing rows, whose number is `rows`, into memory for `room` rows."""
         self.offsets = _longer(self._empty, self.offsets, room + 1, rows + 1)
         self.validity = _longer(self._empty, self.validity, (room + 7) // 8, len(self.validity), 0xFF)
         self._c.offsets, self._c.validity = (
@@ -58,7 +60,7 @@ class Strings:
         )
 
     def make_byte_room(self, more: int, expected: float) -> None:
-        """Make room for `more` bytes; if memory must grow, for `expected` times as many."""
+        """Make room for `more` bytes. If memory must grow, make room for `expected` times as many bytes."""
         need = self.used + more
         if need > len(self.data):
             room = min(max(need, int(expected * more), 2 * len(self.data)), max(need, INT32_MAX))
@@ -71,8 +73,9 @@ class RecordTable:
     headers. Without columns, rows are only counted.
 
     `next_offset` is the offset to continue at after `add`, or after its CorruptRecordError; the table has the
-    records below it. `plain`: decompressed bytes of the batches added so far. `expected`: bytes of batches
-    that will be added, for which memory is allocated at once. `empty` allocates columns, like `numpy.empty`.
+    records below it. `plain` counts the decompressed bytes of the batches added so far. `expected` is the
+    size, in bytes, of all batches that will be added; memory for them is allocated at once. `empty` allocates
+    columns, like `numpy.empty`.
     """
 
     def __init__(self, wanted: Collection[str], expected: int = 0, empty: Empty = np.empty) -> None:
@@ -135,7 +138,9 @@ class RecordTable:
         end: int,
         most: int,
     ) -> bool:
-        """Add batches; if one can't be decompressed, the batches before it may be missing."""
+        """Add batches; return whether all were added. If a batch can't be decompressed, batches before it may
+        be missing, too; `add` then adds them.
+        """
         for run, data, at in _brought_up(buf, batches, where, position, most):
             arena, starts, sizes = plain_records(data, run, where, at, MAX_PLAIN, most)
             taken, size = run[: len(starts)], int(sizes.sum())
@@ -178,7 +183,8 @@ class RecordTable:
 
     def read(self, size: int, r: Any, call: Callable[[Any, Any], Any]) -> None:
         """Add records by `call`, which calls `seg_read_table` with this table and a `seg_table_read`; repeat
-        the call while room is lacking. Headers are not read. The first batch has `size` bytes.
+        the call with more memory while the table has too little. Headers are not read. The first batch has
+        `size` bytes.
         """
         r.plain = self.plain
         if not len(self):
@@ -192,7 +198,7 @@ class RecordTable:
 
     def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
         """Add a row for each offset from `first` up to `end`, if only offset and timestamp_type are wanted.
-        `expected`: rows of all such ranges, this one included.
+        `expected` is the number of rows of all such ranges, including this range.
         """
         rows, n = len(self), end - first
         if self.arrays:
@@ -233,8 +239,8 @@ def _longer(empty: Empty, array: NDArray[Any], room: int, used: int, rest: int |
 def _brought_up(
     buf: bytes, batches: NDArray[np.void], where: str, position: int, most: int
 ) -> Iterator[tuple[NDArray[np.void], bytes, int]]:
-    """Yield runs of batches of magic 2, with the bytes that hold them, and the file position of these
-    bytes.
+    """Convert old messages to magic 2. Yield (headers of a run of batches, bytes that hold the batches, file
+    position of the bytes).
     """
     if not is_old(batches):
         yield batches, buf, position

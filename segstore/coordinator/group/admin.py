@@ -1,9 +1,8 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
 On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew, and the
-members come from the records of that topic instead of from a coordinator. A call is repeated while the
-coordinator loads, for at most a minute (Kafka: default.api.timeout.ms); then the call raises
-KafkaTimeoutError.
+members come from the records of that topic instead of from a coordinator. While the coordinator loads, a call
+is repeated for at most a minute (Kafka: default.api.timeout.ms), and then raises KafkaTimeoutError.
 Threads: any.
 """
 
@@ -46,8 +45,8 @@ class OffsetsLog(Protocol):
 
 @dataclass(frozen=True)
 class Reset:
-    """The target of a reset, made by one of the class methods. `value` is an offset, a number of offsets, ms
-    since the epoch, or ms before now.
+    """The target of a reset. Each class method makes one kind of target; `value` is the method's argument: an
+    offset, a number of offsets, a time in ms since the epoch, or a duration in ms.
     """
 
     kind: str
@@ -140,7 +139,7 @@ def moves(
     log: Callable[[TopicPartition], OffsetsLog],
     now_ms: int,
 ) -> tuple[Moved, ...]:
-    """Return the changes that a reset makes. `log` returns the offsets of a partition's log."""
+    """Return the changes that a reset makes. `log` returns the `OffsetsLog` of a partition."""
     moved = []
     for tp in partitions:
         before = committed.get(tp)
@@ -156,8 +155,8 @@ Which = Iterable["TopicPartition | str"]
 def chosen_partitions(
     topics: Mapping[str, TopicInfo], partitions: Which, there: bool = True
 ) -> tuple[TopicPartition, ...]:
-    """Return the named partitions in order; a topic's name stands for all its partitions. The partitions must
-    exist, unless `there` is False. Raises InvalidArgumentError if `partitions` is empty,
+    """Return `partitions`, sorted; a topic's name stands for all partitions of the topic. Unless `there` is
+    False, each partition must exist. Raises InvalidArgumentError if `partitions` is empty,
     UnknownTopicOrPartitionError if a partition does not exist.
     """
     if isinstance(partitions, str) or not isinstance(partitions, Iterable):
@@ -183,7 +182,7 @@ T = TypeVar("T")
 
 
 class Groups(Looking):
-    """The groups of `store`, which is open "rw" or "r"."""
+    """The groups of a store that is open "rw" or "r"."""
 
     def close(self) -> None:
         """Do nothing: a `Groups` holds no resource."""
@@ -192,11 +191,11 @@ class Groups(Looking):
     def reset(
         self, group: str, to: Reset, partitions: Which | None = None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Set the group's committed offsets in `partitions`. A topic's name stands for all its
-        partitions; the default is all partitions with a committed offset. Return the changes; with `dry_run`
-        nothing is written.
+        """Set the group's committed offsets in `partitions` to the target `to`. A topic's name stands for all
+        its partitions; the default is all partitions with a committed offset. Return the changes. If
+        `dry_run`, nothing is written.
 
-        All offsets are committed at once, or none. Raises NonEmptyGroupError, UnknownTopicOrPartitionError,
+        Either all offsets are committed, or none. Raises NonEmptyGroupError, UnknownTopicOrPartitionError,
         InvalidArgumentError, ReadOnlyError, the errors of `GroupOffsets.commit`, and GroupNotFoundError if
         there is no such group and `partitions` is None.
         """
@@ -223,7 +222,7 @@ class Groups(Looking):
     def _reset_share(
         self, group: str, to: Reset, partitions: Which | None, dry_run: bool
     ) -> tuple[Moved, ...]:
-        """Give the partitions of a share group new states, which begin at the new start offsets (KIP-932)."""
+        """Reset the start offsets of a share group's partitions (KIP-932), and return the changes."""
         states = self.describe(group).partitions
         starts = {part.partition: part.committed for part in states if part.committed is not None}
         known = tuple(part.partition for part in states)
@@ -260,10 +259,11 @@ class Groups(Looking):
     @patient
     def delete_offsets(self, group: str, partitions: Which) -> set[TopicPartition]:
         """Delete the offsets that the group committed in `partitions`, and return the partitions that had an
-        offset. Raises the errors of `delete`.
+        offset. Raises NonEmptyGroupError, GroupNotFoundError.
 
-        Name a deleted topic by its partitions. A share group's offsets can only be deleted for whole topics;
-        InvalidArgumentError is raised if the group has more partitions of a topic than `partitions` names.
+        The partitions of a deleted topic must be listed one by one, not by the topic's name. A share group's
+        offsets can only be deleted for whole topics; InvalidArgumentError is raised if the group has more
+        partitions of a topic than `partitions` names.
         """
         writer = self._writer()
         self._check_there(writer, group)

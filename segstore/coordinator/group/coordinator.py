@@ -2,9 +2,9 @@
 
 On disk: a group's generation, members and assignment are records of `__consumer_offsets`, written through
 `coordinator.offsets` when a generation becomes stable and when a group becomes empty.
-Threads: any. Each group has a lock, which is also held while an offset is committed, so that no commit slips
-past a rebalance. No method waits: a member that has to wait gets a `Ticket`, and is woken in `store.wait`
-when its group changes.
+Threads: any. Each group has a lock. A commit holds the lock, too, so that a rebalance can't begin between the
+check of the member and the write. No method waits: a member that has to wait gets a `Ticket`, and
+`store.wait` wakes it when its group changes.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class GroupCoordinator(ShareRequests):
     # --- membership --------------------------------------------------------------------------
 
     def join(self, group_id: str, joining: Joining) -> Ticket[JoinGroupResult]:
-        """Join the group, or join it again. Raises InvalidGroupIdError, InvalidSessionTimeoutError,
-        UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
-        GroupMaxSizeReachedError, MemberIdRequiredError.
+        """Join the group, or join it again; return a ticket, which is completed with the member's place in
+        the next generation. Raises InvalidGroupIdError, InvalidSessionTimeoutError, UnknownMemberIdError,
+        FencedInstanceIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError,
+        MemberIdRequiredError.
         """
         self._check_joining(group_id, joining)
 
@@ -88,8 +89,8 @@ class GroupCoordinator(ShareRequests):
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
         """Return a ticket for the member's assignment; the leader passes the assignments of all members.
-        `protocol` and `protocol_type` are not checked if they are None. Raises UnknownMemberIdError,
-        IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
+        `protocol` and `protocol_type` are compared with the group's; None is not compared. Raises
+        UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
         InconsistentGroupProtocolError; StorageError if the assignments could not be written, after which the
         leader may sync again.
         """
@@ -119,7 +120,7 @@ class GroupCoordinator(ShareRequests):
         self._groups.ask_held(group_id, beat, make=False)
 
     def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
-        """Remove a member, also a static member, from the group. Raises UnknownMemberIdError,
+        """Remove a member from the group; a static member is removed, too. Raises UnknownMemberIdError,
         FencedInstanceIdError.
         """
         (error,) = self.leave_all(group_id, [(member_id, group_instance_id)])
@@ -127,8 +128,9 @@ class GroupCoordinator(ShareRequests):
             raise copy_of(error)
 
     def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members in one rebalance, and return one error or None for each member. An empty
-        member id stands for the static member that has this group_instance_id.
+        """Remove several members in one rebalance, and return one error or None for each member. `leaving`
+        has (member id, group_instance_id) pairs; an empty member id stands for the static member with this
+        group_instance_id.
         """
 
         def leave(entry: GroupEntry) -> list[SegstoreError | None]:
@@ -167,8 +169,8 @@ class GroupCoordinator(ShareRequests):
             return None if entry.consumer is None else entry.consumer.info()
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Raise unless this member may fetch offsets now; a request that names no member always may. Raises
-        UnknownMemberIdError, StaleMemberEpochError.
+        """Raise unless this member may fetch offsets now; a request that names no member is always accepted.
+        Raises UnknownMemberIdError, StaleMemberEpochError.
         """
         entry = self._groups.find(group_id) if member_id is not None or epoch >= 0 else None
         if entry is not None and entry.consumer is not None:
@@ -215,9 +217,10 @@ class GroupCoordinator(ShareRequests):
         group_instance_id: str | None = None,
         partitions: Collection[TopicPartition] = (),
     ) -> None:
-        """Raise unless this member may commit offsets of these partitions now. Without a member (-1, "") only
-        a group that has no members may commit. Raises UnknownMemberIdError, IllegalGenerationError,
-        FencedInstanceIdError, RebalanceInProgressError, StaleMemberEpochError.
+        """Raise unless this member may commit offsets of these partitions now. A commit without a member
+        (generation -1, member id "") is accepted only if the group has no members. Raises
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError,
+        StaleMemberEpochError.
         """
         metadata = ConsumerGroupMetadata(group_id, generation, member_id, group_instance_id)
 
@@ -229,9 +232,9 @@ class GroupCoordinator(ShareRequests):
     def while_valid(
         self, metadata: ConsumerGroupMetadata, partitions: Collection[TopicPartition], run: Callable[[], T]
     ) -> T:
-        """Call `run` if a transaction may commit offsets of these partitions for this member, or for a group
-        named by its id alone; return the result of `run`. The group stays locked during `run`. Raises
-        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, StaleMemberEpochError.
+        """Call `run` with the group locked, and return its result, if a transaction may commit offsets of
+        these partitions now. `metadata` may name a member, or only the group. Raises UnknownMemberIdError,
+        IllegalGenerationError, FencedInstanceIdError, StaleMemberEpochError.
         """
 
         def ask(entry: GroupEntry) -> T:
@@ -243,7 +246,7 @@ class GroupCoordinator(ShareRequests):
     # --- queries -------------------------------------------------------------------------------
 
     def state(self, group_id: str) -> ClassicGroupState | ConsumerState | ShareGroupState:
-        """Return the group's state, DEAD if there is no such group."""
+        """Return the group's state, or DEAD if there is no such group."""
         entry = self._groups.find(group_id)
         if entry is None:
             return ClassicGroupState.DEAD
@@ -282,15 +285,15 @@ class GroupCoordinator(ShareRequests):
             return entry.group.generation if modern is None else modern.group.epoch
 
     def changes(self, group_id: str) -> int:
-        """Return the group's change counter, -1 if the group is not in memory. A member asks for its
+        """Return the group's change counter, or -1 if the group is not in memory. A member asks for its
         assignment again if the counter has changed since the member's last call. Takes no lock.
         """
         entry = self._groups.get(group_id)
         return -1 if entry is None else entry.changes
 
     def ids(self) -> set[str]:
-        """Return the ids of all groups that are in memory or have committed offsets, also of groups whose
-        records can't be decoded.
+        """Return the ids of all groups that are in memory or have committed offsets, even if their records
+        can't be decoded.
         """
         return self._offsets.groups().union(self._groups.ids())
 
@@ -308,8 +311,8 @@ class GroupCoordinator(ShareRequests):
 
     def while_subscribed(self, group_id: str, run: Callable[[Collection[str]], T]) -> T:
         """Call `run` with the topics that members subscribe to, and return the result of `run`. The
-        subscriptions stay the same during `run`. Raises NonEmptyGroupError if the members' topics are not
-        known, GroupNotFoundError for a share group.
+        subscriptions stay the same during `run`. Raises NonEmptyGroupError if the members are not consumers,
+        because their topics are then not known; GroupNotFoundError for a share group.
         """
 
         def ask(entry: GroupEntry) -> T:
@@ -321,7 +324,9 @@ class GroupCoordinator(ShareRequests):
         return self._groups.ask_held(group_id, ask, make=False)
 
     def forget(self, group_id: str) -> None:
-        """Drop a deleted group from memory if it has no members; its next request creates a new group."""
+        """Drop a deleted group from memory if it has no members; the next request to this group id creates a
+        new group.
+        """
 
         def ask(entry: GroupEntry) -> None:
             if not entry.has_members:
@@ -333,8 +338,9 @@ class GroupCoordinator(ShareRequests):
     # --- time ------------------------------------------------------------------------------------
 
     def run_due(self) -> None:
-        """Remove members whose sessions have expired, in all groups, and stop waits that are over. The group
-        table's alarm does the same work; `run_due` is for callers that set the clock.
+        """Remove members whose sessions have expired, in all groups, and end waits whose deadlines have
+        passed. The alarm of the group table does the same at the right time; a test that sets the clock calls
+        `run_due`.
         """
         self._groups.run_due()
 
@@ -361,7 +367,7 @@ def _named(metadata: ConsumerGroupMetadata) -> str:
 
 
 def _is_by_group(metadata: ConsumerGroupMetadata) -> bool:
-    """Return whether a commit names no member; such a commit creates the group."""
+    """Return whether a commit names no member. Such a commit creates the group if it is missing."""
     return metadata.generation_id < 0 and not metadata.member_id
 
 

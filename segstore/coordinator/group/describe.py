@@ -56,7 +56,7 @@ def unknown_group(group: str, known: Sequence[str]) -> GroupNotFoundError:
 
 
 def patient(method: F) -> F:
-    """Make a method of `Looking` repeat its call while the coordinator loads."""
+    """Decorate a method of `Looking`: while the coordinator loads, the call is repeated."""
 
     @wraps(method)
     def call(self: Looking, *args: Any, **options: Any) -> Any:
@@ -77,8 +77,8 @@ class Looking:
         return shared(self._store, GroupOffsets) if self._store.keeps else ReadOffsets(self._store)
 
     def _coordinator(self) -> GroupCoordinator | None:
-        """Return the coordinator of this process, or None if it has none; then no group has members in this
-        process.
+        """Return the coordinator of this process, or None. Without a coordinator, no group has members in
+        this process.
         """
         return existing(self._store, GroupCoordinator) if self._store.keeps else None
 
@@ -114,7 +114,7 @@ class Looking:
 
     @patient
     def describe(self, group: str) -> GroupDescription:
-        """Describe one group. Raises GroupNotFoundError, whose text lists known groups;
+        """Return the description of a group. Raises GroupNotFoundError, whose text lists known groups;
         InvalidGroupIdError.
         """
         source = self._source()
@@ -196,7 +196,9 @@ class Looking:
         return tuple(sorted(found, key=lambda part: part.partition))
 
     def _share_partition(self, tp: TopicPartition, state: Durable | None) -> PartitionState:
-        """Return a share group's progress in one partition, with its start offset as the committed offset."""
+        """Return a share group's progress in one partition, with the share partition's start offset as the
+        committed offset.
+        """
         known = state is not None and state.start >= 0
         start = OffsetAndMetadata(state.start, leader_epoch=state.leader_epoch) if state and known else None
         part = self._partition(tp, start, None, False)
@@ -218,7 +220,7 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Return whether the record's members may be alive, because another process has the store open for
+        """Return whether the record's members may be alive: another process has the store open for
         writing.
         """
         if record is None or not record.members or self._store.keeps:
@@ -266,7 +268,9 @@ class Looking:
 
 
 def _record(source: GroupOffsets | ReadOffsets, group: str) -> tuple[GroupRecord | None, str | None]:
-    """Return the group's record, or the text of the error that prevents decoding."""
+    """Return (the group's record or None, the text of the error if the record can't be decoded, else
+    None).
+    """
     try:
         return source.group(group), None
     except UnsupportedVersionError as error:
@@ -298,7 +302,8 @@ def durable_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Dur
     if not keys:
         return {}
     if store.keeps:
-        from segstore.coordinator.share.state_log import StateLog  # only share groups need it
+        # imported here, because only share groups need this module
+        from segstore.coordinator.share.state_log import StateLog
 
         log = shared(store, StateLog)
         found = {key: log.read(key) for key in keys}
@@ -325,7 +330,7 @@ def _type(record: GroupRecord | None) -> str | None:
 
 
 def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment; none if the bytes are of another protocol."""
+    """Return the partitions of an assignment; an empty tuple if the bytes can't be decoded."""
     try:
         return tuple(sorted(decode_assignment(assignment)))
     except InvalidArgumentError:

@@ -40,9 +40,14 @@ class GroupMember:
 class PartitionState:
     """A group's progress in one partition. `member_id` is the member that reads the partition.
 
-    `start` and `end` are the log's offsets. `lag` is `end` minus the committed offset, as in Kafka; `unread`
-    is the lag without records that retention removed. Each of these numbers is None if it is not known;
-    `error` then has the reason. `pending` is True if an open transaction has an offset to commit.
+    `start` and `end` are the log start offset and the log end offset. `lag` is `end` minus the committed
+    offset, as in Kafka. For a share group, the lag does not include the `complete` records, which are
+    acknowledged or archived but lie after the start offset (KIP-1226). `unread` is the lag without records
+    that retention removed.
+
+    `start` and `end` are None if the partition can't be read; `error` then has the reason. `lag` and `unread`
+    are None in this case, and if no offset was committed. `pending` is True if an open transaction will
+    commit an offset of the partition for the group.
     """
 
     partition: TopicPartition
@@ -69,9 +74,9 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group with its members by id and its partitions in order. `generation` is -1 if the group never had
-    members. For a consumer group (KIP-848) or share group (KIP-932), `generation` is the group epoch and
-    `protocol` the assignor. `group_type` is CLASSIC, CONSUMER or SHARE.
+    """A group with its members, sorted by id, and its partitions, sorted. `generation` is -1 if the group
+    never had members. For a consumer group (KIP-848) or share group (KIP-932), `generation` is the group
+    epoch and `protocol` the assignor. `group_type` is CLASSIC, CONSUMER or SHARE.
     """
 
     group_id: str
@@ -87,10 +92,10 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Return the sum of the known lags of all partitions."""
+        """Return the sum of `lag` over the partitions in which it is known."""
         return sum(part.lag or 0 for part in self.partitions)
 
     @property
     def unread(self) -> int:
-        """Return the sum of the known `unread` of all partitions."""
+        """Return the sum of `unread` over the partitions in which it is known."""
         return sum(part.unread or 0 for part in self.partitions)

@@ -1,12 +1,13 @@
 """`GroupTable`: the groups of a store in memory, each with its own lock.
 
-On disk: a group's generation, members and assignment are records of `__consumer_offsets`. They are read at
-the first request to the group, and written when the group calls its `write`.
+On disk: a group's generation, members and assignment are records of `__consumer_offsets`. The records are
+read at the first request to the group, and written when the group calls its `write`.
 Threads: any. A thread that reads or changes a group holds the group's lock; the table's lock is held only
-while a group is looked up, added or dropped. No request waits long for a group: while the group waits for the
-replicas of its last write, or the outcome of that write is unknown, a request gets OffsetNotAvailableError,
-and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). An interrupt can't leave a group half changed,
-because requests of the main thread run, in order, in a thread that runs no signal handler.
+while a group is looked up, added or dropped. No request waits long for a group: while the replicas have not
+confirmed the group's last write, or the outcome of this write is unknown, a request gets
+OffsetNotAvailableError, and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). Requests of the main
+thread run, in order, in another thread, which runs no signal handler; so an interrupt can't leave a group
+half changed.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ log = Logger("segstore")
 
 
 class GroupTable:
-    """All groups in memory. Members whose sessions have expired are removed by the group's next request, or
-    by the alarm.
+    """All groups in memory. Members whose sessions have expired are removed by the next request to their
+    group, or by the alarm.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
@@ -74,14 +75,14 @@ class GroupTable:
         self._shelter = Shelter("segstore-groups")
 
     def ask_held(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool = True) -> T:
-        """Return the result of `ask` on the group, called under the group's lock after members whose sessions
-        have expired were removed. Waiting members are woken if the group changed. If the caller's wait is
-        interrupted, `ask` still runs before any later request. Without `make` a missing group is not created:
-        `ask` gets an empty group, which is dropped. Raises StoreClosedError.
+        """Remove members whose sessions have expired, call `ask` with the group, and return its result, all
+        under the group's lock. Waiting members are woken if the group changed. If an interrupt ends the
+        caller's wait, `ask` still runs before any later request. If the group is missing and `make` is False,
+        `ask` gets an empty group, which is not kept. Raises StoreClosedError.
         """
         check_apart("what a group is asked")
         if self._store.context.forked:
-            self._store.context.check_open()  # a forked child has no shelter thread
+            self._store.context.check_open()  # a forked child does not have the thread that runs requests
         return self._shelter.call(partial(self._ask, group_id, ask, make))
 
     def _ask(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool) -> T:
@@ -110,15 +111,15 @@ class GroupTable:
         """Remove members whose sessions have expired, and return whether the group still exists."""
         self._read_anew(entry)
         entry.expire(self._clock())
-        self._read_anew(entry)  # a write of `expire` may have timed out
+        self._read_anew(entry)  # the outcome of a write by `expire` may be unknown
         return not entry.gone
 
     def get(self, group_id: str) -> GroupEntry | None:
-        """Return a group if it is in memory. Takes no lock."""
+        """Return a group, or None if it is not in memory. Takes no lock."""
         return self._groups.get(group_id)
 
     def find(self, group_id: str) -> GroupEntry | None:
-        """Return a group from memory or from the log; None if it is in neither."""
+        """Return a group from memory or from the log; None if neither has the group."""
         entry = self._groups.get(group_id)
         if entry is None and group_id in self._offsets.groups():
             entry = self._shelter.call(partial(self._load, group_id))
@@ -138,8 +139,8 @@ class GroupTable:
 
     def empty_since(self, group_id: str) -> int | None:
         """Return the time at which the last member left a group (ms since the epoch, -1: not known), or None
-        if the group has members. If the group is not in memory, and its record in the log has members, the
-        group is loaded, and the members' sessions begin.
+        if the group has members. A group that has members in the log, and is not in memory, is loaded; the
+        members' sessions begin.
         """
         entry = self._groups.get(group_id)
         if entry is None:
@@ -150,8 +151,10 @@ class GroupTable:
         return None if entry.has_members else entry.group.empty_since_ms
 
     def run_due(self) -> None:
-        """Remove members whose sessions have expired, in all groups, and stop waits that are over."""
-        self._alarm.clear()  # before the loop, in which each group sets the alarm anew
+        """Remove members whose sessions have expired, in all groups, and end waits whose deadlines have
+        passed.
+        """
+        self._alarm.clear()  # before the loop, because each group in the loop sets the alarm
         for group_id in self.ids():
             try:
                 self.ask_held(group_id, lambda entry: None, make=False)
@@ -195,10 +198,10 @@ class GroupTable:
     # --- upgrade and downgrade ---------------------------------------------------------------------
 
     def join(self, entry: GroupEntry, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Let a member of the classic protocol join a classic or consumer group. A consumer group is
-        downgraded to a classic group if it has no members, or if this static member replaces the last KIP-848
-        member. The caller holds the group's lock. Raises the errors of `ClassicGroup.join` and
-        `ClassicMembers.join`, and StorageError.
+        """Let a member of the classic protocol join a classic or consumer group; return a ticket for the
+        member's place. A consumer group is downgraded to a classic group if it has no members, or if this
+        static member replaces the last KIP-848 member. The caller holds the group's lock. Raises the errors
+        of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
         """
         consumer = entry.consumer
         if entry.share is not None:
@@ -218,9 +221,9 @@ class GroupTable:
         return entry.group.join(joining, now)
 
     def as_consumers(self, entry: GroupEntry, run: Callable[[ConsumerMembership], T]) -> T:
-        """Return the result of `run` on a consumer group. A classic group is upgraded with its members,
-        unless `run` raises. The caller holds the group's lock. Raises GroupNotFoundError if a classic group
-        has members and can't be upgraded.
+        """Return the result of `run` on a consumer group. A classic group becomes a consumer group with the
+        same members, unless `run` raises. The caller holds the group's lock. Raises GroupNotFoundError if a
+        classic group has members and can't be upgraded.
         """
         if entry.consumer is not None:
             return run(entry.consumer)
@@ -233,15 +236,15 @@ class GroupTable:
             found = run(consumer)
         except SegstoreError:
             if entry.is_sure and not (entry.is_kept or classic.pending or classic.members):
-                self.drop(entry)  # its first member could not join, so there is no group
+                self.drop(entry)  # the group was created for this request, which failed
             raise
         self._become_consumers(entry, consumer)
         return found
 
     def as_share(self, entry: GroupEntry, run: Callable[[ShareMembership], T]) -> T:
         """Return the result of `run` on a share group, which is created if the log has no group of this id.
-        The caller holds the group's lock. Raises GroupNotFoundError for a group of another type, also if it
-        has no members.
+        The caller holds the group's lock. Raises GroupNotFoundError for a group of another type, even if that
+        group has no members.
         """
         if entry.share is not None:
             return run(entry.share)
@@ -293,10 +296,10 @@ class GroupTable:
     def _downgrade(
         self, entry: GroupEntry, leaving: Collection[str], replaced: ClassicGroupMember | None = None
     ) -> None:
-        """Convert a consumer group to a classic group of the members that stay, and of `replaced`, which
-        stands in for the last KIP-848 member. The members join anew, unless `replaced` is given and all other
-        members have their target assignment (GroupMetadataManager: convertToClassicGroup). Raises
-        StorageError.
+        """Convert a consumer group to a classic group of all members but `leaving`. `replaced`, if given,
+        joins in the place of the last KIP-848 member. The members must join again, unless `replaced` is given
+        and all other members have their target assignment (GroupMetadataManager: convertToClassicGroup).
+        Raises StorageError.
         """
         consumer, now = entry.consumer, self._clock()
         assert consumer is not None
@@ -317,8 +320,8 @@ class GroupTable:
             group.rebalance(now)
 
     def _membership(self, entry: GroupEntry, group_id: str, unwritten: list[Change]) -> ConsumerMembership:
-        """Return a consumer group from its records in the log and `unwritten` records, which are written with
-        the first change.
+        """Return a consumer group from its records in the log and from `unwritten` records. The group's first
+        change also writes `unwritten`.
         """
         config, first = self._config, list(unwritten)
 
@@ -344,7 +347,7 @@ class GroupTable:
         return ConsumerMembership(group, outside, settings, self._clock())
 
     def topics(self) -> AssignableTopics:
-        """Return the store's topics, the same object until one of them changes."""
+        """Return the store's topics, the same object until a topic changes."""
         infos = self._store.engine.topics
         if infos is not self._seen.infos:
             self._seen = AssignableTopics(infos)
@@ -353,19 +356,22 @@ class GroupTable:
     # --- the log ------------------------------------------------------------------------------
 
     def _load(self, group_id: str, make: bool = True) -> GroupEntry:
-        """Restore the group from the log, or make a new group, which stays in the table only with `make`."""
+        """Return the group, restored from the log, or a new group, which is kept in the table only if
+        `make`.
+        """
         entry = None
         while entry is None:
             drops = self._drops
             entry = self._put(self._restored(group_id), drops, make)
         with entry.lock:
             due = entry.due()
-        self._alarm.set(due)  # restored members that never come back expire
+        self._alarm.set(due)  # so that restored members that never come back are removed
         return entry
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
-        """Return the table's group of this id: `restored`, unless another thread was first. Return None if a
-        group was dropped since `drops` was read, because `restored` may have the records of that group.
+        """Return `restored`, and put it into the table if the log has the group, or if `make`. If another
+        thread was faster, return the group of that thread. If any group was dropped since `drops` was read,
+        return None: `restored` may come from records of the dropped group.
         """
         group_id = restored.group.group_id
         with self._lock:
@@ -374,8 +380,8 @@ class GroupTable:
             if drops != self._drops:
                 return None
             if make or restored.is_kept:
-                # The counter begins above the counters of dropped groups, so that a member of a dropped group
-                # with this id sees a change.
+                # The counter begins above the counters of all dropped groups, so that members of a dropped
+                # group with the same id see a change.
                 restored.count(self._most_changes + 1)
                 self._groups[group_id] = restored
             return restored
@@ -393,7 +399,9 @@ class GroupTable:
         return is_modern or self._offsets.group(entry.group.group_id) is not None
 
     def _read(self, entry: GroupEntry) -> tuple[ClassicGroup, ConsumerMembership | None]:
-        """Return a group, classic or consumer, from its records in the log."""
+        """Return (classic group, consumer group or None) from the records in the log. The classic group is
+        empty if the log has no classic group of this id.
+        """
         group_id = entry.group.group_id
         group, record = self._empty(group_id), self._offsets.group(group_id)
         if record is not None:
@@ -411,8 +419,8 @@ class GroupTable:
             raise
 
     def _read_anew(self, entry: GroupEntry) -> None:
-        """Reload the group from the log if `is_sure` is False. Raises OffsetNotAvailableError while it is not
-        known whether the failed write is committed or lost.
+        """Reload the group from the log if `is_sure` is False. Raises OffsetNotAvailableError while the
+        outcome of the failed write is unknown.
         """
         if entry.is_sure:
             return
@@ -428,7 +436,7 @@ class GroupTable:
         elif before is not None:
             entry.become(group)
         entry.is_sure = True
-        self._drop_unkept(entry)  # the write that created the group may be lost
+        self._drop_unkept(entry)  # the failed write may be the write that created the group
 
     def _read_share(self, entry: GroupEntry, before: ShareMembership) -> None:
         share = self._share(entry) if self._offsets.share(entry.group.group_id) else None
@@ -454,6 +462,6 @@ class GroupTable:
         try:
             self._offsets.write_group(record)
         except SegstoreError:
-            # The failure is only logged, because no request waits for this record, and its loss loses only
-            # the number of a generation without members.
+            # The failure is only logged, because no request waits for this record. Without the record, only
+            # the number of a generation without members is lost.
             log.exception("group %s is empty now, which could not be written", group.group_id)

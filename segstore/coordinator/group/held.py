@@ -18,8 +18,8 @@ class GroupEntry:
     """A group and its lock. `group` is the classic group, which is empty if there is a `consumer` group
     (KIP-848) or a `share` group (KIP-932). `gone` is set once the group was dropped; a thread that has waited
     for the lock must then look the group up again. `is_kept` says whether the log has records of the group.
-    `is_sure` is False after a failed write that may still be committed, because memory may then differ from
-    the log.
+    `is_sure` is False after a failed write that may still be committed, because the group in memory may then
+    differ from its records in the log.
     """
 
     def __init__(self, group: ClassicGroup, is_kept: bool = True) -> None:
@@ -38,7 +38,9 @@ class GroupEntry:
 
     @property
     def changes(self) -> int:
-        """Return the group's change counter, which grows with each change that members may have to see."""
+        """Return the group's change counter. A member asks for its assignment again once the counter has
+        changed.
+        """
         return self._earlier + (self.consumer or self.share or self.group).changes
 
     def count(self, more: int) -> None:
@@ -62,13 +64,13 @@ class GroupEntry:
         return bool(self.group.members or (modern is not None and modern.group.members))
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have expired."""
+        """Remove members whose sessions have expired, and end waits whose deadlines have passed."""
         self.group.expire(now)
         modern = self.consumer or self.share
         if modern is not None:
             modern.expire(now)
 
     def due(self) -> float:
-        """Return the time of the next `expire` that may remove a member or stop a wait."""
+        """Return the time at which `expire` must be called next."""
         modern = self.consumer or self.share
         return min(self.group.due(), math.inf if modern is None else modern.due())

@@ -47,10 +47,10 @@ from segstore.errors import GroupNotFoundError, InvalidArgumentError
 
 
 def upgraded(group: ClassicGroup, topics: AssignableTopics) -> list[Change]:
-    """Return the records that make a classic group a consumer group. Its generation becomes the epoch, and
-    each member keeps its last assignment. Partitions that a cooperative member still owns beyond its
-    assignment must be revoked first. Raises GroupNotFoundError if the members are no consumers, or their
-    subscriptions or assignments can't be decoded.
+    """Return the records that make a classic group a consumer group. The generation becomes the group epoch,
+    and each member keeps its last assignment. A cooperative member that still owns other partitions must
+    revoke them first. Raises GroupNotFoundError if the members are not consumers, or if their subscriptions
+    or assignments can't be decoded.
     """
     if group.protocol_type != PROTOCOL_TYPE:
         raise GroupNotFoundError(
@@ -77,8 +77,9 @@ def _upgraded_member(
     assigned: Assignment,
     owned: set[tuple[bytes, int]],
 ) -> list[Change]:
-    """Return a member's records. `owned` has the assigned partitions of all members, and the partitions that
-    earlier members must revoke; the partitions that this member must revoke are added.
+    """Return a member's records. The member must revoke the partitions that it reports as owned and that
+    `owned` lacks; these partitions are added to `owned`. Before the call, `owned` has the assigned partitions
+    of all members, and the partitions that earlier members must revoke.
     """
     protocol = group.protocol or group.vote()
     # A member that has just joined may not support the protocol that the group chose before.
@@ -112,8 +113,8 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
-    """Make the empty classic group `to` a stable group of these members; its generation is the epoch of the
-    consumer group. Return the members' assignments, which are their encoded targets, by member id.
+    """Make the empty classic group `to` a stable group of these members, with the epoch of the consumer group
+    as its generation. Return the members' assignments, which are their encoded targets, by member id.
     """
     for member in members:
         to.take_up(member)
@@ -147,7 +148,9 @@ def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -
 
 
 def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:
-    """Return a KIP-848 member as a classic member, for a static member that joins in its place."""
+    """Return a classic member with the topics of a KIP-848 member, in whose place a static member joins by
+    `joining`.
+    """
     encoded = encode_subscription(MemberSubscription(tuple(sorted(topics))))
     protocols: Protocols = tuple((name, encoded) for name, _ in joining.protocols)
     return ClassicMember(joining.session_timeout_ms, protocols)

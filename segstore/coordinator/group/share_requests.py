@@ -41,10 +41,10 @@ class ShareRequests:
 
     def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareBeaten:
         """Handle a heartbeat of a share group's member, and return its epoch and assignment. Partitions that
-        are new to the group get a durable state first. Raises InvalidRequestError, UnknownMemberIdError,
-        FencedMemberEpochError, GroupMaxSizeReachedError; GroupNotFoundError for a group of another type, or
-        if there is no group and the member does not join; StorageError and OffsetNotAvailableError, after
-        which the request may be repeated.
+        are new to the group get a durable state, before a member gets them. Raises InvalidRequestError,
+        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError; GroupNotFoundError for a group
+        of another type, or if there is no group and the member does not join; StorageError and
+        OffsetNotAvailableError, after which the request may be repeated.
         """
         if not isinstance(group_id, str) or not group_id.strip():
             raise InvalidRequestError("group_id must not be empty")
@@ -70,14 +70,14 @@ class ShareRequests:
             return None if entry.share is None else entry.share.info()
 
     def raise_share_epoch(self, group_id: str, least: int) -> None:
-        """Raise a share group's epoch to at least `least`, before a partition's state gets that state epoch.
-        Raises GroupNotFoundError; StorageError.
+        """Raise a share group's epoch to at least `least`. Called before the state of a partition gets
+        `least` as its state epoch. Raises GroupNotFoundError; StorageError.
         """
         self._ask_share(group_id, lambda share: share.raise_epoch(least))
 
     def share_partitions(self, group_id: str) -> list[ShareKey]:
-        """Return the share partitions of a group that have a durable state, in order. The list is empty if
-        there is no such group.
+        """Return the share partitions of a group that have a durable state; an empty list if there is no such
+        group.
         """
         entry = self._groups.find(group_id)
         if entry is None:
@@ -125,7 +125,7 @@ class ShareRequests:
         self._groups.ask_held(group_id, end, make=False)
 
     def forget_share_topics(self) -> None:
-        """Delete the states of share groups for topics that were deleted. Raises StorageError,
+        """Delete the states that share groups have for deleted topics. Raises StorageError,
         OffsetNotAvailableError; the next heartbeat of a group then deletes its states.
         """
         for group_id in self._offsets.share_groups():
@@ -137,9 +137,9 @@ class ShareRequests:
         self._groups.shares.states = states
 
     def set_share_fence(self, fence: Fence) -> None:
-        """Set the function that is called with share partitions whose states were deleted or begun anew,
-        because their copies in memory are out of date. The function runs under the group's lock, and must not
-        call a group.
+        """Set the function that is called with the share partitions whose states were deleted or replaced:
+        their copies in memory are out of date. The function runs under the group's lock, and must not call a
+        group.
         """
         self._groups.shares.fence = fence
 

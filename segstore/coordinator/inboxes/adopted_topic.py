@@ -1,8 +1,9 @@
-"""The adopted ids of a replicated store, in the internal topic `__segstore_adopted`, compacted.
+"""The ids of adopted manifests of a replicated store, in the compacted internal topic `__segstore_adopted`.
 
-On disk: the key of a record is the id in UTF-8; the value is the line that `adopted_ids` has in a store
-without replicas; a tombstone removes the id. The record of an adoption is written in its transaction, so that
-id and records are committed together, on any replica. Threads: one at a time, under a lock of the caller.
+On disk: the key of a record is the id in UTF-8; the value has the format of a line of
+`storage.inbox.adopted_ids`; a tombstone removes the id. An adoption's transaction also writes the record of
+its id, so that the id is committed together with the appended records, on any replica. Threads: one at a
+time, under a lock of the caller.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ PARTITION = 0
 
 
 class AdoptedTopic:
-    """The adopted ids of committed transactions. `in_doubt` is set if a transaction may have been committed
-    after the ids were read, or may still be committed.
+    """The ids of adopted manifests. `in_doubt` is set if a transaction may have been committed after the ids
+    were read, or may still be committed; the ids must then be loaded again.
     """
 
     def __init__(self, store: Store) -> None:
@@ -65,7 +66,7 @@ class AdoptedTopic:
         return self._known.find(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all kept adoptions, the newest last."""
+        """Return all adoptions that have not expired, the newest last."""
         return self._known.all()
 
     def log(self, store: Store) -> PartitionLog:
@@ -78,14 +79,14 @@ class AdoptedTopic:
         return store.partition(ADOPTED, PARTITION)
 
     def records(self, adoption: Adoption) -> list[tuple[str, bytes | None]]:
-        """Return the ids and values to write in an adoption's transaction: its own id, and tombstones of ids
-        that have expired since the last adoption.
+        """Return the (id, value) pairs that an adoption's transaction writes: its own pair, and a tombstone
+        (value None) for each id that has expired since the last adoption.
         """
         expired = [(id_, None) for id_ in self._expired if self._known.find(id_) is None]
         return [(adoption.id, format_adoption(adoption)), *expired]
 
     def write(self, store: Store, records: Iterable[tuple[str, bytes | None]], template: Template) -> None:
-        """Write ids; the caller calls `keep` once they are committed. Raises the errors of an append with
+        """Write ids; the caller calls `keep` once the ids are committed. Raises the errors of an append with
         acks="all".
         """
         log, now = self.log(store), store.context.clock()
@@ -99,8 +100,9 @@ class AdoptedTopic:
         self._expired = self._known.expire(adoption.adopted_ms)
 
     def bring(self, store: Store, adoptions: Iterable[Adoption]) -> None:
-        """Write ids that only a directory's file has, from the time when the store had no replicas. Raises
-        the errors of an append with acks="all".
+        """Write the ids of `adoptions` that the topic lacks. `adoptions` come from the directories' files,
+        which may have ids from before the store was replicated. Raises the errors of an append with
+        acks="all".
         """
         merged = KnownIds(*self._limits)
         for adoption in sorted([*adoptions, *self._known.all()], key=lambda each: each.adopted_ms):
@@ -132,7 +134,7 @@ def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadabl
 
 
 def unreadable(log: PartitionLog) -> list[UnreadableRecord]:
-    """Return the records that can't be decoded and are the last of their keys. Raises CorruptRecordError,
-    StorageError.
+    """Return the records that can't be decoded, if they are the latest of their keys. Raises
+    CorruptRecordError, StorageError.
     """
     return load_last(log, _judge, _judge, transactional=True)

@@ -1,12 +1,13 @@
 """`Adoptions`: adopts a manifest in a replicated store, as a transaction.
 
-1. The id is looked up. Topics, partitions and every staged file are checked.
-2. The transactional id, made of the sealed id, gets a producer, which fences and aborts an earlier attempt
-that died or hangs (KIP-98). If that attempt may have been committed, the ids are read again.
+1. The manifest's id is looked up. Topics, partitions and every staged file are checked.
+2. A producer is initialized with a transactional id made of the manifest's id. The initialization fences an
+earlier attempt that died or hangs, and aborts its transaction (KIP-98). If the earlier attempt may have been
+committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
 4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
-5. The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next
-open aborts the transaction; after that it completes the transaction.
+5. The transaction is committed. After a crash before the commit is in `__transaction_state`, the next attempt
+or the next open of the store aborts the transaction. After a later crash it completes the transaction.
 6. The markers are written, and become visible in all partitions at once. Then the markers are synced.
 
 So records and id are committed together, on any leader. Aborted records stay in the logs, as in Kafka;
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 TRANSACTIONAL_ID = "__segstore_adopted/"
-"""The prefix of adoptions' transactional ids; the sealed id follows."""
+"""The prefix of adoptions' transactional ids; the manifest's id follows."""
 PATIENCE = 20.0
 """Seconds for which an adoption is retried while leaders are elected, or an earlier transaction is being
 completed.
@@ -86,10 +87,8 @@ _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnSt
 
 
 def _moves(error: Exception) -> bool:
-    """Return whether a retry may help, because a leader was lost, or an earlier attempt is still being
-    completed.
-    """
-    if isinstance(error, StorageError):  # the disk with the staged files raises a plain OSError
+    """Return whether a retry may help: a leader was lost, or an earlier transaction is being completed."""
+    if isinstance(error, StorageError):  # an error of the disk with the staged files is a plain OSError
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
@@ -102,11 +101,13 @@ def side_of(store: Store) -> ReplicatedWriter:
 
 
 class FencedAdoptionError(ConcurrentTransactionsError):
-    """An adoption was fenced by another adoption of the same id; it is not retried at once."""
+    """An adoption was fenced by another adoption of the same id. The fenced adoption is not retried at
+    once.
+    """
 
 
 class Adoptions:
-    """The adoptions of a store, which has one such object."""
+    """Adopts manifests. A store has one such object."""
 
     def __init__(self, store: Store) -> None:
         """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
@@ -126,8 +127,8 @@ class Adoptions:
     # --- attempts -------------------------------------------------------------------------------
 
     def adopt(self, folder: Folder, manifest: Manifest) -> Adoption:
-        """Adopt a manifest whose files are in this inbox; return its adoption, which may have been made by an
-        earlier call, once the adoption is visible, and durable on all in-sync replicas.
+        """Adopt a manifest whose files are in the inbox `folder`, unless an earlier call has adopted the
+        manifest. Return the adoption once it is visible, and durable on all in-sync replicas.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         OffsetsExhaustedError, IdempotencyConflictError if the manifest can never be adopted; any other error
@@ -147,11 +148,13 @@ class Adoptions:
 
     @contextmanager
     def _alone(self, id_: str) -> Iterator[None]:
-        """Run a block while no other thread adopts this id, except a thread that hangs."""
+        """Run a block after other threads have ended their adoptions of this id, or after TAKE_OVER
+        seconds.
+        """
         mine, until = Latch(), time.monotonic() + TAKE_OVER
         while (other := self._under_way.setdefault(id_, mine)) is not mine:
             if not other.wait(max(until - time.monotonic(), 0.0)):
-                self._under_way[id_] = mine  # the other attempt hangs, so `begin` will fence its transaction
+                self._under_way[id_] = mine  # the other attempt hangs: `begin` will fence its transaction
         try:
             yield
         finally:
@@ -176,11 +179,12 @@ class Adoptions:
         return known
 
     def _again(self, id_: str) -> Adoption | None:
-        """Return the adoption of an id, None if the id is not adopted. Must be called after earlier attempts
-        were fenced, when none of them can be committed any more; if an attempt may have been committed, the
-        ids are read anew.
+        """Return the adoption of an id, or None if the id is not adopted. Called after earlier attempts were
+        fenced.
         """
         with self._lock:
+            # An earlier attempt may have been committed. No earlier attempt can be committed after this load,
+            # because all are fenced.
             if self.ids.in_doubt:
                 self.ids.load(self._store)
             return self.ids.find(id_)
@@ -201,7 +205,9 @@ class Adoptions:
         manifest: Manifest,
         by_partition: Mapping[TopicPartition, list[StagedFile]],
     ) -> Adoption:
-        """Append and commit (steps 3 to 5); a failure before the commit aborts the transaction."""
+        """Append and commit (steps 3 to 5), and return the adoption; a failure before the commit aborts the
+        transaction.
+        """
         store, ids = self._store, self.ids
         spans: dict[tuple[str, int], tuple[int, int]] = {}
         try:
@@ -225,7 +231,8 @@ class Adoptions:
         try:
             transaction.commit()
         except BaseException:
-            ids.in_doubt = True  # the commit may be decided; then the next attempt or open completes it
+            # the commit may be written: the next attempt, or the next open, then completes it
+            ids.in_doubt = True
             raise
         with self._lock:
             self._unsettled[adoption.id] = adoption
@@ -233,7 +240,7 @@ class Adoptions:
         return adoption
 
     def _settle(self, transaction: _Transaction, adoption: Adoption) -> None:
-        """Write and sync the markers (step 6), unless that is done."""
+        """Write and sync the markers (step 6), unless they are already synced."""
         if adoption.id not in self._unsettled:
             return
         transaction.complete()
@@ -255,7 +262,7 @@ class _Transaction:
 
     @property
     def state(self) -> tuple[str, int]:
-        """Return the partition of `__transaction_state` for this transaction."""
+        """Return (topic, partition) of the `__transaction_state` partition for this transaction."""
         ids = self._store.topics()[TRANSACTION_STATE].partition_ids
         count = self._store.writer().config.transaction_state_log_num_partitions
         return TRANSACTION_STATE, partition_among(self._id, ids, count)
@@ -269,8 +276,8 @@ class _Transaction:
             raise FencedAdoptionError(f"another one adopts the same id: {error}") from error
 
     def begin(self) -> None:
-        """Get a producer that fences all earlier producers of the id, after their open transaction was
-        aborted. Raises ConcurrentTransactionsError if that is not possible yet; StorageError.
+        """Abort an open transaction of the id, and get a producer epoch that fences all earlier producers of
+        the id. Raises ConcurrentTransactionsError if the transaction can't be aborted yet; StorageError.
         """
         longest = self._store.writer().config.transaction_max_timeout_ms
         self._identity = self._coordinator.init_producer_id(self._id, longest)
@@ -281,24 +288,28 @@ class _Transaction:
 
     @contextmanager
     def appending(self, at: TopicPartition) -> Iterator[Template]:
-        """Run a block that may append records with this template; the transaction can't be committed or
-        aborted during the block.
+        """Run a block that may append records with the yielded template; the transaction can't be committed
+        or aborted during the block.
         """
         with self._coordinator.appending(self._id, self._identity, [at]):
             yield Template(TRANSACTIONAL_FLAG, *self._identity, 0)
 
     def commit(self) -> None:
-        """Commit the transaction. On return the commit is decided; after an error the outcome is unknown."""
+        """Commit the transaction. On return `__transaction_state` has the commit; after an error the outcome
+        is unknown.
+        """
         self._coordinator.end(self._id, self._identity, True)
 
     def complete(self) -> None:
-        """Write the missing markers. Raises ConcurrentTransactionsError if that is not possible now."""
+        """Write the missing markers. Raises ConcurrentTransactionsError if the markers can't be written
+        now.
+        """
         with suppress(TransactionalIdNotFoundError):  # the id has expired, so the transaction was complete
             self._coordinator.complete(self._id)
 
     def abort(self) -> None:
-        """Abort the transaction. If that fails, the next attempt aborts it, or the coordinator does when the
-        transaction times out.
+        """Abort the transaction. If the abort fails, the next attempt aborts the transaction, or the
+        coordinator aborts it when it times out.
         """
         try:
             self._coordinator.end(self._id, self._identity, False)
@@ -312,11 +323,11 @@ class _Transaction:
 def _append(
     transaction: _Transaction, folder: Folder, to: PartitionLog, files: list[StagedFile]
 ) -> tuple[int, int]:
-    """Append the files to the leader in chunks of some megabytes; return the first offset and the end offset.
-    Each chunk is committed before the next is appended, so that a new leader has all earlier chunks.
-    """
+    """Append the files to the leader in chunks of some megabytes; return (first offset, end offset)."""
     at, first, end, sequence = TopicPartition(to.topic, to.partition), -1, -1, 0
     for file in files:
+        # All in-sync replicas have a chunk before the next chunk is appended, so that a new leader has all
+        # earlier chunks.
         for buffer, batches, size in _chunks(folder, file):
             with transaction.appending(at) as template:
                 template = template._replace(base_sequence=sequence)
@@ -328,11 +339,12 @@ def _append(
 
 
 def _chunks(folder: Folder, file: StagedFile) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Yield the batches of a file in chunks, after a check of their CRCs, which the caller overwrites. Raises
+    """Yield (buffer with whole batches, their headers, size in bytes) for each chunk of a file. Raises
     StagedFilesError, OSError.
     """
     path, done = folder.staged(file), 0
     with open_staged(folder.files, path) as handle:
+        # The CRCs are checked here, because the caller overwrites them.
         for buffer, batches, size in chunks_of(folder.files, handle, file.size, check_crcs=True):
             yield buffer, batches, size
             done += size
@@ -349,7 +361,7 @@ def _with_producer(
     batches["base_sequence"] = (template.base_sequence + starts) % SEQUENCES
     batches["attributes"] |= template.attributes
     encoded = Encoded(buffer, size, batches)
-    encoded.pooled = False  # the chunk is written before the next chunk is read into its buffer
+    encoded.pooled = False  # the file's next chunk is read into this buffer, so the pool must not get it
     at = 0
     for number in range(len(batches)):
         checked(lib.seg_seal(encoded.ptr + at, size - at, encoded.headers + number))

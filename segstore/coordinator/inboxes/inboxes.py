@@ -1,8 +1,8 @@
 """`Inboxes`: the inboxes of a replicated store, one in each of its directories.
 
-A client stages in any inbox, and a thread of that inbox adopts the sealed manifests, so an inbox whose disk
-hangs delays no other inbox. All inboxes share their ids: `__segstore_adopted` has them, and each directory
-has a copy in `.segstore/adopted`, in which clients that seal a manifest there look up its id.
+A client stages in any inbox. Each inbox has a thread that adopts its sealed manifests, so that an inbox whose
+disk hangs delays no other inbox. The adopted ids of all inboxes are in `__segstore_adopted`. Each directory
+has a copy in `.segstore/adopted`, for the clients that seal manifests in the directory.
 
 On disk: the inboxes of the directories. Threads: any.
 """
@@ -43,7 +43,9 @@ COPYING = 10.0
 
 
 class Inboxes:
-    """The inboxes of a store, which has one such object; it becomes `WritingSide.inbox` in `serve`."""
+    """The inboxes of a store, which has one such object. `serve` sets it as the `inbox` of the store's
+    writer.
+    """
 
     def __init__(self, store: Store) -> None:
         """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
@@ -71,8 +73,8 @@ class Inboxes:
             self._side.manager.failed(directory.broker, error)
 
     def _copy(self, adoption: Adoption) -> None:
-        """Copy an id to all directories, for the clients that seal manifests there. A directory that has no
-        room or hangs copies the id later.
+        """Copy an id to all directories, for the clients that seal manifests there. A directory that hangs,
+        or whose disk is full, copies the id later.
         """
         self._side.manager.on_each(
             lambda directory: directory.writer.inbox.note(adoption),
@@ -81,7 +83,9 @@ class Inboxes:
         )
 
     def adopt(self, id_: str, files: Sequence[StagedFile], /) -> Adoption:
-        """Adopt staged files, from the directory that has all of them. Raises the errors of `Inbox.adopt`."""
+        """Adopt staged files, from the directory that has all of them; return the adoption. Raises the errors
+        of `Inbox.adopt`.
+        """
         for directory in self._side.manager.online:
             inbox = directory.writer.inbox
             if all(inbox.folder.files.exists(inbox.folder.staged(file)) for file in files):
@@ -96,8 +100,8 @@ class Inboxes:
 
 
 class _Adopter:
-    """Adopts the manifests of one directory's inbox (protocol `Adopts`). The object does not refer to the
-    store, so that an unused store can be garbage collected.
+    """Adopts the manifests of one directory's inbox (protocol `Adopts`). The object has only a weak reference
+    to the store, so that an unused store can be garbage collected.
     """
 
     def __init__(
@@ -109,8 +113,8 @@ class _Adopter:
         self._store, self._directory, self._copy = store, directory, copy
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Adopt a manifest of this directory. Raises the errors of `Adoptions.adopt`, and ReplicaOfflineError
-        if the directory is offline.
+        """Adopt a manifest of this directory, and return the adoption. Raises the errors of
+        `Adoptions.adopt`, and ReplicaOfflineError if the directory is offline.
         """
         directory, store = self._directory, self._store()
         if directory.error is not None:
@@ -124,8 +128,8 @@ class _Adopter:
 
 def serve_inboxes(store: Store) -> None:
     """Serve the inboxes of a store that was opened. If the adopted ids can't be read yet, because too few
-    replicas are in sync, the store opens all the same, and clients that seal a manifest wait until the ids
-    are read.
+    replicas are in sync, the store opens without them. Clients that seal a manifest wait until the ids are
+    read.
     """
     try:
         shared(store, Inboxes).serve(store)
@@ -137,8 +141,8 @@ def serve_inboxes(store: Store) -> None:
 
 
 def _begin_again(ref: Callable[[], Store | None]) -> None:
-    """Serve the inboxes in a thread of their own, because an adoption needs the scheduler's
-    thread to go on.
+    """Serve the inboxes in another thread than the scheduler's, because an adoption waits for work of the
+    scheduler's thread.
     """
     with suppress(IllegalStateError):  # no thread can start at interpreter exit
         Background(partial(_again, ref), "segstore-inboxes").start()

@@ -2,10 +2,10 @@
 groups.
 
 On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock for its
-reads and writes. A change is appended to the log before memory is changed. While no replica leads, or the
-leader does not yet show all committed records, a request does not wait under the lock, but gets
-OffsetNotAvailableError, and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write waits under the
-lock for the replicas, at most offsets.commit.timeout.ms.
+reads and writes. A change is appended to the log before memory is changed. A request gets
+OffsetNotAvailableError, and may be repeated, while no replica leads, or while the leader does not yet show
+all committed records (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write holds the lock while it waits for the
+replicas, at most for offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class CachedPartition:
-    """A partition of the topic in memory; `state` is None before it was loaded. `is_sure` is True if readers
-    see all appended records, False after an append that timed out or was interrupted, whose records may be
-    committed later.
+    """A partition of the topic in memory; `state` is None until the partition is loaded. `is_sure` is False
+    after an append that timed out or was interrupted, until readers see all records: the appended records may
+    still be committed.
     """
 
     def __init__(self, number: int) -> None:
@@ -64,8 +64,8 @@ class OffsetsCache:
     def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
         """Return the result of `look` on a partition's state, called under the partition's lock."""
         cached = self._partition(partition)
-        # Not a generator-based context manager, because the exception of an interrupt would keep the
-        # generator's frame alive, and the lock taken.
+        # A generator-based context manager would not release the lock after an interrupt, because the
+        # exception keeps the generator's frame alive.
         with cached.lock:
             return look(self._state(cached))
 
@@ -81,7 +81,7 @@ class OffsetsCache:
                 # known yet.
                 return OffsetsState()
             source.check_committed()
-            # asked before the load: if records become visible after the load, the answer must be False
+            # read before the load, because a later True would not show that the load has seen all records
             cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
             if not cached.is_sure:
@@ -99,7 +99,7 @@ class OffsetsCache:
 
     def _check_decided(self, cached: CachedPartition, group: str) -> None:
         source = None if cached.is_sure else self._topic.log(cached.number)
-        if source is not None and not source.shows_all:  # a frequent check, which loads nothing
+        if source is not None and not source.shows_all:
             raise OffsetNotAvailableError(
                 f"group {group!r}: it is not known yet whether the last write of {TOPIC}-{cached.number} "
                 "is committed"
@@ -108,14 +108,15 @@ class OffsetsCache:
     def _writing(
         self, group: str, write: Callable[[OffsetsState, OffsetsWriter], T], checked: bool = True
     ) -> T:
-        """Return the result of `write`, called with the state and a writer of the group's partition; a
-        missing topic is created. If `write` was interrupted, or its records are not committed yet, the
-        partition is loaded again later, because its log may have records that memory lacks.
+        """Call `write` with the state and a writer of the group's partition, and return its result. A missing
+        topic is created. Unless `checked` is False, UnsupportedVersionError is raised if a record of the
+        group can't be decoded. If the outcome of `write` is unknown, the partition is loaded again later,
+        because its log may have records that memory lacks.
         """
         target = self._topic.writable(group)
         cached = self._partition(target.partition)
         with cached.lock:
-            self._check_decided(cached, group)  # no write may follow an undecided one
+            self._check_decided(cached, group)  # no write may follow a write whose outcome is unknown
             state = self._state(cached)
             if checked:
                 state.known(group)
@@ -139,8 +140,8 @@ class OffsetsCache:
         gone: Collection[TopicPartition],
         whole: bool,
     ) -> None:
-        """Write tombstones for the offsets of `gone`. If `whole`, write them for the group's members and its
-        group record too.
+        """Write tombstones for the offsets of `gone`. If `whole`, also write tombstones for the group's
+        members and its group record.
         """
         group_state = state.groups.get(group, GroupState())
         members = list(group_state.consumer) if whole else []

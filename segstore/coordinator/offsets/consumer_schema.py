@@ -58,8 +58,8 @@ _MESSAGES: Mapping[GroupRecordType, str] = {
 
 
 class RecordKey(NamedTuple):
-    """The key of a record within its group; `name` is a member id or a regular expression, "" for the other
-    types.
+    """The key of a record within its group; `name` is a member id or a regular expression, or "" for types
+    with one record per group.
     """
 
     kind: GroupRecordType
@@ -84,7 +84,9 @@ class GroupEpoch(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """The record that Kafka before 4.1 wrote in place of the hash; its content is not read."""
+    """The topics' metadata, which Kafka before 4.1 wrote in place of `metadata_hash`. The content is not
+    read.
+    """
 
 
 class ClassicMember(NamedTuple):
@@ -98,8 +100,8 @@ class ClassicMember(NamedTuple):
 
 
 class ConsumerMemberValue(NamedTuple):
-    """The subscription of a member. `topic_regex` is None or empty without a regular expression; `classic` is
-    None except for a member of the classic protocol.
+    """The subscription of a member. `topic_regex` is None or empty if the member has no regular expression;
+    `classic` is None unless the member speaks the classic protocol.
     """
 
     instance_id: str | None = None
@@ -135,9 +137,10 @@ class MemberState(IntEnum):
 
 
 class Current(NamedTuple):
-    """The current assignment of a member: `assigned`, and `revoking`, which the member must revoke first. A
-    member that has missed the last answer sends `previous_epoch`. A partition that is not in `since`, as in
-    records from before Kafka 4.3, counts as assigned in the present epoch.
+    """The current assignment of a member: the partitions `assigned`, and the partitions `revoking`, which the
+    member owns until it has revoked them. A member that has missed the last answer sends `previous_epoch`.
+    `since` has the epoch in which each partition was assigned; a partition without an entry, as in records
+    from before Kafka 4.3, counts as assigned in `epoch`.
     """
 
     epoch: int = 0
@@ -148,7 +151,9 @@ class Current(NamedTuple):
     since: AssignmentEpochs = NO_EPOCHS
 
     def assigned_in(self, topic: bytes, number: int) -> int | None:
-        """Return the epoch in which a partition was assigned; None if the member does not own it."""
+        """Return the epoch in which a partition was assigned; None if the member does not own the
+        partition.
+        """
         held = self.assigned.get(topic, _NONE), self.revoking.get(topic, _NONE)
         if not any(number in numbers for numbers in held):
             return None
@@ -156,7 +161,9 @@ class Current(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The topics that a regular expression matched at a time, in ms since the epoch."""
+    """The topics that a regular expression matched, with the group epoch (`version`) and the time of the
+    match (ms since the epoch).
+    """
 
     topics: frozenset[str]
     version: int
@@ -223,7 +230,7 @@ def _subscription(value: ConsumerMemberValue) -> Any:
         subscribed_topic_regex=value.topic_regex,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
-        # Kafka writes this null too, because a reader would otherwise use the field's default, a classic
+        # None is written as null, as in Kafka: without the field, a reader uses its default, a classic
         # member.
         classic_member_metadata=None if value.classic is None else _classic(kind, value.classic),
     )
@@ -289,7 +296,7 @@ def _parse_subscription(body: Any) -> ConsumerMemberValue:
         body.subscribed_topic_regex,
         body.rebalance_timeout_ms,
         body.server_assignor,
-        # Older records of KIP-848 members lack the null, so they decode to the field's default.
+        # Older records of KIP-848 members lack the field, and decode to its default.
         None if held in (None, type(body).ClassicMemberMetadata()) else _parse_classic(held),
     )
 

@@ -1,5 +1,4 @@
-"""`GroupOffsets`: the committed offsets of all groups, and their memberships, in memory and in the log. A
-shared part of a store.
+"""`GroupOffsets`: the committed offsets of all groups, and their memberships, in memory and in the log.
 
 On disk: owns the topic `__consumer_offsets` (its modules are `topic` and `schema`). A commit is one record
 batch, appended at once, so a crash keeps all of it or nothing.
@@ -44,8 +43,8 @@ from segstore.storage.store.store import Store
 
 # --- cleanup -----------------------------------------------------------------------------------
 
-# Expiry of committed offsets, of groups that have long been empty, and of deleted topics. On disk: tombstones
-# in `__consumer_offsets`. Threads: any; the store's scheduler calls `expire` at regular intervals.
+# Deletion of the offsets of deleted topics, of offsets that are too old, and of empty groups. On disk:
+# tombstones in `__consumer_offsets`. Threads: any; the store's scheduler calls `expire` at regular intervals.
 
 _MINUTE_MS = 60_000
 
@@ -57,9 +56,7 @@ class OffsetsCleanup(ShareRecords):
         super().__init__(store)
         self._opened_ms, self._closed = self._clock(), False
         self.empty_since: EmptySince = self._empty_since
-        """Returns the time at which a group's last member left, as `is_empty` of `expire`; the group
-        coordinator replaces this function.
-        """
+        """The default of `is_empty` in `expire`; the group coordinator replaces this function."""
         self.swept: Callable[[], None] = lambda: None
         """Called after each expiry; the group coordinator replaces this function."""
         interval = self._config.offsets_retention_check_interval_ms / 1000
@@ -79,7 +76,8 @@ class OffsetsCleanup(ShareRecords):
     def expire(
         self, now_ms: int | None = None, is_empty: EmptySince | None = None
     ) -> dict[str, set[TopicPartition]]:
-        """Delete the offsets that are older than `offsets.retention.minutes`; return them by group.
+        """Delete the offsets that are older than `offsets.retention.minutes`. Return the partitions of the
+        deleted offsets, by group.
 
         A group without offsets and members is deleted too. `is_empty(group)` returns the time at which the
         group's last member left (ms since the epoch, -1: not known), or None if the group has members; the
@@ -90,8 +88,8 @@ class OffsetsCleanup(ShareRecords):
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
             seen = self._look_up(partition, partial(self._seen, partition))
-            # Called without the partition's lock, because the coordinator asks for offsets under a lock of
-            # its own.
+            # The partition's lock is not held here, because the coordinator takes that lock while it holds a
+            # group's lock, which `find_since` needs.
             since = {name: find_since(name) for name in seen}
             for name, before in seen.items():
                 old = self._look_up(partition, partial(self._expire_group, name, since[name], now, *before))
@@ -113,9 +111,9 @@ class OffsetsCleanup(ShareRecords):
         }
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """Return whether this is the partition that the hash of the group's id chooses. In a copy of a
-        broker's directory a group may also have records in another partition; these records don't expire.
-        """
+        """Return whether the group's offsets in this partition may expire."""
+        # In a copy of a broker's log directory a group may have records in another partition, too. These
+        # records don't expire.
         return self._topic.partition_for(group) == partition
 
     def _expire_group(
@@ -127,7 +125,9 @@ class OffsetsCleanup(ShareRecords):
         seen: set[StoredCommit],
         state: OffsetsState,
     ) -> set[TopicPartition]:
-        """Delete the group's old offsets, except offsets committed after `seen` was read."""
+        """Delete the group's expired offsets, except offsets that were committed after `seen` was read, and
+        delete an empty group. Return the partitions of the deleted offsets.
+        """
         group_state = state.groups.get(group)
         if (
             group_state is None
@@ -155,18 +155,19 @@ class OffsetsCleanup(ShareRecords):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Return the time at which the group's last member left, for a store without a coordinator. Members
-        of a classic group count as gone since the store was opened; members of a consumer group may come
-        back.
+        """Return the time at which the group's last member left, or None if it has members, for a store
+        without a coordinator.
         """
         group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
         )
         record = group_state.record
+        # Members of a consumer group still count, because they may come back.
         if group_state.has_consumers:
             return None
         if record is None:
             return -1
+        # Members of a classic group count as having left when the store was opened.
         return self._opened_ms if record.members else record.state_timestamp_ms
 
     def topic_deleted(self, topic: str) -> None:
@@ -209,8 +210,9 @@ class GroupOffsets(OffsetsCleanup):
     # --- offsets ------------------------------------------------------------------------------
 
     def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> None:
-        """Commit all of `offsets`, or none; their durability depends on the topic's `flush.messages`.
-        `topic_ids` maps topic names to ids: a commit is ignored if the topic was made anew with another id.
+        """Commit all of `offsets`, or none. Their durability depends on `flush.messages` of
+        `__consumer_offsets`. `topic_ids` maps topic names to ids: offsets do not count for a topic of the
+        same name with another id.
 
         Raises InvalidGroupIdError, InvalidArgumentError, InvalidTypeError, OffsetMetadataTooLargeError,
         UnknownTopicOrPartitionError, RecordTooLargeError (one batch can't hold the offsets),
@@ -239,8 +241,8 @@ class GroupOffsets(OffsetsCleanup):
         producer_epoch: int,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit offsets within the producer's transaction; the offsets count once `complete` reports that
-        the transaction was committed.
+        """Commit offsets within the producer's transaction; the offsets count once `complete` is called for
+        the committed transaction.
 
         Raises the errors of `commit`, and InvalidProducerEpochError.
         """
@@ -270,8 +272,9 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
-        """Apply the outcome of the producer's transaction to its pending offsets in these partitions of the
-        topic, after the markers were written: a commit makes the offsets count, an abort drops them.
+        """Apply the outcome of the producer's transaction to its pending offsets in these partitions of
+        `__consumer_offsets`: a commit makes the offsets count, an abort drops them. Called after the markers
+        were written.
         """
         with self._lock:
             loaded = [cached for number, cached in self._partitions.items() if number in partitions]
@@ -282,8 +285,8 @@ class GroupOffsets(OffsetsCleanup):
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of these partitions, by default of all; negative offsets count as
-        none.
+        """Return the committed offsets of these partitions, by default of all partitions, without negative
+        offsets.
 
         Raises InvalidGroupIdError, UnsupportedVersionError, CorruptRecordError.
         """
@@ -292,8 +295,8 @@ class GroupOffsets(OffsetsCleanup):
     def as_sent(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets like `fetch`, but with negative offsets. Raises the errors
-        of `fetch`.
+        """Return the committed offsets of these partitions, by default of all partitions, with negative
+        offsets. Raises the errors of `fetch`.
         """
 
         def look(state: OffsetsState) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -328,14 +331,16 @@ class GroupOffsets(OffsetsCleanup):
     # --- groups -------------------------------------------------------------------------------
 
     def groups(self) -> set[str]:
-        """Return all groups that have offsets, also pending offsets, or membership records in the log."""
+        """Return the ids of all groups that have committed offsets, pending offsets or membership records in
+        the log.
+        """
         found: set[str] = set()
         for partition in self._topic.ids:
             found |= self._look_up(partition, OffsetsState.names)
         return found
 
     def group(self, group_id: str) -> GroupRecord | None:
-        """Return the last membership record of a classic group. Raises UnsupportedVersionError."""
+        """Return the last membership record of a classic group, or None. Raises UnsupportedVersionError."""
         return self._look_up(self.partition_for(group_id), lambda state: state.known(group_id).record)
 
     def consumer(self, group_id: str) -> dict[RecordKey, Value]:
@@ -345,8 +350,8 @@ class GroupOffsets(OffsetsCleanup):
         return self._look_up(self.partition_for(group_id), lambda state: dict(state.known(group_id).consumer))
 
     def write_consumer(self, group_id: str, changes: Iterable[Change], *, ends_classic: bool = False) -> None:
-        """Write records of a consumer group, all or none; with `ends_classic` the group replaces a classic
-        group. Raises the errors of `commit`.
+        """Write records of a consumer group, all or none. If `ends_classic`, the same batch deletes the
+        record of the classic group with this id. Raises the errors of `commit`.
         """
         group, records = check_group(group_id), list(changes)
 
@@ -363,14 +368,14 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def end_consumer(self, group_id: str) -> None:
-        """Delete the records of a consumer group without members; its offsets stay. Raises the errors of
-        `commit`.
+        """Delete the records of a consumer group without members; the group's offsets stay. Raises the errors
+        of `commit`.
         """
         self.write_consumer(group_id, [(key, None) for key in self.consumer(group_id)])
 
     def write_group(self, record: GroupRecord, *, ends_consumer: bool = False) -> None:
-        """Write a classic group's membership; with `ends_consumer` the group replaces a consumer group, in
-        one batch. Raises the errors of `commit`.
+        """Write a classic group's membership. If `ends_consumer`, the same batch deletes the records of the
+        consumer group with this id. Raises the errors of `commit`.
         """
         group = check_group(record.group_id)
 
@@ -398,7 +403,7 @@ def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
 
 
 def forget_topic(store: Store, topic: str) -> None:
-    """Delete the offsets of a deleted topic, so that a later topic of this name begins without them."""
+    """Delete the offsets of a deleted topic, so that a later topic of this name begins without offsets."""
     part = existing(store, GroupOffsets) if topic == TOPIC else shared(store, GroupOffsets)
     try:
         if part is not None:

@@ -1,9 +1,9 @@
 """The records of `__consumer_offsets`: a group's committed offsets and its membership, in Kafka's schemas.
 
 On disk: OffsetCommitKey v1 (v0 is read), OffsetCommitValue v4, which has the topic's id, or v3 for a topic
-without one (v0 to v4 are read; Kafka reads v4 since KIP-915), GroupMetadataKey v2, GroupMetadataValue v3 (v0
-to v4 are read); a null value is a tombstone. The first int16 of a key is its type: 0 and 1 for an offset, 2
-for a group, larger numbers for the newer group protocols (KIP-848, in `consumer_schema`; KIP-932, in
+without an id (v0 to v4 are read; Kafka reads v4 since KIP-915), GroupMetadataKey v2, GroupMetadataValue v3
+(v0 to v4 are read); a null value is a tombstone. The first int16 of a key is its type: 0 and 1 for an offset,
+2 for a group, larger numbers for the newer group protocols (KIP-848, in `consumer_schema`; KIP-932, in
 `share_schema`; KIP-1071).
 Threads: any; values and functions without state.
 """
@@ -30,7 +30,7 @@ from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value, kind_of
 
-OFFSET_VERSION, GROUP_VERSION = 3, 3  # as Kafka 4.4 writes them
+OFFSET_VERSION, GROUP_VERSION = 3, 3  # the versions that Kafka 4.4 writes
 HAS_TOPIC_ID = 4
 """The first version of OffsetCommitValue that may have a topic's id."""
 GROUP_KEY = 2
@@ -60,8 +60,8 @@ Key = OffsetKey | GroupKey | ConsumerKey | ShareGroupKey | ForeignKey
 
 
 class OffsetCommitValue(NamedTuple):
-    """A committed offset with its commit time and its own expiry time (-1: the retention decides); ms since
-    the epoch. `topic_id` is the topic's id at the commit, "" if it is not known.
+    """A committed offset, the time of its commit, and its expiry time (-1: the retention decides); both are
+    ms since the epoch. `topic_id` is the topic's id at the commit, "" if it is not known.
     """
 
     offset: OffsetAndMetadata
@@ -72,8 +72,8 @@ class OffsetCommitValue(NamedTuple):
 
 @dataclass(frozen=True)
 class MemberRecord:
-    """A member in the record of a classic group; times in ms, `subscription` and `assignment` in the bytes of
-    `consumer_protocol`.
+    """A member in the record of a classic group; timeouts are ms. `subscription` and `assignment` are encoded
+    by `consumer_protocol`.
     """
 
     member_id: str
@@ -88,8 +88,8 @@ class MemberRecord:
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """The record of a classic group; `state_timestamp_ms` is when the group entered its state (-1: not
-    known).
+    """The record of a classic group; `state_timestamp_ms` is the time at which the group entered its state
+    (-1: not known).
     """
 
     group_id: str

@@ -75,8 +75,8 @@ class ShareSubscription(NamedTuple):
 
 
 class ShareTargetEpoch(NamedTuple):
-    """The group epoch for which the target assignments were computed, and the time of that computation, in ms
-    since the epoch, 0 for a group without members.
+    """The group epoch for which the target assignments were computed, and the time of the computation (ms
+    since the epoch; 0 if the group has no members).
     """
 
     epoch: int

@@ -53,9 +53,9 @@ class StoredCommit(NamedTuple):
 
 
 class GroupState:
-    """A group's offsets and membership: `record` of a classic group, `consumer` of a consumer group
-    (KIP-848), `share` of a share group (KIP-932). `refused` maps keys of unusable records to the reason;
-    `foreign` maps keys of an unknown group protocol to their record types.
+    """A group's offsets and membership: a classic group has a `record`; a consumer group (KIP-848) has
+    records in `consumer`, a share group (KIP-932) in `share`. `refused` maps keys of unusable records to the
+    reason; `foreign` maps keys of an unknown group protocol to their record types.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class GroupState:
 
     @property
     def has_consumers(self) -> bool:
-        """Return whether the log has members of a consumer group."""
+        """Return whether the group's records have members of a consumer group (KIP-848)."""
         return any(key.kind is GroupRecordType.MEMBER for key in self.consumer)
 
 
@@ -81,14 +81,14 @@ _NOTHING = GroupState()
 
 
 class OffsetsState:
-    """The groups of a partition by id, without groups that have neither offsets nor records."""
+    """The groups of one partition, by id. A group that has neither offsets nor records is left out."""
 
     def __init__(self) -> None:
         self.groups: dict[str, GroupState] = {}
         self.pending: dict[int, dict[tuple[str, TopicPartition], StoredCommit]] = {}
 
     def names(self) -> set[str]:
-        """Return all groups, also groups that have only pending offsets."""
+        """Return the ids of all groups, including groups that have only pending offsets."""
         return self.groups.keys() | {name for keys in self.pending.values() for name, _ in keys}
 
     def usable(self, group: str) -> GroupState:
@@ -142,14 +142,14 @@ class OffsetsState:
         self.pending.setdefault(producer_id, {})[group, partition] = StoredCommit(commit, at)
 
     def put_group(self, group: str, record: GroupRecord | None) -> None:
-        """Apply a membership, or its tombstone if None."""
+        """Apply the record of a classic group; None stands for a tombstone."""
         if record is None and group not in self.groups:
             return
         self.groups.setdefault(group, GroupState()).record = record
         self._forget_empty(group)
 
     def put_consumer(self, group: str, key: RecordKey, value: Value | None) -> None:
-        """Apply a record of a consumer group, or its tombstone if None."""
+        """Apply a record of a consumer group; None stands for a tombstone."""
         if value is not None:
             self.groups.setdefault(group, GroupState()).consumer[key] = value
         elif group in self.groups:
@@ -157,7 +157,7 @@ class OffsetsState:
             self._forget_empty(group)
 
     def put_share(self, group: str, key: ShareRecordKey, value: ShareValue | None) -> None:
-        """Apply a record of a share group, or its tombstone if None."""
+        """Apply a record of a share group; None stands for a tombstone."""
         if value is not None:
             self.groups.setdefault(group, GroupState()).share[key] = value
         elif group in self.groups:
@@ -179,8 +179,8 @@ class OffsetsState:
                 self.put_offset(group, partition, stored.commit, stored.at)
 
     def _overtake(self, group: str, partition: TopicPartition, at: int) -> None:
-        """Drop the pending commits of a key that lie before a newer record of the key, because they can't
-        count any more.
+        """Drop the pending commits of this partition whose records lie before the offset `at`: a record at
+        `at` replaces them.
         """
         for producer_id, keys in list(self.pending.items()):
             stored = keys.get((group, partition))
@@ -208,9 +208,9 @@ group has members.
 def expired(
     group_state: GroupState, since: int | None, now_ms: int, retention_ms: int
 ) -> list[TopicPartition]:
-    """Return the partitions whose committed offsets are older than the retention. The age counts from the
-    time when the group became empty; from the commit, if the group never had members, or no member subscribes
-    to the topic.
+    """Return the partitions whose committed offsets are older than the retention. The age of an offset counts
+    from the time at which the group became empty. The age counts from the commit if the group never had
+    members, or has members that don't subscribe to the topic.
     """
     record = group_state.record
     if since is not None:
@@ -256,7 +256,8 @@ def _subscribed(record: GroupRecord | None) -> set[str] | None:
 
 # --- load --------------------------------------------------------------------------------------
 
-# Loading a partition of `__consumer_offsets`, also a broker's. On disk: only reads. Threads: any.
+# Loading a partition of `__consumer_offsets`, which a broker may have written. On disk: only reads. Threads:
+# any.
 
 
 def load(source: PartitionLog) -> OffsetsState:
@@ -269,7 +270,7 @@ def load(source: PartitionLog) -> OffsetsState:
 
 
 def understand(source: PartitionLog) -> tuple[OffsetsState, list[UnreadableRecord]]:
-    """Return the state, and the unreadable records that are the last of their keys. Raises
+    """Return (state, records that can't be decoded, if they are the latest of their keys). Raises
     CorruptRecordError, StorageError.
     """
     state = OffsetsState()
@@ -283,8 +284,8 @@ def _judge(data: bytes, record: LastRecord, producer_id: int | None = None) -> U
 def replay(
     state: OffsetsState, data: bytes, record: LastRecord, producer_id: int | None = None
 ) -> UnreadableRecord | None:
-    """Apply a record; return an UnreadableRecord if it can't be decoded. `producer_id` is set if the record
-    belongs to an open transaction.
+    """Apply a record; return an UnreadableRecord if the record can't be decoded, else None. `producer_id` is
+    set if the record belongs to an open transaction.
     """
     try:
         key = parse_key(data)

@@ -1,9 +1,9 @@
 """The topic `__consumer_offsets`: its creation, checks and writes, and `ReadOffsets` for processes that don't
 write.
 
-On disk: the topic, compacted, created with Kafka's settings when the first offset is committed; a broker's
-topic becomes this store's own with the first write. The partition of a group's records is chosen by Java's
-hash of the group id (Kafka: GroupMetadataManager.partitionFor).
+On disk: the topic, compacted, created with Kafka's settings when the first offset is committed. A topic that
+a broker has created gets these settings at the first write. The partition of a group's records is chosen by
+Java's hash of the group id (Kafka: GroupMetadataManager.partitionFor).
 Threads: any; each call asks the store for the partitions that exist.
 """
 
@@ -61,7 +61,7 @@ class OffsetsTopic:
         return () if info is None else info.partition_ids
 
     def partition_for(self, group: str) -> int:
-        """Return the partition for the group's records, also before the topic exists."""
+        """Return the partition for the group's records, even before the topic exists."""
         return partition_among(group, self.ids, self._count)
 
     def log(self, partition: int) -> PartitionLog | None:
@@ -96,7 +96,7 @@ class OffsetsTopic:
 
     def held(self, offsets: Mapping[TopicPartition, StoredCommit]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the commits for topics that exist now. Commits for a deleted topic of the same name are left
-        out; an interrupted deletion leaves such commits without tombstones.
+        out; after an interrupted deletion the log still has such commits.
         """
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 
@@ -139,10 +139,10 @@ class OffsetsWriter:
         return self._log.partition_led()
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None], template: Template = PLAIN) -> int:
-        """Append all records as one batch; return the first offset. Raises RecordTooLargeError, StorageError,
-        OffsetNotAvailableError, NotEnoughReplicasError, after which nothing was written; RequestTimedOutError
-        after offsets.commit.timeout.ms, NotLeaderOrFollowerError, NotEnoughReplicasAfterAppendError, after
-        which the records may still be committed.
+        """Append all records as one batch; return the first offset. Nothing was written after
+        RecordTooLargeError, StorageError, OffsetNotAvailableError or NotEnoughReplicasError. The records may
+        still be committed after RequestTimedOutError (offsets.commit.timeout.ms), NotLeaderOrFollowerError or
+        NotEnoughReplicasAfterAppendError.
         """
         size = HEADER_SIZE + sum(map(len, keys)) + sum(len(value or b"") + _NUMBERS for value in values)
         limit = self.partition_for_write().validator.largest_batch
@@ -173,7 +173,7 @@ def check_group(group: Any) -> str:
 def check_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata], check_topic: Callable[[str, int], None], most: int
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets to commit, ordered by partition. `most` is the limit of a note in bytes.
+    """Return the offsets to commit, ordered by partition. `most` limits the metadata of an offset, in bytes.
 
     Raises InvalidTypeError, InvalidArgumentError, OffsetMetadataTooLargeError, and the errors of
     `check_topic`.
@@ -189,7 +189,7 @@ def check_offsets(
 def positions(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets without negative ones, which Kafka's clients read as no offset."""
+    """Return the offsets, but leave out negative offsets, which Kafka's clients read as no offset."""
     return {tp: at for tp, at in offsets.items() if at.offset >= 0}
 
 
@@ -208,7 +208,7 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
             f"{value!r:.80} for {key} is no OffsetAndMetadata(offset, metadata, leader_epoch)"
         )
     parsed = OffsetAndMetadata(*value)
-    # Kafka takes any offset, and kafkajs commits -2 for the log start offset, -1 for its end.
+    # Kafka takes any offset, and kafkajs commits -2 for the log start offset, -1 for the log end offset.
     offset = arguments.whole("offset", parsed.offset, INT64_MIN)
     epoch = arguments.whole("leader_epoch", parsed.leader_epoch, UNKNOWN_EPOCH, INT32_MAX)
     note = "" if parsed.metadata is None else parsed.metadata
@@ -263,8 +263,8 @@ class ReadOffsets:
 
 
 def _load(store: Store, topic: OffsetsTopic, partition: int) -> OffsetsState:
-    """Load a partition; the state is empty if the writer is just creating the partition, or has just deleted
-    it.
+    """Return the state of a partition from its log; an empty state if the writer is just creating or deleting
+    the partition.
     """
     try:
         source = topic.log(partition)

@@ -1,9 +1,10 @@
 """`Quotas`: byte rates of producers and consumers by user and client id, as kafka-configs has for entity
 types users and clients.
 
-On disk: the store's kept files (`storage.store.kept_files`), `.segstore/quotas.json` for readers. Threads:
-any. Processes: all clients in the writer's process share their rates. A process that has the store open for
-reading has rates of its own, from the limits that were on disk when its last consumer was made.
+On disk: the writer's process keeps the limits through `storage.store.kept_files`; other processes read
+`.segstore/quotas.json`. Threads: any. Processes: all clients in the writer's process share their rates. A
+process that has the store open for reading has rates of its own, from the limits that were on disk when its
+last consumer was made.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ class ByteRates(Settings):
 class Quotas:
     """The limits of a store and the throttles that enforce them (Kafka: ClientQuotaManager, KIP-13, KIP-546).
 
-    A client has the first of these rates that is set (KIP-55; Kafka: DefaultQuotaCallback): of its user and
-    client id; of its user with the default client id; of its user; the same three for the user DEFAULT,
-    "<default>"; of its client id; of the default client id. The producer rate and the consumer rate are
-    looked up separately. All producers, or all consumers, with the same user and client id share a rate. A
-    rate of a user is shared by all clients of the user, and a rate of a client id by all clients with that
-    id. Clients in the process that has the store open have no user. `quotas(store)` returns the `Quotas` of a
-    store.
+    The rate of a client is the first of these rates that is set (KIP-55; Kafka: DefaultQuotaCallback):
+    - the rate of its user and client id, of its user and the default client id, of its user;
+    - the same three rates of the default user, DEFAULT ("<default>");
+    - the rate of its client id, of the default client id.
+
+    The producer rate and the consumer rate are looked up separately. All producers, or all consumers, with
+    the same user and client id share a rate. A rate of a user is shared by all clients of the user, and a
+    rate of a client id by all clients with that id. Clients in the process that has the store open have no
+    user. `quotas(store)` returns the `Quotas` of a store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -62,8 +65,8 @@ class Quotas:
             WeakValues[tuple[str, Entity], SharedBucket](),
             WeakValues[_Key, QuotaThrottle](),
         )
-        # Throttles whose credit is not full are kept here, so that a client does not get a full credit by
-        # closing and starting anew.
+        # A throttle is kept here until its credit is full, so that a client that closes and starts again does
+        # not get a full credit.
         self._used: dict[QuotaThrottle, None] = {}
         self._limits = self._read()
 
@@ -74,8 +77,8 @@ class Quotas:
 
     def describe(self, client_id: str | None = None) -> dict[str, dict[str, int]]:
         """Return the rates that were set, by client id or "<default>": a dict with `producer_byte_rate` and
-        `consumer_byte_rate`, in bytes a second, if they are set. With `client_id`, only the rates of that
-        client.
+        `consumer_byte_rate`, in bytes a second, if they are set. If `client_id` is given, return only the
+        rates of this client.
         """
         with self._lock:
             of_clients = {each.client_id: rates for each, rates in self._limits.items() if each.user is None}
@@ -177,7 +180,9 @@ class Quotas:
         self._used[throttle] = None  # atomic, so it needs no lock
 
     def _bound(self, key: _Key) -> tuple[int, Entity] | None:
-        """Return the limit of a client, and the entity that shares it; None without a limit."""
+        """Return (limit of a client, entity whose clients share the limit), or None if the client has no
+        limit.
+        """
         rate, user, client = key
         for entity, sharing in _by_precedence(user, client):
             bound = self._limits.get(entity, {}).get(rate)
@@ -203,8 +208,8 @@ class Quotas:
 
 
 def _by_precedence(user: str | None, client: str) -> Iterator[tuple[Entity, Entity]]:
-    """Yield the entities that may limit a client, the most specific first, each with the entity that shares
-    the limit.
+    """Yield (entity whose limit may apply to the client, entity whose clients share this limit), in the order
+    of precedence.
     """
     if user is not None:
         both, alone = Entity(user, client), Entity(user, None)

@@ -6,10 +6,9 @@ On disk: the topic `__transaction_state` through `state_log`, and the markers in
 first marker, Complete after the last marker. A step that fails in between is tried again by the store's
 scheduler, and by the next open.
 
-Threads: any. Each transactional id has a lock, which a producer's appends hold too, so no record of a
-transaction is written after its commit or abort, also if the coordinator aborts it. Requests of the main
-thread run in a thread that runs no signal handler, so an interrupt leaves no lock taken, and the producer may
-repeat its request.
+Threads: any. Each transactional id has a lock. A producer's appends hold the lock, too, so that no record is
+written after the transaction's commit or abort. Requests of the main thread run in another thread, which runs
+no signal handler; so an interrupt leaves no lock locked, and the producer may repeat its request.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 
 
 class Upkeep:
-    """Calls the coordinator from the scheduler. If a step that must be completed fails, it calls
-    `end_abandoned` after a pause, which doubles with each failure in a row.
+    """Runs the coordinator's background work in the scheduler. After the failure of a step that must be
+    completed, the scheduler calls `end_abandoned` after a pause; each failure in a row doubles the pause.
     """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
@@ -66,8 +65,8 @@ class Upkeep:
         self._coordinator = weakref.ref(coordinator)
 
     def start(self, config: StoreConfig) -> None:
-        """Plan the regular calls: the abort of transactions that timed out, and the removal of
-        expired ids.
+        """Schedule the regular work: the abort of transactions that timed out, and the removal of expired
+        ids.
         """
         timeouts = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         expiry = config.transaction_remove_expired_transaction_cleanup_interval_ms
@@ -91,7 +90,7 @@ class Upkeep:
             if self._planned:
                 return
             self._scheduler.after(self._pause, self._task(lambda c: self._again(c)))
-            self._planned = True  # last: if an interrupt stops the call above, the next failure repeats it
+            self._planned = True  # set last: if an interrupt stops `after`, the next failure plans the retry
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     def _again(self, coordinator: TransactionCoordinator) -> None:
@@ -123,9 +122,9 @@ class Transitions:
     def next_producer(
         self, entry: TransactionEntry, timeout_ms: int, requester: Identity | None = None, *, remote: bool
     ) -> Identity:
-        """Give the transactional id to a new producer in the next epoch; return its producer id and epoch. A
-        `requester` that is the entry's `last` gets the current epoch, because it repeats a request whose
-        answer it has missed. Raises StorageError.
+        """Give the transactional id to a new producer in the next epoch; return its producer id and epoch. If
+        `requester` is the entry's `last` identity, return the current epoch: the producer repeats a request
+        whose answer was lost. Raises StorageError.
         """
         now, known = self._clock(), entry.metadata
         if known is None:
@@ -142,8 +141,8 @@ class Transitions:
         return fresh.producer_id, fresh.producer_epoch
 
     def raise_epoch(self, entry: TransactionEntry) -> None:
-        """Write a newer epoch, which the partitions know, to `__transaction_state`, before the partitions
-        forget it.
+        """If a partition has seen a newer epoch of the producer, write this epoch to `__transaction_state`,
+        before the partition forgets the producer.
         """
         known = entry.metadata
         # `known` is None if the id has no record.
@@ -160,7 +159,7 @@ class Transitions:
     # --- commits and aborts -------------------------------------------------------------------
 
     def decide(self, entry: TransactionEntry, commit: bool) -> None:
-        """Decide the outcome of the ongoing transaction by writing Prepare; without an ongoing transaction an
+        """Decide the outcome of the ongoing transaction by writing Prepare; if no transaction is ongoing, an
         abort only raises the epoch. The producer may still repeat its request under the old epoch. Raises
         StorageError.
         """
@@ -180,31 +179,33 @@ class Transitions:
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: TransactionEntry) -> None:
-        """Make the decision of a commit durable before any of its markers can be durable. Raises
-        StorageError.
+        """Sync the decision to commit if a partition syncs its marker at once, so that no marker is durable
+        before the decision. Raises StorageError.
         """
         known = entry.known
         if known.state is TransactionState.PREPARE_COMMIT and self._ending.durable(known.partitions):
             self._entries.sync(entry)
 
     def ensure_complete(self, entry: TransactionEntry) -> None:
-        """Complete a decided transaction. Raises ConcurrentTransactionsError if that is not possible now."""
+        """Complete a decided transaction. Raises ConcurrentTransactionsError if the transaction can't be
+        completed now.
+        """
         if not self.try_complete(entry):
             raise ConcurrentTransactionsError(
                 f"the last transaction of {entry.transactional_id!r} is still being ended"
             )
 
     def try_complete(self, entry: TransactionEntry, *, synced: bool = False) -> bool:
-        """Write the markers and Complete of a decided transaction, after the markers of the producer's lost
-        transactions. Return True, or plan a retry and return False if that fails. `synced`: the caller has
-        already synced the decision.
+        """Complete a decided transaction: write the markers of the producer's lost transactions (class
+        `Lost`), then its own markers, then Complete. Return True; after a failure plan a retry, and return
+        False. `synced` says that the caller has synced the decision.
         """
         known = entry.metadata
         if known is None:
             return True
         try:
-            # Lost transactions end first, because a marker ends any open transaction of its producer, and
-            # their outcome may be the opposite.
+            # Lost transactions end first: the markers of this transaction would end them, too, perhaps with
+            # the wrong outcome.
             self._lost.end(known.producer_id)
             if known.state.prepared:
                 if not synced:  # an earlier sync may have failed
@@ -219,19 +220,22 @@ class Transitions:
 
 # --- abandoned ---------------------------------------------------------------------------------
 
-# Aborts transactions that their producer will not commit or abort, because its process is gone, it is too
-# slow, or it can't go on; completes transactions whose outcome is decided. Threads: any; takes one entry's
-# lock at a time.
+# Aborts transactions that are open for too long, or whose producer's process has ended; completes
+# transactions whose outcome is decided. Threads: any; one entry's lock is held at a time.
 
 
 class Abandoned:
-    """Aborts or completes abandoned transactions; after a failure `upkeep` calls `end_abandoned` again."""
+    """Aborts transactions that no producer will commit or abort, and completes decided transactions. After a
+    failure `upkeep` calls `end_abandoned` again.
+    """
 
     def __init__(self, entries: Entries, transitions: Transitions, lost: Lost, upkeep: Upkeep) -> None:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep
 
     def end_all(self) -> None:
-        """Abort transactions that producers of an earlier process left open, and complete decided ones."""
+        """Abort the ongoing transactions of entries that are marked as `orphan`, or commit them if `Lost`
+        finds that they were committed. Complete decided transactions, and commit or abort lost transactions.
+        """
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
@@ -256,7 +260,8 @@ class Abandoned:
                 known = entry.metadata
                 if known is None or known.state is not TransactionState.ONGOING:
                     continue
-                # An orphan is aborted below, unless its producer commits or aborts it first.
+                # `end_all` aborts the transaction of an orphan, unless the producer commits or aborts it
+                # first.
                 entry.orphan = known.started_ms + known.timeout_ms < now
         self.end_all()
 
@@ -274,9 +279,9 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """The transaction coordinator of a store, which has one. The constructor aborts the transactions that
-    producers in an earlier process left open; transactions of remote producers go on, as they do when a
-    broker restarts.
+    """The transaction coordinator of a store, which has one such object. The constructor aborts the
+    transactions that producers in an earlier process left open; transactions of remote producers go on, as
+    they do when a broker restarts.
     """
 
     def __init__(self, store: Store) -> None:
@@ -311,9 +316,9 @@ class TransactionCoordinator:
         """Take over the transactional id: return a producer id and an epoch that fences all earlier
         producers.
 
-        An open transaction of an earlier producer is aborted. With `expected`, only the last producer may
-        take over (KIP-360), and may repeat the request. `remote` says that the producer is in another
-        process, and outlives this process. Raises InvalidTxnTimeoutError, ProducerFencedError;
+        An open transaction of an earlier producer is aborted. If `expected` is given, it must be the identity
+        of the last producer (KIP-360), which may repeat the request. `remote` says that the producer is in
+        another process, and outlives this process. Raises InvalidTxnTimeoutError, ProducerFencedError;
         ConcurrentTransactionsError and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
@@ -362,9 +367,9 @@ class TransactionCoordinator:
 
     @contextlib.contextmanager
     def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
-        """Run a block with the partitions of the producer's open transaction, an empty set without one. The
-        transaction can't be committed or aborted during the block, so no record is written after the marker
-        (KIP-890).
+        """Yield the partitions of the producer's open transaction, or an empty set if no transaction is open.
+        The transaction can't be committed or aborted during the block, so no record is written after the
+        marker (KIP-890).
 
         Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
         """
@@ -403,8 +408,8 @@ class TransactionCoordinator:
             return after.producer_id, after.producer_epoch
 
     def has_ended(self, transactional_id: str, identity: Identity) -> bool:
-        """Return whether `identity` had the transaction that was committed or aborted last. A producer that
-        missed the answer to its commit or abort may repeat that request, and go on. Raises
+        """Return whether the id's transaction that was committed or aborted last was of the producer
+        `identity`. A producer that missed the answer to its commit or abort may repeat the request. Raises
         TransactionalIdNotFoundError.
         """
         with self._entries.locked(transactional_id) as entry:
@@ -430,8 +435,8 @@ class TransactionCoordinator:
                 raise _wrong_state(entry)
 
     def complete(self, transactional_id: str) -> None:
-        """Write the missing markers of a decided transaction. Raises ConcurrentTransactionsError if that is
-        not possible now.
+        """Write the missing markers of a decided transaction. Raises ConcurrentTransactionsError if the
+        markers can't be written now.
         """
         if self._entries.may_be_decided(transactional_id):
             self._shelter.call(partial(self._complete, transactional_id))

@@ -1,10 +1,10 @@
 """`Lost`: transactions that are open in a partition, but that `__transaction_state` lost in a power cut.
 
 A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
-transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then it
-was committed if any record of a commit remains, in `__transaction_state` or as a marker in some partition;
-otherwise it is aborted. A producer that keeps its epoch (KIP-98) has many transactions in one epoch, which
-are identified by their first records.
+transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then the
+transaction was committed if any record of a commit remains, in `__transaction_state` or as a marker in some
+partition; otherwise the transaction is aborted. A producer that keeps its epoch (KIP-98) has many
+transactions in one epoch; their first records identify them.
 On disk: reads the partitions; commits or aborts open transactions through `markers`.
 Threads: one thread creates the object; any thread may call `end`.
 """
@@ -45,8 +45,9 @@ class Dangling(NamedTuple):
 
 
 class Decisions:
-    """The decisions in `__transaction_state` for producers that keep their epoch, as far as compaction has
-    left them. `outcomes` maps each transaction to True if it was committed, False if it was aborted.
+    """The decisions in `__transaction_state` for producers that keep their epoch, without the decisions that
+    compaction has removed. `outcomes` maps each transaction to True if it was committed, False if it was
+    aborted.
     """
 
     def __init__(self, decided: Iterable[TransactionMetadata] = ()) -> None:
@@ -68,8 +69,8 @@ class Decisions:
 
 
 class Lost:
-    """The lost transactions of a store. `newer` maps a producer id to the largest epoch that a partition
-    knows, if that epoch is above the epoch in `__transaction_state`.
+    """The lost transactions of a store. `newer` maps a producer id to the largest epoch that any partition
+    has seen, if this epoch is above the epoch in `__transaction_state`.
     """
 
     def __init__(
@@ -89,7 +90,9 @@ class Lost:
     # --- search ---------------------------------------------------------------------------
 
     def _dangling(self, known: Collection[TransactionMetadata]) -> set[Dangling]:
-        """Return the transactions that are open in this store's own topics and are not among `known`."""
+        """Return the transactions that are open in a partition, but not in `known`. Topics that only a broker
+        has written are skipped.
+        """
         under_way = {(m.producer_id, at): m for m in known if not m.state.idle for at in m.partitions}
         found: set[Dangling] = set()
         theirs: dict[Dangling, TransactionMetadata] = {}
@@ -99,7 +102,7 @@ class Lost:
                 continue
             try:
                 transactions = transaction_markers.open_transactions(self._store.partition(*at))
-            except SegstoreError as error:  # a consumer of this partition gets the same error
+            except SegstoreError as error:  # skipped: a consumer of this partition gets the same error
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
@@ -129,7 +132,7 @@ class Lost:
     def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
         try:
             return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
-        except SegstoreError as error:  # an append to this partition gets the same error
+        except SegstoreError as error:  # skipped: an append to this partition gets the same error
             if passes(error):
                 raise
             log.warning("producers of %s-%d are not known: %s", *at, error)
@@ -169,16 +172,16 @@ class Lost:
         return m.producer_id in self.newer or self.was_committed(m)
 
     def raised(self, m: TransactionMetadata, now: int) -> TransactionMetadata:
-        """Return the metadata of an idle id, raised to the epoch that the partitions know if that
-        is newer.
+        """Return the metadata with the epoch that a partition has seen, if this epoch is newer and the id is
+        idle; otherwise return `m`.
         """
         newer = self.newer.get(m.producer_id, NO_EPOCH)
         return m.emptied(newer, now) if newer > m.producer_epoch and m.state.idle else m
 
     def end(self, producer_id: int) -> None:
         """Commit or abort the producer's lost transactions, so that readers don't wait for them for ever, and
-        no later record joins them. The markers of an undecided transaction have the next epoch. Raises
-        StorageError.
+        no later record joins them. If `__transaction_state` has no decision, the marker has the next epoch.
+        Raises StorageError.
         """
         for dangling in [each for each in self._open if each.producer_id == producer_id]:
             ended = self._decisions.outcomes.get(dangling)
@@ -193,5 +196,5 @@ class Lost:
 
     @property
     def producers(self) -> set[int]:
-        """Return the producers that have a lost transaction."""
+        """Return the ids of the producers that have a lost transaction."""
         return {each.producer_id for each in list(self._open)}

@@ -47,8 +47,8 @@ class MarkerWriter:
         self.end(decided.partitions, marker, decided.transaction_epoch)
 
     def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
-        """Write the markers of a transaction, make them visible in all its partitions at once, then apply the
-        outcome to the groups' offsets, then flush the markers as the partitions' settings require.
+        """Write the markers of a transaction, and make them visible in all its partitions at once. Then apply
+        the outcome to the groups' offsets, and flush the markers as the partitions' settings require.
         `transaction_epoch` is the epoch of the transaction's records. A repeated call does nothing; deleted
         partitions need no marker. Raises StorageError, after which either no reader sees any of the markers,
         or all readers see them, but the markers may not be durable. If a damaged partition can't be opened,
@@ -74,7 +74,7 @@ class MarkerWriter:
             return transaction_markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
             # Some partitions know a later epoch, because a power cut has cut the end of
-            # `__transaction_state`. They refuse the marker, and are left out.
+            # `__transaction_state`. These partitions refuse the marker, and get none.
             log.warning("%s", error)
             known = marker.producer_id, marker.producer_epoch
             logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]
@@ -113,7 +113,7 @@ class MarkerWriter:
         return None if unusable else frozenset(begins)
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether any partition has flush.messages=1, so that the decision must be synced too."""
+        """Return whether any partition has flush.messages=1, and therefore syncs its marker at once."""
         return any(
             each.partition_for_write().config.flush_messages == 1 for each in self._logs(partitions, [])
         )

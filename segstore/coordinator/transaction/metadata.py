@@ -1,6 +1,7 @@
-"""`TransactionMetadata`: the state of one transactional id, and the states that may follow each other.
+"""`TransactionMetadata`: the state of one transactional id, and the states that may follow each other (Kafka:
+TransactionMetadata, TransactionState).
 
-It is Kafka's TransactionMetadata and TransactionState. Threads: any; values are immutable.
+Threads: any; values are immutable.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ EPOCH_KEPT = 0
 
 
 class Begin(NamedTuple):
-    """The first record of a transaction in a partition. After a log was cut, offset and leader epoch still
-    identify the record; after a topic was made anew under the same name, the topic id does.
+    """The first record of a transaction in a partition. Offset and leader epoch identify the record even
+    after the log was truncated; the topic id identifies the topic even after a topic of the same name was
+    deleted.
     """
 
     at: TopicPartition
@@ -36,7 +38,7 @@ class Begin(NamedTuple):
 
 
 class TransactionState(IntEnum):
-    """The state of a transaction; the numbers are those in Kafka's log."""
+    """The state of a transaction; the numbers are the numbers in Kafka's log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -81,8 +83,8 @@ class TransactionMetadata(NamedTuple):
     If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` once all
     markers are written; `previous_producer_id` is the producer id before the present one. `client_version` is
     the transaction.version. `remote` is 1 if the producer is a client of a server, which may outlive this
-    process. `begins`: the first record of the transaction in each partition that has one, for a decision that
-    keeps the epoch; None in all other states, or if a partition could not be read.
+    process. A decision that keeps the epoch sets `begins`: the first record of the transaction in each
+    partition that has any. `begins` is None in all other states, and if a partition could not be read.
     """
 
     producer_id: int
@@ -105,16 +107,16 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def committed(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of the transaction that this state commits; None if it commits no
-        transaction, or the epoch is not known.
+        """Return (producer id, epoch) of the transaction that this state commits; None if the state commits
+        no transaction, or the epoch is not known.
         """
         return self.last_ended if self.state.commits else None
 
     @property
     def last_ended(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of the transaction that was committed or aborted last; its
-        producer may repeat that request (KIP-890). None if there was no such transaction, or the epoch was
-        kept.
+        """Return (producer id, epoch) of the transaction that was committed or aborted last; its producer may
+        repeat the commit or abort (KIP-890). Return None if there was no such transaction, or if it kept the
+        producer's epoch.
         """
         if (
             self.state in (TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD)
@@ -150,7 +152,7 @@ class TransactionMetadata(NamedTuple):
 
     def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
         """Return the state in this epoch without an open transaction, and without the outcome of the last
-        one.
+        transaction.
         """
         return self._to(
             TransactionState.EMPTY,
@@ -177,8 +179,8 @@ class TransactionMetadata(NamedTuple):
         """Return the state with the outcome decided, after which the markers must be written.
 
         The markers have the next epoch, so late batches of the producer are refused, and never join another
-        transaction. If no epoch is left for a producer, `next_producer_id` replaces its id once all markers
-        are written.
+        transaction. If no epoch is left, `next_producer_id` replaces the producer's id once all markers are
+        written.
         """
         return self._to(
             TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,

@@ -1,9 +1,9 @@
 """`ProducerIds`: allocates producer ids, in blocks of 1,000.
 
-On disk: the store's kept files (`storage.store.kept_files`) have the first id after the last block. That id
-is made durable before the first id of the block is used (Kafka: ProducerIdManager). If the file is missing or
-damaged, ids continue above the largest id that any partition or transaction knows, because two producers with
-one id would count each other's batches as duplicates. Threads: any; one lock.
+On disk: `storage.store.kept_files` keeps the first id after the last block. This id is made durable before
+the first id of the block is used (Kafka: ProducerIdManager). If the file is missing or damaged, ids continue
+above the largest id in any partition or transaction. Otherwise two producers could have the same id, and
+their batches would count as duplicates. Threads: any; one lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAST = INT64_MAX - BLOCK
 
 
 class ProducerIds:
-    """Allocates producer ids that no producer had before; a store has one."""
+    """Allocates producer ids that no producer had before. A store has one such object."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class ProducerIds:
         self._next, self._end = first, first + BLOCK
 
     def _known(self) -> int:
-        """Return the largest producer id in the logs."""
+        """Return the largest producer id in the logs, or -1."""
         found = [-1]
         for topic, info in self._store.topics().items():
             for partition in info.partition_ids:
@@ -67,7 +67,7 @@ class ProducerIds:
                     found.append(transaction_markers.max_producer_id(self._store.partition(topic, partition)))
                 except StorageError:
                     raise
-                except SegstoreError as error:  # an append to this partition gets the same error
+                except SegstoreError as error:  # skipped: an append to this partition gets the same error
                     log.warning("producer ids of %s-%d are not known: %s", topic, partition, error)
         for known in TransactionStateLog(self._store).load().values():
             found += [known.producer_id, known.previous_producer_id, known.next_producer_id]

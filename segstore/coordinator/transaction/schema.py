@@ -1,8 +1,8 @@
 """The bytes of a record in `__transaction_state`: TransactionLogKey and TransactionLogValue of Kafka.
 
-Key: version 0, transactional id. Value: version 1 is flexible, version 0 is not. Version 1 is written, both
-are read. A header, which Kafka ignores, has `TransactionMetadata.begins`. Threads: any; functions without
-state.
+A key has version 0 and the transactional id. A value is written in version 1, which is flexible; version 0 is
+read, too. A header of the record, which Kafka ignores, has `TransactionMetadata.begins`. Threads: any;
+functions without state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from segstore.protocol.record_codec import kind_of
 
 VERSION = 1
 BEGINS = "segstore.begins"
-_BEGIN = struct.Struct(">16sqi")  # one for each partition, in their order: topic id, offset, leader epoch
+# one for each partition, sorted by partition: topic id, offset, leader epoch
+_BEGIN = struct.Struct(">16sqi")
 _NO_RECORD = -1  # the offset of a partition that has no record of the transaction
 
 
@@ -64,11 +65,10 @@ def encode_value(m: TransactionMetadata) -> bytes:
     return value_bytes(body, VERSION)
 
 
+# Cached, because the states of a transaction, and often of the next transaction, have the same partitions.
 @lru_cache(maxsize=64)
 def _rows(partitions: frozenset[TopicPartition]) -> Packed:
-    """Return the encoded partitions of a state, cached, because the states of one transaction, and often of
-    the next transaction, have the same partitions.
-    """
+    """Return the encoded partitions of a state."""
     kind = structs("TransactionLogValue").PartitionsSchema
     topics = by_topic(sorted(partitions)).items()
     rows = [kind(topic=topic, partition_ids=numbers) for topic, numbers in topics]
@@ -97,7 +97,7 @@ def decode_value(value: bytes) -> TransactionMetadata:
 
 
 def encode_headers(m: TransactionMetadata) -> list[tuple[str, bytes]]:
-    """Return the record headers of a state."""
+    """Return the (name, value) headers of a state's record; an empty list if the state has no `begins`."""
     if m.begins is None:
         return []
     begins = {each.at: each for each in m.begins}

@@ -1,8 +1,8 @@
 """`TransactionStateLog` and `Entries`: the state of each transactional id, on disk and in memory.
 
 On disk: owns the topic `__transaction_state`, compacted. An id's partition is Java's hash of the id, modulo
-the number of partitions (Kafka: TransactionStateManager). The topic is created with the first id, with
-Kafka's settings; a broker's topic becomes this store's own with the first write.
+the number of partitions (Kafka: TransactionStateManager). The topic is created for the first id, with Kafka's
+settings. A topic that a broker has created gets these settings at the first write.
 Threads: any for `append`; `load` is called once, before the first `append`. Each `TransactionEntry` has a
 lock of its own.
 """
@@ -49,7 +49,7 @@ class States:
     def replay(
         self, where: str, key: bytes, record: LastRecord, producer_id: int | None = None
     ) -> UnreadableRecord | None:
-        """Apply a record; return an UnreadableRecord if it can't be decoded."""
+        """Apply a record; return an UnreadableRecord if the record can't be decoded, else None."""
         try:
             made = schema.decode(key, record.value, where, record.at)
         except UnsupportedVersionError as error:
@@ -86,8 +86,8 @@ class TransactionStateLog:
         self._logs_by_id: dict[str, PartitionLog] = {}
         """The partition log of each transactional id that was written."""
         self._newer: dict[str, str] = {}
-        """The reason by transactional id, if an id can't be used because its last record has a
-        newer version.
+        """Maps each transactional id whose last record has a newer version to the error's text. Such an id
+        can't be used.
         """
 
     def load(self) -> dict[str, TransactionMetadata]:
@@ -103,8 +103,8 @@ class TransactionStateLog:
         return states.known
 
     def unreadable(self, log: PartitionLog) -> list[UnreadableRecord]:
-        """Return the records of one partition that can't be decoded and are the last of their keys. Raises
-        CorruptRecordError, StorageError.
+        """Return the records of one partition that can't be decoded, if they are the latest of their keys.
+        Raises CorruptRecordError, StorageError.
         """
         return _load(log, States())
 
@@ -116,8 +116,8 @@ class TransactionStateLog:
         return {each for each in commits if each is not None and each[0] in producer_ids}
 
     def decided(self, producer_ids: Collection[int]) -> Iterator[TransactionMetadata]:
-        """Yield the decisions for these producers that compaction has left, with their `begins`, for each
-        producer the oldest first. Raises CorruptRecordError, StorageError.
+        """Yield the decisions for these producers, with their `begins`, in the order of the log; compaction
+        may have removed some decisions. Raises CorruptRecordError, StorageError.
         """
         for log in self._logs():
             for m in _all_states(log):
@@ -206,7 +206,7 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
 # table is held only while an entry is looked up, added or removed.
 
 Identity = tuple[int, int]
-"""Producer id and epoch."""
+"""(producer id, epoch)"""
 
 
 class TransactionEntry:
@@ -214,8 +214,8 @@ class TransactionEntry:
 
     `orphan` is set if an ongoing transaction must be aborted, because its producer's process has ended, or
     because it has been open for too long. `last` is the identity that the current producer had before its
-    present epoch. The producer may still use that identity, if it missed the answer to its last request, or
-    does not know that its transaction timed out (Kafka: lastProducerEpoch).
+    present epoch. The producer may still use the `last` identity if it missed the answer to its last request,
+    or does not know that its transaction timed out (Kafka: lastProducerEpoch).
     """
 
     __slots__ = ("last", "lock", "metadata", "orphan", "transactional_id")
@@ -233,7 +233,9 @@ class TransactionEntry:
         return self.metadata
 
     def has_ended(self, identity: Identity) -> bool:
-        """Return whether `identity` had the transaction that was committed or aborted last."""
+        """Return whether the transaction that was committed or aborted last was of the producer
+        `identity`.
+        """
         return self.metadata is not None and self.metadata.last_ended == identity
 
     def check(self, identity: Identity) -> TransactionMetadata:
@@ -262,8 +264,8 @@ class Entries:
 
     @contextlib.contextmanager
     def locked(self, transactional_id: str, make: bool = False) -> Iterator[TransactionEntry]:
-        """Run a block in which no other thread reads or changes the entry. Raises
-        TransactionalIdNotFoundError if the entry is missing and `make` is False.
+        """Yield the entry; no other thread reads or changes the entry during the block. If `make`, a missing
+        entry is created. Raises TransactionalIdNotFoundError.
         """
         while True:
             with self._lock:
@@ -285,7 +287,7 @@ class Entries:
         return entry is None or entry.metadata is None or entry.metadata.state.prepared
 
     def all(self) -> list[TransactionEntry]:
-        """Return the present entries, without their locks."""
+        """Return the present entries; their locks are not taken."""
         with self._lock:
             return list(self._entries.values())
 
@@ -307,7 +309,7 @@ class Entries:
         self._log.sync(entry.transactional_id)
 
     def forget(self, entry: TransactionEntry, now: int) -> None:
-        """Remove an expired id."""
+        """Remove an id that has expired from the log and from memory."""
         self._log.append(entry.transactional_id, None)
         entry.metadata = entry.known.expired(now)
         with self._lock:

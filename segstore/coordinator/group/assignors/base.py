@@ -1,7 +1,7 @@
 """`Assignor` and `MemberSubscription`, the protocol of all assignors, and the two stateless assignors: range
 and round robin.
 
-Threads: any; nothing here has state.
+Threads: any; assignors have no state.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Assignor(Protocol):
     """Assigns the partitions of the topics to which the members of a group subscribe.
 
     If `cooperative` is set, members keep their partitions during a rebalance, and revoke only partitions that
-    `assign` gives to another member (KIP-429); otherwise members revoke all partitions first.
+    `assign` takes from them (KIP-429); otherwise members revoke all partitions first.
     """
 
     name: str
     cooperative: bool
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        """Return the partitions of every member, in order; a topic that is not in `partitions` has no
+        """Return the partitions of every member, sorted. A topic that `partitions` lacks has no
         partitions.
         """
 
@@ -54,7 +54,7 @@ class Assignor(Protocol):
 
 
 class Stateless:
-    """An assignor without user data, whose members revoke all partitions before a rebalance."""
+    """An assignor without user data. Members revoke all partitions before a rebalance."""
 
     cooperative = False
 
@@ -107,7 +107,7 @@ class RangeAssignor(Stateless):
 
 
 class RoundRobinAssignor(Stateless):
-    """Assigns all partitions in turn, and skips members that don't subscribe to the partition's topic (Kafka:
+    """Assigns each partition to the next member in turn that subscribes to the partition's topic (Kafka:
     RoundRobinAssignor).
     """
 

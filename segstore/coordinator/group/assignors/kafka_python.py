@@ -1,7 +1,8 @@
 """Adapts assignors that were written for kafka-python, as classes or objects, to `Assignor`.
 
-Threads: as the adapted object allows. Its methods are called as in kafka-python: `assign(cluster, members)`,
-`metadata(topics)`, `on_assignment(assignment, generation)` (kafka.coordinator.assignors.abstract).
+Threads: as the adapted object allows. The methods of this object are called as in kafka-python:
+`assign(cluster, members)`, `metadata(topics)`, `on_assignment(assignment, generation)`
+(kafka.coordinator.assignors.abstract).
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 
 
 def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
-    """Return the partitions of each current owner, and the previous owner of each partition that had another
-    owner before.
+    """Return (partitions of each current owner, previous owner of each partition that had another owner
+    before).
 
-    If two members report a partition for one generation, the first member owns it.
+    If several members report a partition for the same generation, the first of these members owns it.
     """
     owners: dict[TopicPartition, dict[int, str]] = {}
     for member, (generation, partitions) in claims.items():
@@ -57,7 +57,7 @@ class _Pair(NamedTuple):
 
 
 class Movements:
-    """The first owner and the current one of each moved partition."""
+    """The first owner and the current owner of each moved partition."""
 
     def __init__(self) -> None:
         self._pairs: dict[TopicPartition, _Pair] = {}
@@ -76,8 +76,8 @@ class Movements:
             self._moved.setdefault((partition.topic, pair), set()).add(partition)
 
     def instead(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return the partition to move from `source` to `target`: a partition of the same topic that has
-        moved the opposite way before, else `partition`.
+        """Return the partition to move from `source` to `target`. If a partition of the same topic was moved
+        from `target` before, that partition moves back; else `partition` moves.
         """
         before = self._pairs.get(partition)
         back = _Pair(target, before.source if before else source)
@@ -113,7 +113,7 @@ class Balancer:
         self._movements = Movements()
 
     def run(self) -> Assignment:
-        """Return the partitions of every member, in order."""
+        """Return the partitions of every member, sorted."""
         candidates = self._candidates()
         unassigned, revoked = self._drop_unsubscribed(candidates)
         initializing = not any(self.current.values())
@@ -142,9 +142,9 @@ class Balancer:
     def _candidates(self) -> list[TopicPartition]:
         """Return all partitions in the order of assignment: first the partitions with the fewest subscribers.
 
-        If all members subscribe to the same topics and own some partition, the order is by owner, from the
-        member with most partitions to the member with fewest, and for each owner first the partitions that
-        had another owner before.
+        If all members subscribe to the same topics, and any partition has an owner, partitions are taken one
+        by one from the member that has most partitions left. This member's partitions that had another owner
+        before come first. Partitions without an owner come last.
         """
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():
@@ -166,8 +166,8 @@ class Balancer:
         return len({tuple(wanted) for wanted in self.wanted.values()}) <= 1
 
     def _drop_unsubscribed(self, candidates: Sequence[TopicPartition]) -> tuple[list[TopicPartition], bool]:
-        """Drop partitions whose owner has unsubscribed; return the partitions without an owner, and whether
-        an existing partition was dropped.
+        """Take partitions from owners that no longer subscribe to them. Return (candidates without an owner,
+        whether another member subscribes to a partition that was taken).
         """
         revoked = False
         for member, owned in self.current.items():
@@ -185,7 +185,9 @@ class Balancer:
         return len(owned) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in owned)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
-        """Move partitions until no move makes the assignment more even; return whether any was moved."""
+        """Move partitions until no move makes the assignment more even; return whether a partition was
+        moved.
+        """
         moved = False
         while True:
             modified = False
@@ -200,18 +202,21 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Return a member that can take the partition, and has at least two partitions fewer than its owner:
-        the previous owner, else the member with fewest; None if there is no such member.
+        """Return the member to which `partition` should move, or None if the partition should stay. The
+        member has at least two partitions fewer than the owner.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
+        # The previous owner is preferred.
         if before is not None and before in self.takers[partition] and most > len(self.current[before]):
             return before
         least = min(self.takers[partition], key=self._load)
         return least if most > len(self.current[least]) else None
 
     def _even(self) -> bool:
-        """Return whether no member could get a partition from a member that has more partitions."""
+        """Return whether the members' numbers of partitions differ by at most one, or no member could get a
+        partition from a member that has more partitions.
+        """
         counts = {member: len(owned) for member, owned in self.current.items()}
         if min(counts.values()) >= max(counts.values()) - 1:
             return True
@@ -227,8 +232,8 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # Both partitions have moved in this rebalance. Both move back, because `source` would otherwise
-            # keep its number of partitions.
+            # `partition` returns to its first owner, which gives `moving` back to `target`: `source` has one
+            # partition fewer, as intended.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -240,7 +245,9 @@ class Balancer:
 
 
 def _score(assignment: Assignment) -> int:
-    """Return the sum, over all pairs of members, of the difference of their numbers of partitions."""
+    """Return the imbalance of an assignment: the sum of the differences between the numbers of partitions of
+    every two members.
+    """
     counts = sorted(map(len, assignment.values()))
     n = len(counts)
     return sum((2 * i - n + 1) * count for i, count in enumerate(counts))
@@ -285,8 +292,8 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Decode a member's earlier generation and partitions; user data that can't be decoded counts as missing,
-    as in Kafka.
+    """Return (generation, partitions) that a member had earlier, or (-1, []) if the data can't be decoded, as
+    in Kafka.
     """
     for begin in (0, _VERSION_SIZE):
         for version in (1, 0):
@@ -334,7 +341,7 @@ class CooperativeStickyAssignor:
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
     """Return the current owners of each partition: the members that report the partition for the latest
-    generation. A member that missed a generation has lost its partitions.
+    generation in which any member reports it.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}

@@ -36,13 +36,15 @@ from segstore.errors import (
 )
 
 Write = Callable[["ClassicGroup", Mapping[str, bytes]], None]
-"""Writes the group with these assignments, by member id, to the log; raises if that fails."""
+"""Writes the group's record, with the assignments by member id, to the log. Raises if the write fails."""
 
 _WAITING = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE)
 
 
 class ClassicGroup(Roster):
-    """A group of consumers. The first rebalance of an empty group waits `delay_ms` for more members."""
+    """A group of the classic protocol. The first rebalance of an empty group waits `delay_ms` for more
+    members.
+    """
 
     def __init__(self, group_id: str, write: Write, *, delay_ms: float = 0, max_size: int = 1 << 31) -> None:
         super().__init__(group_id)
@@ -53,9 +55,10 @@ class ClassicGroup(Roster):
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Add a member, or let it join again; return a ticket for the member's place in the next generation.
-        Raises UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
-        GroupMaxSizeReachedError; MemberIdRequiredError if the member needs an id first.
+        """Add a member, or let a member join again. Return a ticket, which is completed with the member's
+        place in the next generation. Raises UnknownMemberIdError, FencedInstanceIdError,
+        InconsistentGroupProtocolError, GroupMaxSizeReachedError; MemberIdRequiredError if the member needs an
+        id first.
         """
         if joining.new_id in self.members:
             joining = replace(joining, member_id=joining.new_id)
@@ -72,8 +75,8 @@ class ClassicGroup(Roster):
         return self._enter(joining, now)
 
     def _reserve(self, joining: Joining, now: float) -> MemberIdRequiredError:
-        """Reserve an id for a new member, and return the error to raise, which has this id. Within its
-        session timeout the member may join under the id (KIP-394).
+        """Reserve an id for a new member for its session timeout (KIP-394). Return the error that has the id,
+        for the caller to raise.
         """
         member_id = self._new_id(joining)
         self.pending[member_id] = now + joining.session_timeout_ms
@@ -111,7 +114,9 @@ class ClassicGroup(Roster):
         return self._rebalance.wait_for_all(member, now)
 
     def _replace(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Give a static member that came back its place under a new id, and fence the old member id."""
+        """Put a static member that came back in its old place, with a new member id, and fence the old id.
+        Return a ticket for the member's place.
+        """
         assert joining.group_instance_id is not None
         old = self.members.pop(self.instances[joining.group_instance_id])
         old.fail(self.fenced(joining.group_instance_id, old.member_id))
@@ -132,7 +137,7 @@ class ClassicGroup(Roster):
         ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
         place = self.place(member, with_members=True, skip_assignment=True)
         if place.skip_assignment and not joining.skips_assignment:
-            # A client without KIP-814 must not learn that it is the leader, because it would assign anew.
+            # A client without KIP-814 would compute a new assignment if it learned that it is the leader.
             place = replace(place, leader=old.member_id, members=(), skip_assignment=False)
         ticket.complete(place)
         return ticket
@@ -150,7 +155,7 @@ class ClassicGroup(Roster):
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
         """Return a ticket for the member's assignment; the leader's `assignments` are written for all
-        members. `protocol` and `protocol_type` must be the group's, unless they are None. Raises
+        members. `protocol` and `protocol_type` are compared with the group's; None is not compared. Raises
         UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
         InconsistentGroupProtocolError, and the errors of `write`, after which the leader may sync again.
         """
@@ -180,8 +185,8 @@ class ClassicGroup(Roster):
 
     def heartbeat(self, member_id: str, instance: str | None, generation: int, now: float) -> None:
         """Extend the member's session. Raises UnknownMemberIdError, IllegalGenerationError,
-        FencedInstanceIdError; RebalanceInProgressError, with the session extended, if the member has to join
-        again.
+        FencedInstanceIdError; RebalanceInProgressError if the member has to join again; the session is
+        extended in this case, too.
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
@@ -194,7 +199,7 @@ class ClassicGroup(Roster):
         self._rebalance.remove(self._leaving(member_id, instance), now)
 
     def leave_all(self, leaving: Iterable[Leaver], now: float) -> list[SegstoreError | None]:
-        """Remove several members by one rebalance; return one error or None for each."""
+        """Remove several members by one rebalance; return one error or None for each member."""
         gone: list[ClassicGroupMember] = []
         errors: list[SegstoreError | None] = []
         for member_id, instance in leaving:
@@ -207,18 +212,20 @@ class ClassicGroup(Roster):
         return errors
 
     def _leaving(self, member_id: str, instance: str | None) -> list[ClassicGroupMember]:
-        """Return the member to remove, in a list, which is empty if the id was reserved for a member that has
-        not joined yet. An administrator names a static member by its instance id alone (KIP-345).
+        """Return a list of the member to remove, or an empty list if `member_id` was only reserved; the
+        reservation is dropped.
         """
         if self.pending.pop(member_id, None) is not None:
             return []
+        # An administrator names a static member by its instance id alone (KIP-345).
         if not member_id and instance in self.instances:
             member_id = self.instances[instance]
         return [self.check_member(member_id, instance)]
 
     def expire(self, now: float) -> None:
         """Remove reserved ids and members whose deadlines have passed, and members whose consumers poll too
-        late or are gone. Then stop the rebalance's wait for late members, if its deadline has passed.
+        late or were garbage collected. Then end the rebalance's wait for members, if the deadline of the wait
+        has passed.
         """
         for member_id in [each for each, deadline in self.pending.items() if deadline <= now]:
             del self.pending[member_id]
@@ -228,7 +235,9 @@ class ClassicGroup(Roster):
         self._rebalance.end_wait(now)
 
     def due(self) -> float:
-        """Return the time of the next `expire` that has work; inf if only a request can change the group."""
+        """Return the time at which `expire` must be called next; inf if only requests can change the
+        group.
+        """
         members = (member.due() for member in self.members.values())
         return min(itertools.chain([self._rebalance.deadline], members, self.pending.values()))
 
@@ -237,7 +246,7 @@ class ClassicGroup(Roster):
 
     def subscribed(self) -> set[str]:
         """Return the topics that any member subscribes to (ClassicGroup.isSubscribedToTopic). Raises
-        NonEmptyGroupError if the members' subscriptions have no topics, because the members are no consumers.
+        NonEmptyGroupError if the members are not consumers, because their subscriptions then list no topics.
         """
         if not self.members:
             return set()

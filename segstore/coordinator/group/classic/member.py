@@ -22,8 +22,8 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
 
-# Requests of members, the group's answers, and tickets for answers that take time. Threads: any; all classes
-# except `Ticket` and `Pulse` are immutable.
+# Requests of members, the group's answers, and tickets for answers that may come later. Threads: any; all
+# classes except `Ticket` and `Pulse` are immutable.
 
 R = TypeVar("R")
 
@@ -48,12 +48,13 @@ class ClassicGroupState(Enum):
 
 
 class Pulse:
-    """A consumer's sign of life. The coordinator has only a weak reference to the pulse, so a check notices
-    that the consumer was garbage collected; the coordinator then removes the member, unless the member is
+    """A consumer's sign of life for the coordinator of its process, which has only a weak reference to the
+    pulse. Once the consumer was garbage collected, the coordinator removes the member, unless the member is
     static.
 
-    `polled` is the time of the last poll in ms of the monotonic clock, written by the consumer's thread.
-    `beats` counts heartbeats and `beaten` is the time of the last heartbeat; the coordinator writes both.
+    `polled` is the time of the consumer's last poll, `beaten` the time of its last heartbeat, both in ms of
+    the monotonic clock; `beats` counts heartbeats. The consumer's thread writes `polled`, the coordinator
+    writes `beats` and `beaten`.
     """
 
     __slots__ = ("__weakref__", "beaten", "beats", "interval_ms", "max_poll_interval_ms", "polled")
@@ -65,15 +66,15 @@ class Pulse:
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for a new member; `new_id` is its
-    wished id, or "" if the group chooses. A second request with the same `new_id` comes from the same member,
-    which did not get the answer to its first request.
+    """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for a new member; `new_id` is the id
+    that a new member asks for, or "" if the group chooses the id. A second request with the same `new_id`
+    comes from the same member: the answer to the first request was lost.
 
-    A member with a `pulse` sends no heartbeats: the coordinator reads the pulse instead. Times are ms.
-    `rebalance_timeout_ms` is the longest wait of a rebalance for this member. `initial_delay_ms` is the wait
-    of the first rebalance for more members, if this member is the first of an empty group; None means the
-    store's setting. `needs_member_id`: a dynamic member first gets an id, and joins again with it (KIP-394).
-    `skips_assignment`: a static leader that comes back understands `JoinGroupResult.skip_assignment`
+    A member with a `pulse` sends no heartbeats: the coordinator reads the pulse instead. A rebalance waits
+    for members at most for the longest `rebalance_timeout_ms` of all members. If this member is the first of
+    an empty group, the rebalance waits `initial_delay_ms` for more members; None means the store's setting.
+    If `needs_member_id`, a dynamic member only gets an id at first, and must join again with the id
+    (KIP-394). `skips_assignment` says that the client understands `JoinGroupResult.skip_assignment`
     (KIP-814).
     """
 
@@ -103,8 +104,9 @@ class JoinedMember:
 
 @dataclass(frozen=True)
 class JoinGroupResult:
-    """A member's place in a generation. Only the leader gets `members`, and then syncs with the assignment,
-    unless `skip_assignment` is set (KIP-814: a static leader came back, and the assignment stays).
+    """A member's place in a generation. Only the leader gets `members`, and computes their assignment.
+    `skip_assignment` tells a static leader that came back not to compute an assignment, because the group
+    keeps its present assignment (KIP-814).
     """
 
     member_id: str
@@ -140,8 +142,8 @@ class GroupInfo:
 
 
 class Ticket(Generic[R]):
-    """An answer that may take time. The group completes the ticket once; the member polls `get`, or registers
-    a callback by `when_done`. `member_id` is known at once, also for a new member.
+    """An answer that may come later. The group completes the ticket once; the member polls `get`, or
+    registers a callback by `when_done`. `member_id` is known at once, also for a new member.
     """
 
     __slots__ = ("_calls", "_error", "_result", "done", "member_id")
@@ -165,8 +167,9 @@ class Ticket(Generic[R]):
             self._call()
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call `call` once when the ticket is done: in this thread if it is done already, else in the thread
-        that completes it, under the group's lock. `call` must be short, and must not call a group.
+        """Call `call` once, when the ticket is done. This thread calls `call` if the ticket is done already;
+        else the thread that completes the ticket does, under the group's lock. `call` must be short, and must
+        not call a group.
         """
         self._calls.append(call)
         if self.done:
@@ -178,7 +181,7 @@ class Ticket(Generic[R]):
                 self._calls.pop()()
 
     def get(self) -> R | None:
-        """Return the answer, or None while there is none. Raises the error that failed the ticket."""
+        """Return the answer, or None if the ticket is not done. Raises the error that failed the ticket."""
         if self._error is not None:
             raise copy_of(self._error)
         return self._result
@@ -188,9 +191,9 @@ class Ticket(Generic[R]):
 
 
 class ClassicGroupMember:
-    """A member of a classic group. The member waits on the tickets `joining` and `syncing`. The member's
-    session expires at `deadline` (ms, monotonic). `synced` is set once the member has asked for its
-    assignment in this generation.
+    """A member of a classic group. `joining` and `syncing` are the tickets on which the member waits, or
+    None. The member's session expires at `deadline` (ms, monotonic). `synced` is set once the member has
+    asked for its assignment in this generation.
     """
 
     def __init__(self, member_id: str, joining: Joining, now: float) -> None:
@@ -225,11 +228,11 @@ class ClassicGroupMember:
 
     def look(self, now: float) -> bool:
         """Check the member's pulse, if it has one, and extend the session if the member polls in time. Return
-        False if the member must be removed: if it is dynamic, and polls too late or its consumer was garbage
+        False if a dynamic member must be removed, because it polls too late or its consumer was garbage
         collected.
 
-        A static member stays in both cases until its session expires, because it may come back. (In Kafka a
-        static member that polls too late never leaves.)
+        A static member stays until its session expires, because it may come back. (In Kafka a static member
+        that polls too late never leaves.)
         """
         self._looked = now
         if self._pulse is None:
@@ -240,8 +243,8 @@ class ClassicGroupMember:
             return True
         pulse = self._pulse()
         if pulse is None:
-            # At interpreter exit the pulse of a live consumer is lost too: weak references are cleared before
-            # finalizers run, which may still close the consumer.
+            # At interpreter exit weak references are cleared before finalizers run. The consumer may
+            # therefore be alive, and a finalizer may close it.
             return self.group_instance_id is not None or sys.is_finalizing()
         late = now - pulse.polled >= pulse.max_poll_interval_ms
         if not late:
@@ -266,9 +269,9 @@ class ClassicGroupMember:
         return dict(self.protocols).get(protocol or "", b"")
 
     def wants(self, protocol: str | None) -> object:
-        """Return a value by which two subscriptions are compared. It is the set of topics, because a
-        restarted consumer no longer has its owned partitions and user data; or the subscription's bytes, if
-        the subscription is not a consumer's.
+        """Return the topics that the member subscribes to, or its subscription's bytes if the subscription is
+        not a consumer's. Owned partitions and user data are left out, because a restarted consumer no longer
+        has them.
         """
         subscription = self.subscription(protocol)
         try:
@@ -299,7 +302,7 @@ class ClassicGroupMember:
         )
 
     def as_joining(self, protocol_type: str) -> Joining:
-        """Return the member as a request to join."""
+        """Return a request to join with the member's values."""
         return Joining(
             protocols=self.protocols,
             member_id=self.member_id,

@@ -36,9 +36,9 @@ from segstore.errors import (
 class Roster:
     """The members of a classic group, by id in `members`; `instances` maps a group_instance_id to its current
     member id. `pending` maps each id that was reserved for a joining member (KIP-394) to its deadline (ms,
-    monotonic); no rebalance completes while an id is pending. `changes` counts the changes that members may
-    have to see. `empty_since_ms` is the time when the last member left (ms since the epoch), -1 if the group
-    never had members.
+    monotonic); no rebalance completes while an id is pending. A member asks for its assignment again once the
+    counter `changes` has changed. `empty_since_ms` is the time when the last member left (ms since the
+    epoch), -1 if the group never had members.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -53,8 +53,8 @@ class Roster:
         self.empty_since_ms = -1
 
     def check_protocols(self, joining: Joining) -> None:
-        """Raise InconsistentGroupProtocolError unless the other members share the protocol type and a
-        protocol.
+        """Raise InconsistentGroupProtocolError unless the joining member has the protocol type of the other
+        members and shares a protocol with all of them.
         """
         names = frozenset(name for name, _ in joining.protocols)
         if not names:
@@ -109,8 +109,8 @@ class Roster:
         self, generation: int, member_id: str, instance: str | None, now: float, transactional: bool = False
     ) -> None:
         """Raise unless offsets may be committed now (GroupMetadataManager: validateOffsetCommit). A commit
-        without a member is accepted only by a group without members. Raises UnknownMemberIdError,
-        IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
+        without a member id is accepted if the group has no members, or if `transactional` is set. Raises
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
         """
         if generation < 0 and not member_id and instance is None:
             if self.members and not transactional:
@@ -148,8 +148,8 @@ class Roster:
     def place(
         self, member: ClassicGroupMember, with_members: bool, skip_assignment: bool = False
     ) -> JoinGroupResult:
-        """Return the member's place in this generation; the leader gets the list of members if
-        `with_members`.
+        """Return the member's place in this generation. If `with_members`, the leader gets the list of
+        members, and also `skip_assignment`.
         """
         assert self.protocol is not None
         assert self.leader is not None
@@ -186,13 +186,13 @@ class Roster:
 # --- rebalance ------------------------------------------------------------
 
 Write = Callable[[Mapping[str, bytes]], None]
-"""Writes the group with these assignments, by member id, to the log; raises if that fails."""
+"""Writes the group's record, with the assignments by member id, to the log. Raises if the write fails."""
 
 
 class Rebalance:
     """The rebalance of a classic group. The first rebalance of an empty group waits `delay_ms` for more
     members; `delay_ms` may be changed. `deadline` is the time until which the group waits for members to join
-    or to sync, inf if it waits for no member. `newcomer` is set when a member joins.
+    or to sync, inf if it waits for no member. `newcomer` is set when a new member joins.
     """
 
     def __init__(self, group: Roster, write: Write, delay_ms: float) -> None:
@@ -224,7 +224,9 @@ class Rebalance:
                 ticket.fail(self._group.in_progress())
 
     def wait_for_all(self, member: ClassicGroupMember, now: float) -> Ticket[JoinGroupResult]:
-        """Return a ticket for the member's place, which is completed once all members have joined."""
+        """Start a rebalance, unless one is running. Return a ticket, which is completed with the member's
+        place once all members have joined.
+        """
         if member.joining is not None:
             member.joining.fail(RebalanceInProgressError(f"member {member.member_id} has joined once more"))
         ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
@@ -250,8 +252,8 @@ class Rebalance:
 
     def _complete_join(self, now: float) -> None:
         """Remove the dynamic members that have not joined again, then begin the next generation. Static
-        members stay until their sessions expire; if no member has joined, and static members are left, the
-        wait goes on for another rebalance timeout.
+        members stay until their sessions expire; if only static members remain, and none of them has joined,
+        the group waits for another rebalance timeout.
         """
         group = self._group
         for member in list(group.members.values()):
@@ -299,15 +301,15 @@ class Rebalance:
             if ticket is not None:
                 member.beat(now)
                 ticket.complete(member.assignment)
-        # While some members have not synced, nobody reads their partitions, so the deadline stays, at which
-        # these members are removed.
+        # The deadline stays while a member has not synced: the member does not read its partitions, and is
+        # removed at the deadline.
         if all(member.synced for member in members):
             self.deadline = math.inf
 
     # --- time ------------------------------------------------------------------------------------
 
     def end_wait(self, now: float) -> None:
-        """Stop the wait for late members if the deadline has passed."""
+        """If the deadline has passed, stop waiting for members to join or to sync."""
         if self.deadline > now:
             return
         if self._group.state is ClassicGroupState.PREPARING_REBALANCE:
@@ -317,8 +319,8 @@ class Rebalance:
 
     def _join_is_due(self, now: float) -> None:
         if self._delayed and self.newcomer and self._delay_left > 0:
-            # The delay begins anew, because more members may come; all delays together last for the rebalance
-            # timeout at most.
+            # A member has joined during the delay, so more may come, and the delay begins again. All delays
+            # together last at most for the rebalance timeout.
             delay = min(self.delay_ms, self._delay_left)
             self._delay_left, self.newcomer = max(self._delay_left - delay, 0), False
             self.deadline = now + delay

@@ -42,8 +42,8 @@ def keep(group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> 
 
 
 def restore(group: ClassicGroup, record: GroupRecord, now: float, now_ms: int) -> None:
-    """Restore a group from the record of an earlier process. A member that sends no request within its
-    session timeout expires; dynamic members that were consumers in that process are removed.
+    """Restore a group from the record that an earlier process wrote. The members' sessions begin now. Dynamic
+    members whose consumers were in the earlier process are left out.
     """
     group.generation, group.protocol_type = record.generation, record.protocol_type
     group.empty_since_ms = now_ms if record.members else record.state_timestamp_ms

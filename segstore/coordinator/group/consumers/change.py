@@ -55,7 +55,9 @@ class GroupDraft:
     # --- members join ------------------------------------------------------------------------
 
     def replace_member(self, before: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give a static member that has come back its place under a new id; return the new member."""
+        """Put a static member that came back in its old place, under a new member id. Return the member with
+        the new id.
+        """
         after = before.replaced_by(member_id)
         self._remove(before.member_id)
         self._add(GroupRecordType.MEMBER, member_id, after.subscription)
@@ -72,9 +74,10 @@ class GroupDraft:
         may_describe: MayDescribe | None = None,
     ) -> ConsumerMember:
         """Update a member's subscription, and move it one step towards its target; return the member. The
-        group is assigned anew if the subscription or `has_new_topics` changes the topics to assign.
-        `may_describe` limits the topics that regular expressions match; None means no limit. Raises
-        InvalidRegularExpressionError, FencedMemberEpochError.
+        group is assigned anew if the member's topics change, or if the store's topics have changed
+        (`has_new_topics`) and a member subscribes to a changed topic. `may_describe` limits the topics that
+        regular expressions match; None means no limit. Raises InvalidRegularExpressionError,
+        FencedMemberEpochError.
         """
         updated = replace(member, subscription=subscription)
         must_assign = self._group.epoch == 0
@@ -99,7 +102,9 @@ class GroupDraft:
         self._add(GroupRecordType.CURRENT, member.member_id, member.left_for_a_while().current)
 
     def _with(self, updated: ConsumerMember) -> dict[str, ConsumerMember]:
-        """Return the members with `updated`, and without the member that it replaces."""
+        """Return the group's members with `updated` in place of its earlier state or of the static member
+        that it replaces.
+        """
         members = {**self._group.members, updated.member_id: updated}
         before = self._group.instances.get(updated.subscription.instance_id or "")
         if before is not None and before != updated.member_id:
@@ -135,9 +140,11 @@ class GroupDraft:
         may_describe: MayDescribe | None,
     ) -> bool:
         """Find the topics of the member's regular expression if it is new, and of all the group's regular
-        expressions if topics have changed. Return whether the group must be assigned anew. As in Kafka, only
-        topics count that the requesting member may describe (filterTopicDescribeAuthorizedTopics). A
-        heartbeat of a classic member resolves no regular expression.
+        expressions if `has_new_topics`. Return whether the group must be assigned anew.
+
+        As in Kafka, only topics that the requesting member may describe are found
+        (filterTopicDescribeAuthorizedTopics), and a heartbeat of a classic member does not search the new
+        topics.
         """
         old, new = before.subscription.topic_regex or "", after.subscription.topic_regex or ""
         if old != new:
@@ -152,7 +159,7 @@ class GroupDraft:
             except InvalidRegularExpressionError:
                 if known is None:
                     raise
-                continue  # google-re2, which accepted it, is gone; the earlier topics stay
+                continue  # google-re2, which accepted it, is not installed any more: the earlier topics stay
             if known is None or known.topics != found:
                 changed = True
                 self._put_regex(regex, found)
@@ -170,7 +177,9 @@ class GroupDraft:
         self._regexes = {each: known for each, known in self._regexes.items() if each in used}
 
     def _names(self) -> _Topics:
-        """Return a cached function from subscriptions to topics, because many members subscribe alike."""
+        """Return a cached function from subscriptions to topics, because many members have the same
+        subscription.
+        """
         regexes = self._regexes
 
         @cache
@@ -202,7 +211,7 @@ class GroupDraft:
         return epoch
 
     def _assign(self, members: Mapping[str, ConsumerMember], epoch: int) -> Mapping[str, Assignment]:
-        """Compute the targets of all members, and record the targets that changed."""
+        """Return the new targets of all members; add records of the targets that changed."""
         names, ids = self._names(), cache(self._topics.ids_of)
         specs = {
             member_id: MemberSpec(

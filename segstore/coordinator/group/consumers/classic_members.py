@@ -1,5 +1,5 @@
-"""`ClassicMembers`: a consumer group's members of the classic protocol, which join, sync and send heartbeats
-as in a classic group, and whose partitions the coordinator assigns (KIP-848, online migration; Kafka:
+"""`ClassicMembers`: a consumer group's members of the classic protocol. They join, sync and send heartbeats
+as in a classic group, but the coordinator assigns their partitions (KIP-848, online migration; Kafka:
 GroupMetadataManager.classicGroupJoinToConsumerGroup and its neighbours).
 
 No member waits for other members: a join is answered at once, and a heartbeat's error asks the member to join
@@ -43,7 +43,7 @@ class ClassicMembers(Keeper):
         """Let a member join; return a completed ticket with the member's place, whose generation is the
         member epoch. Partitions that the request does not list as owned count as revoked. Raises
         InconsistentGroupProtocolError, UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError,
-        MemberIdRequiredError, and the errors of `write`.
+        MemberIdRequiredError, and the errors of `Outside.write`.
         """
         joining = self._repeated(joining)
         decoded = self._subscription(joining)
@@ -53,7 +53,8 @@ class ClassicMembers(Keeper):
         owned = topics.assignment(decoded.owned)
         after = draft.update(before, subscription(joining, decoded), owned, has_new_topics)
         self._commit(draft)
-        if not self.group.regexes:  # else the next KIP-848 heartbeat must resolve them for new topics
+        # else `_seen` stays, and the next KIP-848 heartbeat resolves the expressions for the new topics
+        if not self.group.regexes:
             self._seen = topics
         self._await_sync(after, joining, now)
         ticket: Ticket[JoinGroupResult] = Ticket(after.member_id)
@@ -61,9 +62,9 @@ class ClassicMembers(Keeper):
         return ticket
 
     def replaced(self, joining: Joining) -> ConsumerMember | None:
-        """Return the KIP-848 member that this static member replaces, if it is the group's last KIP-848
-        member, so that the group can become a classic group; else None (GroupMetadataManager:
-        validateOnlineDowngradeWithReplacedMember). Raises the errors of `join`.
+        """Return the group's last KIP-848 member if this static member joins in its place, and the group can
+        then become a classic group (GroupMetadataManager: validateOnlineDowngradeWithReplacedMember).
+        Otherwise return None. Raises the errors of `join`.
         """
         instance = joining.group_instance_id
         before = None if instance is None or joining.member_id else self.group.static_member(instance)
@@ -73,8 +74,8 @@ class ClassicMembers(Keeper):
         return before
 
     def _repeated(self, joining: Joining) -> Joining:
-        """Return the request, with the member id if an earlier request with the same `new_id` has created the
-        member.
+        """Return the request. If an earlier request with the same `new_id` has created the member, `new_id`
+        becomes the request's member id.
         """
         known = not joining.member_id and joining.new_id in self.group.members
         return replace(joining, member_id=joining.new_id) if known else joining
@@ -186,8 +187,8 @@ class ClassicMembers(Keeper):
     def _classic(
         self, member_id: str, instance: str | None, generation: int
     ) -> tuple[ConsumerMember, ClassicMember]:
-        """Return a member of the classic protocol. Raises UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError.
+        """Return (member of the classic protocol, the `classic` part of its subscription). Raises
+        UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError.
         """
         member = self._known(member_id, instance)
         classic = member.subscription.classic

@@ -128,7 +128,9 @@ class ConsumerGroup:
             del self.instances[member.subscription.instance_id or ""]
 
     def _release(self, member_id: str) -> None:
-        """Take the member's partitions from it, except partitions that its replacement already owns."""
+        """Record that the member owns no partition any more. Partitions that its replacement owns already
+        stay with the replacement.
+        """
         member = self.members.get(member_id)
         if member is None:
             return
@@ -151,7 +153,9 @@ class ConsumerGroup:
         return ConsumerState.RECONCILING
 
     def is_owned(self, topic: bytes, number: int) -> bool:
-        """Return whether a member has the partition, or still has to revoke it."""
+        """Return whether any member owns the partition. A member owns a partition until it has revoked the
+        partition.
+        """
         return (topic, number) in self._owners
 
     def member(self, member_id: str) -> ConsumerMember:
@@ -179,7 +183,9 @@ class ConsumerGroup:
         return found
 
     def classic_protocols(self) -> frozenset[str] | None:
-        """Return the protocols that all classic members have in common; None without a classic member."""
+        """Return the protocols that all classic members have in common; None if the group has no classic
+        member.
+        """
         classics = [member.subscription.classic for member in self.members.values()]
         names = [frozenset(name for name, _ in each.protocols) for each in classics if each is not None]
         return frozenset.intersection(*names) if names else None
@@ -208,11 +214,12 @@ class ConsumerGroup:
         partitions: Callable[[], Assignment],
     ) -> None:
         """Raise unless a member may commit offsets of these partitions now (ConsumerGroup:
-        validateOffsetCommit). A commit without an epoch is accepted if the group has no members, or if
-        `is_named` is False, because a transaction named the group without a member. A commit with an earlier
+        validateOffsetCommit). A commit without an epoch is accepted if the group has no members, or if a
+        transaction commits for the group without naming a member (`is_named` False). A commit with an earlier
         epoch is accepted if the member has owned all these partitions since that epoch (KIP-1251). Raises
         UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError if the request version has no
-        member epochs; IllegalGenerationError in place of StaleMemberEpochError for a classic member.
+        member epochs (`knows_epochs` False); IllegalGenerationError in place of StaleMemberEpochError for a
+        classic member.
         """
         if epoch < 0 and not (self.members and is_named):
             return
@@ -225,7 +232,7 @@ class ConsumerGroup:
             self._check_current(member_id, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raise unless a member may fetch offsets now; a request that names no member always may
+        """Raise unless a member may fetch offsets now; a request that names no member is always accepted
         (ConsumerGroup: validateOffsetFetch). Raises UnknownMemberIdError, StaleMemberEpochError,
         IllegalGenerationError.
         """
@@ -242,7 +249,9 @@ class ConsumerGroup:
             )
 
     def info(self, default: str) -> ConsumerGroupInfo:
-        """Return the group's description; `default` is its assignor if no member asks for one."""
+        """Return the group's description; `default` is the group's assignor if no member asks for an
+        assignor.
+        """
         return ConsumerGroupInfo(
             self.state,
             self.epoch,
@@ -253,8 +262,8 @@ class ConsumerGroup:
         )
 
     def assignor(self, default: str, members: Iterable[ConsumerMember] | None = None) -> str:
-        """Return the assignor that most members ask for, or `default` if none asks for one (ConsumerGroup:
-        computePreferredServerAssignor).
+        """Return the assignor that most members ask for, or `default` if no member asks for an assignor
+        (ConsumerGroup: computePreferredServerAssignor).
         """
         there = self.members.values() if members is None else members
         votes = [each.subscription.server_assignor for each in there]

@@ -34,9 +34,9 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 Write = Callable[[Sequence[Change]], None]
-"""Writes records, all or none; raises if that fails."""
+"""Writes records, all or none; raises if the write fails."""
 Downgrade = Callable[[Collection[str]], None]
-"""Converts the group, without these members, to a classic group; raises if that can't be written."""
+"""Converts the group, without these members, to a classic group; raises if the write fails."""
 RETRY_MS = 500.0
 """Delay of the next attempt to remove a member whose removal could not be written."""
 
@@ -58,8 +58,7 @@ class ConsumerGroupSettings(NamedTuple):
 
 class Outside(NamedTuple):
     """The functions by which a group reaches the store. `topics` returns the store's topics, the same object
-    until one of them changes. `wall` returns ms since the epoch; `timing` returns the group's current
-    timeouts.
+    until a topic changes. `wall` returns ms since the epoch; `timing` returns the group's current timeouts.
     """
 
     write: Write
@@ -70,9 +69,9 @@ class Outside(NamedTuple):
 
 
 class Keeper:
-    """The members of a consumer group and their sessions, which start when this object is made. `changes`
-    counts the changes that members may have to see. `pulses` has the classic members of this process, which
-    send no heartbeats; `consumer_pulses` has the KIP-848 members of this process.
+    """The members of a consumer group and their sessions, which start when this object is made. A member asks
+    for its assignment again once the counter `changes` has changed. `pulses` has the classic members of this
+    process, which send no heartbeats; `consumer_pulses` has the KIP-848 members of this process.
     """
 
     def __init__(
@@ -89,8 +88,9 @@ class Keeper:
             self._begin(member, now)
 
     def go_on(self, before: Keeper, now: float) -> None:
-        """Take over the sessions and pulses of `before`, the group's object until the group was read anew
-        from the log. All sessions are extended, because no heartbeat could be answered until then.
+        """Take over the sessions and pulses of `before`, which was the group's object until the group was
+        read again from the log. All sessions are extended, because heartbeats could not be answered before
+        that.
         """
         self._sessions, self.pulses, self.consumer_pulses = (
             before._sessions,
@@ -107,7 +107,7 @@ class Keeper:
     # --- members ---------------------------------------------------------------------------------
 
     def _joining(self, member_id: str) -> ConsumerMember:
-        """Return a new member, or a member that joins anew. Raises GroupMaxSizeReachedError."""
+        """Return a new member, or a member that joins again. Raises GroupMaxSizeReachedError."""
         members = self.group.members
         if member_id not in members and len(members) >= self._settings.max_size:
             raise GroupMaxSizeReachedError(
@@ -167,8 +167,8 @@ class Keeper:
         is_named: bool,
         knows_epochs: bool,
     ) -> None:
-        """Raise unless a member may commit offsets of these partitions now. Raises the errors of
-        `ConsumerGroup.check_commit`.
+        """Raise the errors of `ConsumerGroup.check_commit`, which has the same parameters, unless a member
+        may commit offsets of these partitions now.
         """
 
         def by_id() -> Assignment:
@@ -179,15 +179,16 @@ class Keeper:
     # --- time ----------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose session, rebalance timeout or wait for a sync has expired. A removal that
-        can't be written is tried again.
+        """Remove members whose session, rebalance timeout or wait for a sync has expired. If a removal can't
+        be written, it is tried again later.
         """
         late = [*self._check_pulses(now), *self._check_consumer_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
         try:
             self._fence(late)
         except SegstoreError as error:
-            if not isinstance(error, OffsetNotAvailableError):  # this error is usual after a failover
+            # OffsetNotAvailableError is usual after a failover
+            if not isinstance(error, OffsetNotAvailableError):
                 log.exception("group %s: members that are gone could not be removed", self.group.group_id)
             for member_id in late:
                 self._sessions.end(member_id, Wait.REVOKE, Wait.JOIN, Wait.SYNC)
@@ -208,8 +209,8 @@ class Keeper:
 
     def _check_consumer_pulses(self, now: float) -> list[str]:
         """Check the pulses of KIP-848 members. Return the dynamic members whose consumer was garbage
-        collected or polls too late; static members with such a consumer are recorded as gone for a while, as
-        in Kafka.
+        collected or polls too late. For such a static member, record that it has left for a while, as in
+        Kafka.
         """
         late = []
         for member_id, is_alive in self.consumer_pulses.look(now):
@@ -222,9 +223,8 @@ class Keeper:
         return late
 
     def _ended(self, member: ConsumerMember) -> list[str]:
-        """Return the ids to remove for a member whose consumer has ended: its id if the member is dynamic,
-        else none. Record that a static member has left for a while; if the record can't be written, the
-        member stays until its session expires.
+        """If the member is static, record that it has left for a while. Return the ids to remove: the id of a
+        dynamic member, else none.
         """
         if member.subscription.instance_id is None:
             return [member.member_id]
@@ -242,7 +242,7 @@ class Keeper:
         self._sessions.end(member.member_id, Wait.REVOKE)
 
     def due(self) -> float:
-        """Return the time of the next `expire` that has work."""
+        """Return the time at which `expire` must be called next."""
         classic = (member.due() for member in self.pulses.values())
         timing = self._outside.timing()
         interval = min(timing.heartbeat_interval_ms, timing.session_timeout_ms / 2)
@@ -250,11 +250,10 @@ class Keeper:
         return min(itertools.chain([self._sessions.due(), consumers], classic))
 
     def _begin(self, member: ConsumerMember, now: float) -> None:
-        """Start the session of a member that was read from the log. A KIP-848 member whose consumer was in
-        the process that wrote the log is registered without a pulse, so that the next check removes it: the
-        consumer has ended with its process.
-        """
+        """Start the session of a member that was read from the log."""
         self._extend(member, now)
+        # The consumer was in an earlier process of the store. Without a pulse, the next check of the pulses
+        # removes the member.
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:
             self.consumer_pulses.attend(member.member_id, None, now)
         if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:

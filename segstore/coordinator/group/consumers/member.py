@@ -25,7 +25,9 @@ ConsumerGroupHeartbeatRequest).
 NO_SUBSCRIPTION, UNASSIGNED = ConsumerMemberValue(), Current()
 """The subscription and the assignment of a member that has just been created."""
 IsOwned = Callable[[bytes, int], bool]
-"""Returns whether a member has the partition, or still has to revoke it."""
+"""Returns whether any member owns the partition. A member owns a partition until it has revoked the
+partition.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class ConsumerMember:
             )
 
     def has_had(self, partitions: Assignment, epoch: int) -> bool:
-        """Return whether the member has owned all these partitions without a break since that epoch
+        """Return whether the member has owned all these partitions since `epoch`, without a break
         (KIP-1251).
         """
         found = (
@@ -121,7 +123,9 @@ class ConsumerMember:
     def _in(
         self, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment = NOTHING
     ) -> ConsumerMember:
-        """Return the member in this epoch; partitions that are new to it count as assigned in this epoch."""
+        """Return the member with this epoch, state and assignment. Partitions that are new to the member
+        count as assigned in this epoch.
+        """
         since = {
             topic: {number: self._since(topic, number, epoch) for number in numbers}
             for topic, numbers in _union(assigned, revoking).items()
@@ -134,8 +138,8 @@ class ConsumerMember:
 
     def left_for_a_while(self) -> ConsumerMember:
         """Return a static member that has left for a while: it keeps its assignment, under the epoch -2. The
-        assignment epoch of each partition becomes 0, because the member that replaces this one begins at
-        epoch 0, and may commit in every epoch.
+        assignment epoch of each partition becomes 0, because the member comes back with epoch 0, and may then
+        commit in every epoch.
         """
         since = {topic: dict.fromkeys(numbers, 0) for topic, numbers in self.current.assigned.items()}
         current = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)
@@ -165,8 +169,8 @@ def _union(one: Assignment, other: Assignment) -> Assignment:
 
 
 def _overlaps(owned: Assignment | None, revoking: Assignment) -> bool:
-    """Return whether a member may still own some of these partitions; True if it sent no list of owned
-    partitions.
+    """Return whether a member may still own a partition of `revoking`; True if the member sent no list of
+    owned partitions.
     """
     return owned is None or bool(_common(owned, revoking))
 

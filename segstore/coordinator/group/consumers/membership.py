@@ -61,14 +61,14 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Return whether all values are set; a client sets all after an error, because it may have missed an
-        answer.
+        """Return whether the timeout, the topics and the owned partitions are all set. A client sends all
+        three after an error, because it may have missed an answer.
         """
         is_subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
 
     def merged(self, before: ConsumerMemberValue) -> ConsumerMemberValue:
-        """Return the member's subscription, with the values of this heartbeat in place of earlier ones."""
+        """Return the member's subscription, with the values of this heartbeat in place of earlier values."""
         names = self.topic_names
         return ConsumerMemberValue(
             _new(self.instance_id, before.instance_id),
@@ -87,7 +87,7 @@ def _new(value: str | None, before: str | None) -> str | None:
 
 
 class Beaten(NamedTuple):
-    """The answer to a heartbeat; `assignment` is None if it has not changed."""
+    """The answer to a heartbeat; `assignment` is None if the assignment has not changed."""
 
     member_id: str
     epoch: int
@@ -101,7 +101,8 @@ class ConsumerMembership(ClassicMembers):
     def heartbeat(self, request: ConsumerHeartbeat, now: float) -> Beaten:
         """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
         UnsupportedAssignorError, InvalidRegularExpressionError, UnknownMemberIdError, FencedMemberEpochError,
-        FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError, and the errors of `write`.
+        FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError, and the errors of
+        `Outside.write`.
         """
         self.check(request)
         if request.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):

@@ -1,4 +1,4 @@
-"""`ConsumerPulses`: the pulses of a consumer group's members in this process (KIP-848), which send a
+"""`ConsumerPulses`: the pulses of a consumer group's members in this process (KIP-848). These members send a
 heartbeat only to report a change.
 
 Threads: under the group's lock; a `Pulse` is written by its consumer's thread too. Times are ms of the
@@ -26,7 +26,7 @@ class ConsumerPulses:
 
     def attend(self, member_id: str, pulse: Pulse | None, now: float) -> None:
         """Start to check a member's pulse. A member without a pulse was a consumer of a process that has
-        ended, so the next `look` yields False for it.
+        ended, so the next `look` yields False for the member.
         """
         self._pulses[member_id] = None if pulse is None else weakref.ref(pulse)
         self._looked[member_id] = now
@@ -39,13 +39,13 @@ class ConsumerPulses:
         self._looked.pop(member_id, None)
 
     def look(self, now: float) -> Iterator[tuple[str, bool]]:
-        """Yield the id of each member, and whether it lives and polls in time."""
+        """Yield (member id, whether the member's consumer is alive and polls in time) for each member."""
         for member_id, ref in list(self._pulses.items()):
             pulse = None if ref is None else ref()
             self._looked[member_id] = now
             if pulse is None:
-                # At interpreter exit the pulse of a live consumer is lost too: weak references are cleared
-                # before finalizers run, which may still close the consumer.
+                # At interpreter exit weak references are cleared before finalizers run. The consumer may
+                # therefore be alive, and a finalizer may close it.
                 yield member_id, ref is not None and sys.is_finalizing()
                 continue
             is_alive = now - pulse.polled < pulse.max_poll_interval_ms

@@ -63,7 +63,7 @@ class Sessions:
         while self._heap and self._heap[0][0] <= now:
             planned, member_id = heapq.heappop(self._heap)
             if self._planned.get(member_id) != planned:
-                continue  # outdated: an earlier time was planned later
+                continue  # an outdated entry: a later call has entered an earlier time
             del self._planned[member_id]
             if self._end(member_id) <= now:
                 found.append(member_id)

@@ -21,9 +21,9 @@ MayDescribe = Callable[[str], bool]
 
 
 class AssignableTopics:
-    """A store's topics: `ids` maps names to topic ids, `counts` maps topic ids to numbers of partitions. A
-    topic of a broker's directory that has no id is left out, because it can't be assigned. `infos` has the
-    descriptions of all topics of the store, from which `ids` and `counts` are made.
+    """A store's topics: `ids` maps names to topic ids, `counts` maps topic ids to numbers of partitions. Both
+    leave out topics without an id, which a broker's log directory may have, and `__cluster_metadata`: these
+    topics can't be assigned. `infos` has the descriptions of all topics of the store.
     """
 
     def __init__(self, infos: Mapping[str, TopicInfo]) -> None:
@@ -38,7 +38,7 @@ class AssignableTopics:
         return frozenset(self.ids[name] for name in topics if name in self.ids)
 
     def partitions(self, assignment: Assignment) -> tuple[TopicPartition, ...]:
-        """Return the partitions of an assignment by topic name, in order; deleted topics are left out."""
+        """Return the partitions of an assignment, with topic names, sorted; deleted topics are left out."""
         found = [
             TopicPartition(self.names[topic_id], number)
             for topic_id, numbers in assignment.items()
@@ -48,7 +48,7 @@ class AssignableTopics:
         return tuple(sorted(found))
 
     def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
-        """Return partitions as an assignment by topic id; topics that don't exist are left out."""
+        """Return an assignment, with topic ids, of these partitions; topics that don't exist are left out."""
         found: dict[bytes, frozenset[int]] = {}
         for topic, number in partitions:
             if topic in self.ids:
@@ -57,7 +57,7 @@ class AssignableTopics:
         return found
 
     def matching(self, regex: str, may_describe: MayDescribe | None = None) -> frozenset[str]:
-        """Return the topics whose whole name matches and that may be described. Raises
+        """Return the topics whose whole name matches `regex`, and which the client may describe. Raises
         InvalidRegularExpressionError.
         """
         pattern = compiled(regex)
@@ -65,8 +65,8 @@ class AssignableTopics:
         return frozenset(found if may_describe is None else filter(may_describe, found))
 
     def digest(self, topics: Iterable[str]) -> int:
-        """Return a hash of the topics' ids, names and numbers of partitions; 0 if there are none (KIP-1101;
-        Kafka uses another hash, XXH3).
+        """Return a hash of the topics' ids, names and numbers of partitions; 0 if none of the topics exists
+        (KIP-1101; Kafka uses another hash, XXH3).
         """
         found = hashlib.blake2b(digest_size=8)
         there = sorted(name for name in set(topics) if name in self.ids)

@@ -25,9 +25,9 @@ from segstore.coordinator.offsets.share_schema import (
 
 
 class ShareDraft:
-    """The changes of one request, as records in `changes`, in Kafka's order. If the group changes, its epoch
-    becomes at least `epoch`. `now_ms` is ms since the Unix epoch. `has_assigned` is set once the targets were
-    computed.
+    """The changes of one request, as records in `changes`, in Kafka's order. If the group changes, the new
+    group epoch is at least `epoch`. `now_ms` is ms since the Unix epoch. `has_assigned` is set once the
+    targets were computed.
     """
 
     def __init__(self, group: ShareGroup, topics: AssignableTopics, now_ms: int, epoch: int = 0) -> None:
@@ -39,10 +39,11 @@ class ShareDraft:
     def update(
         self, updated: ShareMember, partitions: ShareStateTopics, may_assign: bool, is_new: bool
     ) -> ShareMember:
-        """Update a member's subscription and the group's record of the `partitions` that have a state; return
-        the member with its target. The group is assigned anew if the subscription changes the topics and
-        `may_assign` is set. With `is_new` the group is also assigned anew if some partition is assigned to no
-        member, which can happen if a broker stops between two heartbeats.
+        """Update a member's subscription, and record the `partitions` that have a state; return the member
+        with its target. The group epoch is raised if the member's topics or the partitions of subscribed
+        topics change. If `is_new`, it is also raised if a partition is assigned to no member, as after a
+        broker that stopped between two heartbeats. If `may_assign`, a group with a new epoch is assigned
+        anew.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:
@@ -87,7 +88,7 @@ class ShareDraft:
         return any(numbers - assigned.get(each, set()) for each, numbers in there.items() if each in wanted)
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members; the group is assigned anew later."""
+        """Remove members, and raise the group epoch; a later request assigns the group anew."""
         for member_id in member_ids:
             for kind in (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER):
                 self.changes.append((ShareRecordKey(kind, member_id), None))
@@ -122,7 +123,7 @@ class ShareDraft:
     def _assign(
         self, members: Mapping[str, ShareMember], partitions: ShareStateTopics, epoch: int
     ) -> Mapping[str, Assignment]:
-        """Compute the targets of all members, and record the targets that changed."""
+        """Return the new targets of all members; add records of the targets that changed."""
         specs = {
             name: ShareMemberSpec(
                 self._topics.ids_of(member.subscription.topic_names), self._group.target(name)

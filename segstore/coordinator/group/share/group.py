@@ -62,8 +62,8 @@ class ShareGroup:
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
         self.partitions = ShareStateTopics()
-        # Sorted by type, so that subscriptions come first, because the assignment of a member without a
-        # subscription is ignored.
+        # Sorted by type, so that subscriptions come first: `replay` ignores the assignment of a member
+        # without a subscription.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
     # --- records -----------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class ShareGroup:
 
     @property
     def next_epoch(self) -> int:
-        """Return the epoch of the next change."""
+        """Return the group epoch that the next change gets."""
         return max(self.epoch + 1, FIRST_EPOCH)
 
     def member(self, member_id: str) -> ShareMember:

@@ -1,8 +1,9 @@
 """The steps that create and delete the durable states of a share group's partitions (KIP-932; Kafka:
 GroupMetadataManager, ShareGroupStatePartitionMetadata).
 
-A step is written to the group's record of partitions, then done in the state log, then written as done. After
-a crash in between the record still names the step, which is repeated. Threads: any; functions without state.
+The group's record of partitions first lists a step as begun; then the step is done in the state log; then the
+record lists the step as done. After a crash the record still lists the step as begun, and the step is
+repeated. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class DurableStates(Protocol):
         """Return the state of a share partition; None if it has no state."""
 
     def initialise(self, states: Mapping[ShareKey, tuple[int, int]], /) -> None:
-        """Create states, or begin them anew, with these (state epoch, start offset). Raises
-        FencedStateEpochError.
+        """Create or replace the states of share partitions; `states` has the new (state epoch, start offset)
+        of each. Raises FencedStateEpochError.
         """
 
     def delete(self, keys: Collection[ShareKey], /) -> None:
@@ -46,7 +47,7 @@ class DurableStates(Protocol):
 
 
 def missing(record: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
-    """Return the partitions of `wanted` whose state was not created, or whose creation was not finished."""
+    """Return the partitions of `wanted` for which the creation of a state was not begun, or not finished."""
     found: dict[bytes, TopicPartitionsInfo] = {}
     for topic_id, numbers in wanted.items():
         lacking = numbers - record.initialized.get(topic_id, TopicPartitionsInfo("")).partitions
@@ -56,9 +57,9 @@ def missing(record: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes,
 
 
 def starts(group: str, record: ShareStateTopics, new: TopicsInfo) -> dict[ShareKey, int]:
-    """Return the start offset of each new share partition: -1, not known yet, for a topic that is new to the
-    group. A partition that was added to a topic of the group starts at 0, so that no record is skipped that
-    was produced before the group saw the partition.
+    """Return the start offset of each new share partition. The offset is -1 for a topic that is new to the
+    group: the group's reset policy decides. For a partition that was added to a topic of the group the offset
+    is 0, so that no record is skipped.
     """
     return {
         key: FIRST_OFFSET if topic_id in record.initialized else UNKNOWN_START
@@ -68,19 +69,25 @@ def starts(group: str, record: ShareStateTopics, new: TopicsInfo) -> dict[ShareK
 
 
 def begun(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the record that lists `new` as initializing, to be written before their states are created."""
+    """Return the record that lists the partitions `new` as initializing. The record is written before the
+    states of `new` are created.
+    """
     return record._replace(initializing=_union(record.initializing, new))
 
 
 def done(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the record that lists `new` as initialized, to be written after their states were created."""
+    """Return the record that lists the partitions `new` as initialized. The record is written after the
+    states of `new` were created.
+    """
     return record._replace(
         initializing=_without(record.initializing, new), initialized=_union(record.initialized, new)
     )
 
 
 def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record that lists topics as deleting, to be written before their states are deleted."""
+    """Return the record that lists topics as deleting. The record is written before the states of the topics
+    are deleted.
+    """
     gone = {topic_id: _name(record, topic_id) for topic_id in topic_ids}
     return ShareStateTopics(
         _except(record.initializing, gone), _except(record.initialized, gone), {**record.deleting, **gone}
@@ -88,7 +95,9 @@ def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareState
 
 
 def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record without these topics, to be written after their states were deleted."""
+    """Return the record without these topics. The record is written after the states of the topics were
+    deleted.
+    """
     gone = set(topic_ids)
     return record._replace(
         deleting={topic_id: name for topic_id, name in record.deleting.items() if topic_id not in gone}
@@ -96,7 +105,7 @@ def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateT
 
 
 def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
-    """Return the share partitions of a group, in order."""
+    """Return the share partitions of a group, sorted by number within each topic."""
     return [
         ShareKey(group, names.topic_id_of(topic_id), number)
         for topic_id, topic in topics.items()
@@ -105,12 +114,12 @@ def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
 
 
 def all_of(record: ShareStateTopics) -> TopicsInfo:
-    """Return the partitions that have a state, or may have one because its creation was begun."""
+    """Return the partitions that have a state, or for which the creation of a state was begun."""
     return _union(record.initialized, record.initializing)
 
 
 def assignable(record: ShareStateTopics, counts: Mapping[bytes, int]) -> Assignment:
-    """Return the partitions that members may have: they have a state, and exist."""
+    """Return the partitions that may be assigned: partitions that exist and have a state."""
     found = {
         topic_id: frozenset(number for number in topic.partitions if number < counts[topic_id])
         for topic_id, topic in record.initialized.items()

@@ -26,7 +26,7 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 WriteShare = Callable[[Sequence[ShareChange]], None]
-"""Writes records, all or none; raises if that fails."""
+"""Writes records, all or none; raises if the write fails."""
 Fence = Callable[[Collection[ShareKey]], None]
 """Drops share partitions from memory, because their state in memory is out of date."""
 RETRY_MS = 500.0
@@ -35,7 +35,7 @@ RETRY_MS = 500.0
 
 class ShareOutside(NamedTuple):
     """The functions by which a share group reaches the store. `topics` returns the store's topics, the same
-    object until one of them changes. `wall` returns ms since the epoch; `timing` returns the group's current
+    object until a topic changes. `wall` returns ms since the epoch; `timing` returns the group's current
     timeouts.
     """
 
@@ -49,8 +49,8 @@ class ShareOutside(NamedTuple):
 
 
 class ShareKeeper:
-    """The members of a share group and their sessions, which start when this object is made. `changes` counts
-    the changes that members may have to see.
+    """The members of a share group and their sessions, which start when this object is made. A member asks
+    for its assignment again once the counter `changes` has changed.
     """
 
     def __init__(self, group: ShareGroup, outside: ShareOutside, now: float) -> None:
@@ -63,8 +63,8 @@ class ShareKeeper:
             self._extend(member_id, now)
 
     def go_on(self, before: ShareKeeper, now: float) -> None:
-        """Take over the pulses of `before`, the group's object until the group was read anew from the log.
-        All sessions begin anew, because no heartbeat could be answered until then.
+        """Take over the pulses of `before`, which was the group's object until the group was read again from
+        the log. All sessions begin anew, because heartbeats could not be answered before that.
         """
         self.pulses, self._may_assign_at = before.pulses, before._may_assign_at
         for member_id in before.group.members.keys() - self.group.members.keys():
@@ -73,8 +73,8 @@ class ShareKeeper:
     # --- time ------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have expired, and assign the group anew if that is due. Changes that
-        can't be written are tried again.
+        """Remove members whose sessions have expired, and assign the group anew if an assignment is due. A
+        change that can't be written is tried again later.
         """
         late = [*self._check_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
@@ -83,14 +83,15 @@ class ShareKeeper:
             if self._is_assignment_due(now):
                 self._reassign(now)
         except SegstoreError as error:
-            if not isinstance(error, OffsetNotAvailableError):  # this error is usual after a failover
+            # OffsetNotAvailableError is usual after a failover
+            if not isinstance(error, OffsetNotAvailableError):
                 log.exception("share group %s: a change could not be written", self.group.group_id)
             self._may_assign_at = now + RETRY_MS
             for member_id in late:
                 self._sessions.await_until(member_id, Wait.SESSION, now + RETRY_MS)
 
     def due(self) -> float:
-        """Return the time of the next `expire` that has work."""
+        """Return the time at which `expire` must be called next."""
         timing = self._outside.timing()
         interval = min(timing.heartbeat_interval_ms, timing.session_timeout_ms / 2)
         assigns = self._may_assign_at if self._is_stale else math.inf
@@ -128,7 +129,9 @@ class ShareKeeper:
     # --- changes -----------------------------------------------------------------------------------
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members; the locks of their acquired records expire by themselves."""
+        """Remove members. Records that they have acquired become available when the acquisition locks time
+        out.
+        """
         if member_ids:
             draft = self._draft(self._outside.topics())
             draft.fence(member_ids)
@@ -138,7 +141,9 @@ class ShareKeeper:
                 self.pulses.forget(member_id)
 
     def raise_epoch(self, least: int) -> None:
-        """Raise the group's epoch to at least `least`, the state epoch of one of its share partitions."""
+        """Raise the group's epoch to at least `least`, which is the state epoch of one of its share
+        partitions.
+        """
         if self.group.epoch < least:
             draft = self._draft(self._outside.topics(), least)
             draft.raise_epoch()

@@ -25,9 +25,9 @@ SHARE_CLIENT_HOST = "/127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class ShareHeartbeat:
-    """A heartbeat of a share group's member. `epoch` is 0 to join, -1 to leave. None for the rack or the
-    topics means that they have not changed. A member with a `pulse` is a consumer in this process; the
-    coordinator checks its pulse.
+    """A heartbeat of a share group's member. `epoch` is 0 to join, -1 to leave. If the rack or the topics are
+    None, they have not changed. A member with a `pulse` is a consumer in this process; the coordinator checks
+    its pulse.
     """
 
     member_id: str
@@ -39,7 +39,7 @@ class ShareHeartbeat:
     pulse: Pulse | None = None
 
     def merged(self, before: ShareSubscription) -> ShareSubscription:
-        """Return the member's subscription, with the values of this heartbeat in place of earlier ones."""
+        """Return the member's subscription, with the values of this heartbeat in place of earlier values."""
         names = self.topic_names
         return ShareSubscription(
             before.rack_id if self.rack_id is None else self.rack_id,
@@ -62,7 +62,7 @@ class ShareHeartbeat:
 
 
 def check_member_id(member_id: str | None) -> str:
-    """Return `member_id`. Raises InvalidRequestError if it is empty or too long."""
+    """Return `member_id`. Raises InvalidRequestError if the id is empty or too long."""
     if not member_id or not member_id.strip():
         raise InvalidRequestError("member_id must not be empty")
     if len(member_id) > LONGEST_MEMBER_ID:
@@ -73,7 +73,7 @@ def check_member_id(member_id: str | None) -> str:
 
 
 class ShareBeaten(NamedTuple):
-    """The answer to a heartbeat; `assignment` is None if it has not changed."""
+    """The answer to a heartbeat; `assignment` is None if the assignment has not changed."""
 
     member_id: str
     epoch: int
@@ -108,8 +108,8 @@ class ShareMember:
             )
 
     def given(self, epoch: int, target: Assignment) -> ShareMember:
-        """Return the member with its target of this epoch, at once, because members of share groups revoke no
-        partitions first.
+        """Return the member with its target of this epoch as its assignment. Members of share groups get new
+        partitions at once, because no other member has to revoke them first.
         """
         if self.epoch == epoch and self.current.assigned == target:
             return self

@@ -26,8 +26,8 @@ class ShareMembership(ShareStates):
 
     def heartbeat(self, request: ShareHeartbeat, now: float) -> ShareBeaten:
         """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
-        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError, and the errors of `write` and
-        of the state log.
+        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError, and the errors of
+        `ShareOutside.write` and of the state log.
         """
         request.check()
         if request.epoch == LEAVE_EPOCH:
@@ -76,8 +76,8 @@ class ShareMembership(ShareStates):
         return after
 
     def _initialised(self, updated: ShareMember, topics: AssignableTopics) -> tuple[ShareStateTopics, int]:
-        """Create the states of subscribed partitions that have none; return the group's record of partitions
-        after that, and the least epoch that the group must then have.
+        """Create states for subscribed partitions that have no state. Return (the group's new record of
+        partitions, the least epoch that the group must have).
         """
         record = self.group.partitions
         is_known = self.group.members.get(updated.member_id) == updated

@@ -22,13 +22,15 @@ from segstore.coordinator.shared import existing, shared
 from segstore.storage.store.store import Store
 
 Write = Callable[[Callable[[], None]], None]
-"""Calls a function that writes a group's records, and marks the group if the outcome of the write is unknown.
+"""Calls a function that writes a group's records. If the outcome of the write is unknown, the group is later
+read again from the log.
 """
 
 
 class ShareGroups:
-    """Makes share groups. `states` returns the durable states of the store's share partitions, `fence` drops
-    share partitions from memory; the set_ methods of `ShareRequests` may replace both functions.
+    """Makes share groups. `states` returns the durable states of the store's share partitions; `fence` drops
+    share partitions from memory. `ShareRequests.set_share_states` and `ShareRequests.set_share_fence` replace
+    these functions.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], AssignableTopics]) -> None:
@@ -62,14 +64,16 @@ class ShareGroups:
 
 
 def _state_log(store: Store) -> DurableStates:
-    from segstore.coordinator.share.state_log import StateLog  # only share groups need it
+    # imported here, because only share groups need this module
+    from segstore.coordinator.share.state_log import StateLog
 
     return shared(store, StateLog)
 
 
 def _fence_led(store: Store, keys: Collection[ShareKey]) -> None:
-    """Drop share partitions from memory; without a ShareCoordinator no share partition is in memory."""
-    from segstore.coordinator.share.share import ShareCoordinator  # only share groups need it
+    """Drop share partitions from memory, if the store has a ShareCoordinator, which keeps them in memory."""
+    # imported here, because only share groups need this module
+    from segstore.coordinator.share.share import ShareCoordinator
 
     coordinator = existing(store, ShareCoordinator)
     if coordinator is not None:

@@ -42,8 +42,8 @@ def assign(members: Mapping[str, ShareMemberSpec], there: Assignment) -> dict[st
 def _pools(
     names: Sequence[str], members: Mapping[str, ShareMemberSpec], there: Assignment
 ) -> list[tuple[list[str], list[_Partition]]]:
-    """Return pools of members and the partitions that they share: one pool if all members subscribe to the
-    same topics, else one pool for each topic.
+    """Return pools, each as (members, partitions that these members share): one pool if all members subscribe
+    to the same topics, else one pool for each topic.
     """
     topics = sorted(there)
     if len({members[name].topics for name in names}) == 1:
@@ -58,8 +58,8 @@ def _pools(
 
 
 class _AssignmentPool:
-    """The members and partitions of one pool. `held` has the partitions of each member; `room` is the number
-    of further members that a partition goes to. The quotas of all members add up to the `room` of all
+    """The members and partitions of one pool. `held` maps each member to its partitions; `room` maps each
+    partition to the number of members that must still get it. The members' quotas add up to the `room` of all
     partitions.
     """
 
@@ -77,8 +77,8 @@ class _AssignmentPool:
         there = set(partitions)
         self._earlier = {name: had[name] & there for name in members}
         self._least, extra = divmod(len(partitions) * sharing, len(members))
-        # The members with most earlier partitions get the larger quota; of members with equally many, those
-        # that got fewest partitions from other pools.
+        # The larger quota goes to the members with most earlier partitions, and among equals to the members
+        # with fewest partitions from other pools.
         order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(assigned[name]), name))
         self._larger = set(order[:extra])
 
@@ -86,7 +86,9 @@ class _AssignmentPool:
         return self._least + (name in self._larger)
 
     def keep(self) -> None:
-        """Let members keep earlier partitions, within the members' quotas and the partitions' room."""
+        """Let members keep earlier partitions, as far as the members' quotas and the partitions' `room`
+        allow.
+        """
         for name in self._members:
             for pair in sorted(self._earlier[name]):
                 if len(self.held[name]) == self._quota(name):
@@ -103,7 +105,9 @@ class _AssignmentPool:
                 self._give(name, self._swapped(name, free) if pair is None else pair)
 
     def _next(self, name: str, free: deque[_Partition]) -> _Partition | None:
-        """Return the next partition in turn that has room and that the member does not have, or None."""
+        """Return the next partition of `free` that has room and is not the member's yet, or None if there is
+        no such partition.
+        """
         for _ in range(len(free)):
             pair = free.popleft()
             if self.room[pair]:
@@ -114,10 +118,10 @@ class _AssignmentPool:
 
     def _swapped(self, name: str, free: Iterable[_Partition]) -> _Partition:
         """Take a partition from another member, give that member a partition with room instead, and return
-        the taken partition. Such a member exists, because a partition without room has more members than a
-        partition with room.
+        the taken partition.
         """
         with_room = next(pair for pair in free if self.room[pair])
+        # Such a member exists, because a partition without room has more members than a partition with room.
         for other in self._members:
             if with_room not in self.held[other]:
                 for pair in sorted(self.held[other] - self.held[name]):

@@ -43,9 +43,10 @@ class ShareStates(ShareKeeper):
     """The part of `ShareMembership` that creates and deletes states."""
 
     def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
-        """Create the states of partitions at these start offsets, or begin them anew. Return their state
-        epoch, which is `epoch`, or larger if a state already had a larger epoch; the caller must raise the
-        group's epoch to that state epoch. Raises the errors of `write` and of the state log.
+        """Write new states of partitions, with the start offsets `begins`. Return the state epoch of the new
+        states: `epoch`, or a larger epoch if a partition already has a state of a later epoch. The caller
+        must raise the group's epoch to the returned epoch. Raises the errors of `ShareOutside.write` and of
+        the state log.
         """
         noted = begun(self.group.partitions, new)
         if noted != self.group.partitions:
@@ -60,12 +61,12 @@ class ShareStates(ShareKeeper):
         return epoch
 
     def initialised(self) -> list[ShareKey]:
-        """Return the share partitions that have a state, in order."""
+        """Return the share partitions that have a state, sorted by number within each topic."""
         return keys_of(self.group.group_id, self.group.partitions.initialized)
 
     def alter(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, SegstoreError | None]:
-        """Begin states anew at other start offsets; return one error or None for each partition. The new
-        state epoch fences share sessions that are still open. Raises the errors of `begin`.
+        """Write new states with other start offsets; return one error or None for each partition. Share
+        sessions that are still open are fenced by the new state epoch. Raises the errors of `begin`.
         """
         topics = self._outside.topics()
         errors = {tp: _refused(topics, tp, offset) for tp, offset in offsets.items()}
@@ -87,8 +88,8 @@ class ShareStates(ShareKeeper):
         return errors
 
     def delete_offsets(self, topics: Collection[str]) -> dict[str, SegstoreError | None]:
-        """Delete the states of topics; return one error or None for each topic. Raises the errors of `write`
-        and of the state log.
+        """Delete the states of topics; return one error or None for each topic. Raises the errors of
+        `ShareOutside.write` and of the state log.
         """
         recorded = all_of(self.group.partitions)
         by_name: dict[str, list[bytes]] = {}
@@ -107,7 +108,7 @@ class ShareStates(ShareKeeper):
 
     def forget_deleted(self, topics: AssignableTopics) -> None:
         """Delete the states of deleted topics, and finish deletions that were begun. Raises the errors of
-        `write` and of the state log.
+        `ShareOutside.write` and of the state log.
         """
         if topics is self._seen and not self.group.partitions.deleting:
             return
@@ -116,8 +117,8 @@ class ShareStates(ShareKeeper):
         self._delete(gone | self.group.partitions.deleting.keys())
 
     def end(self) -> None:
-        """Delete all states, and then all records of the group. Raises the errors of `write` and of the state
-        log.
+        """Delete all states, and then all records of the group. Raises the errors of `ShareOutside.write` and
+        of the state log.
         """
         self._delete({*all_of(self.group.partitions), *self.group.partitions.deleting}, is_end=True)
         members = {*self.group.members, *self.group.targets}
@@ -142,8 +143,8 @@ class ShareStates(ShareKeeper):
             self.note(deleted(self.group.partitions, topic_ids))
 
     def _keys(self, topic_ids: Iterable[bytes] | None) -> list[ShareKey]:
-        """Return the share partitions of these topics, or of all topics if None, for which the group has a
-        state.
+        """Return the group's share partitions that have a state: those of `topic_ids`, or of all topics if
+        `topic_ids` is None.
         """
         known = self._outside.states().keys_of(self.group.group_id)
         if topic_ids is None:
@@ -156,7 +157,7 @@ _OF_MEMBERS = (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER)
 
 
 def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> SegstoreError | None:
-    """Return the error for a start offset that can't be set, or None."""
+    """Return the error if this start offset can't be set, else None."""
     if tp.topic not in topics.ids or not 0 <= tp.partition < topics.counts[topics.ids[tp.topic]]:
         return UnknownTopicOrPartitionError(f"{tp.topic}-{tp.partition} is not there")
     if not 0 <= offset <= INT64_MAX:
@@ -165,8 +166,6 @@ def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> Segst
 
 
 def _is_gone(topics: AssignableTopics, topic_id: bytes, name: str) -> bool:
-    """Return whether a topic was deleted; False if the topic of this name has an id that can't be
-    read now.
-    """
+    """Return whether a topic was deleted; False while the id of the present topic `name` can't be read."""
     info = topics.infos.get(name)
     return topic_id not in topics.names and (info is None or bool(info.topic_id))

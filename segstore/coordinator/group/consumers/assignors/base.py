@@ -1,5 +1,5 @@
 """`ServerAssignor`, the protocol of all server-side assignors, and `MemberSpec`, their input (Kafka:
-ConsumerGroupPartitionAssignor, GroupSpec). Threads: any; nothing here has state.
+ConsumerGroupPartitionAssignor, GroupSpec). Threads: any; assignors have no state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ServerAssignor(Protocol):
 
     @property
     def name(self) -> str:
-        """Kafka's name of the assignor, which members send."""
+        """Return Kafka's name of the assignor, as members send it."""
 
     def assign(self, members: Members, partitions: Partitions) -> Targets:
         """Return the target assignments of all members."""

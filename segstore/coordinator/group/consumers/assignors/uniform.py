@@ -1,6 +1,6 @@
-"""`UniformAssignor`: all members get the same number of partitions, and keep their partitions if that is
-possible; balance comes before stickiness (Kafka: UniformAssignor, with UniformHomogeneousAssignmentBuilder
-and UniformHeterogeneousAssignmentBuilder).
+"""`UniformAssignor`: all members get the same number of partitions, and keep their partitions if possible;
+balance comes before stickiness (Kafka: UniformAssignor, with UniformHomogeneousAssignmentBuilder and
+UniformHeterogeneousAssignmentBuilder).
 
 Threads: any; no state outlives a call.
 """
@@ -22,8 +22,9 @@ MAX_ITERATION_COUNT). Each round about halves the imbalance.
 
 class UniformAssignor:
     """The uniform assignor. If all members subscribe to the same topics, their numbers of partitions differ
-    by at most one. Otherwise the numbers of two members differ by at most one if each of the two could take a
-    partition of the other member, except in rare cases of overlapping subscriptions.
+    by at most one. If members subscribe to different topics, the numbers differ by at most one between two
+    members that could take partitions from each other; rare cases of overlapping subscriptions are an
+    exception.
     """
 
     name = "uniform"
@@ -41,7 +42,9 @@ def _every(topics: Iterable[bytes], partitions: Partitions) -> Iterator[_Partiti
 
 
 def _kept(members: Members, partitions: Partitions) -> dict[str, list[_Partition]]:
-    """Return, by member, the partitions of its target that still exist and whose topics it subscribes to."""
+    """Return, for each member, the partitions of its earlier target that still exist and to whose topics the
+    member still subscribes.
+    """
     return {
         member: [
             (topic, number)
@@ -69,9 +72,10 @@ def _as_assignment(owned: list[_Partition]) -> Assignment:
 
 
 def _same_topics(members: Members, partitions: Partitions) -> Targets:
-    """Assign if all members subscribe to the same topics: members keep partitions up to their quota, then
-    members below quota get the partitions without an owner. The quota is larger by one for `more` members,
-    first for members that already have more partitions than the quota.
+    """Return the target assignments if all members subscribe to the same topics. Members keep partitions up
+    to their quota, then members below quota get the partitions without an owner. If the division leaves a
+    remainder of n, n members have a quota that is larger by one: first the members that already have more
+    partitions.
     """
     topics = next(iter(members.values())).topics
     assigned = _kept(members, partitions)
@@ -95,8 +99,8 @@ def _same_topics(members: Members, partitions: Partitions) -> Targets:
 
 class _Balance:
     """Assigns if members subscribe to different topics. Members keep their partitions, and free partitions go
-    to the members with fewest. Then, topic by topic, partitions move from members with most to members with
-    fewest partitions, until no move helps.
+    to the members with fewest partitions. Then, topic by topic, partitions move from members with most
+    partitions to members with fewest, until no move makes the numbers more even.
     """
 
     def __init__(self, members: Members, partitions: Partitions) -> None:
@@ -155,9 +159,8 @@ class _Balance:
                 heapq.heapreplace(least, (size + 1, at, member))
 
     def _level(self, topic: bytes) -> bool:
-        """Move partitions of the topic from members with most partitions to members with fewest, until the
-        totals of its subscribers differ by at most one, or the members with most own no partition of this
-        topic. Return whether a partition was moved.
+        """Move the topic's partitions from subscribers with many partitions (in all topics) to subscribers
+        with few, until no move makes the numbers more even. Return whether a partition was moved.
         """
         theirs: dict[str, list[_Partition]] = {}
         for each in _every([topic], self._partitions):
@@ -167,9 +170,9 @@ class _Balance:
         while most:
             (size, at, giver), (small, place, taker) = most[0], least[0]
             if self._sizes[giver] != -size:
-                heapq.heappop(most)  # outdated: the member got partitions in this loop
+                heapq.heappop(most)  # an outdated entry: the member got partitions in this loop
             elif self._sizes[taker] != small:
-                heapq.heappop(least)  # outdated: the member gave partitions away in this loop
+                heapq.heappop(least)  # an outdated entry: the member gave partitions away in this loop
             elif -size - small <= 1:
                 break
             elif not theirs.get(giver):
