@@ -126,7 +126,7 @@ class DeadLetterQueue:
             yield leader
 
     def _is_copied(self, leader: ShareLeader) -> bool:
-        """Copy the dead letters of a share partition; return False if some must wait for a later try."""
+        """Copy the dead letters of a share partition; return False if `copy` must be tried again later."""
         while leader.letters and not leader.is_fenced:
             letters = _neighbours(leader)
             try:
@@ -134,7 +134,7 @@ class DeadLetterQueue:
             except StoreClosedError:
                 return True
             except NotLeaderOrFollowerError:
-                return False  # the next load of the share partition finds these records ARCHIVING
+                return False  # the next load of the state queues the letters again
             except SegstoreError as error:
                 if passes(error):
                     log.warning("dead letters of share partition %s wait: %s", leader.key, error)
@@ -156,7 +156,7 @@ class DeadLetterQueue:
         turn = ShareTurn()
         leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters
-        while letters and first <= letters[0].first <= last:  # a later one may have lower offsets
+        while letters and first <= letters[0].first <= last:  # letters queued later may have lower offsets
             letter = letters.popleft()
             if letter.last > last:
                 letters.appendleft(letter._replace(first=last + 1))

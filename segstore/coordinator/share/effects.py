@@ -36,13 +36,13 @@ from segstore.logger import Logger
 
 log = Logger("segstore")
 Failures = dict[ShareKey, SegstoreError]
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)
 FENCING = (
     FencedLeaderEpochError,
     FencedStateEpochError,
     GroupNotFoundError,
-    InvalidRequestError,  # the durable state was deleted (rule Q99)
+    InvalidRequestError,  # means that the durable state was deleted (rule Q99)
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
@@ -92,8 +92,8 @@ class ShareEffects:
     def _write(
         self, turn: ShareTurn, writing: Mapping[ShareKey, tuple[ShareLeader, StateWrite]], failures: Failures
     ) -> None:
-        """Write states, and report the results to the share partitions, whose outcomes are added
-        to the turn.
+        """Write states, report the results to the share partitions, and add the resulting outcomes to the
+        turn.
         """
         results = self._states.write(dict(zip(writing, starmap(_update, writing.values()), strict=True)))
         for key, (leader, write) in writing.items():
@@ -117,7 +117,8 @@ class ShareEffects:
 
         try:
             leader.change(turn, written)
-        except NotLeaderOrFollowerError as fenced:  # loaded anew, and the load may have missed this write
+        except NotLeaderOrFollowerError as fenced:
+            # dropped from memory; a new load may have missed this write
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)

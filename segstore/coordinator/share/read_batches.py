@@ -24,7 +24,7 @@ from segstore.storage.transfer.stretch import StoredBatches, Stretch
 
 _LEAST, _MOST = 4 << 10, 64 << 10
 _OF_ONE = 256
-"""Size of one read in bytes: the least, the most, and the size for each wanted record."""
+"""The size of a read in bytes is `_OF_ONE` for each wanted record, at least `_LEAST`, at most `_MOST`."""
 
 
 class BatchesRead(NamedTuple):

@@ -44,7 +44,7 @@ class _Drafted(NamedTuple):
     value: bytes | None
 
 
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)
 _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTerms)
 
@@ -94,7 +94,7 @@ class StatePartition:
         if source is None:
             return StateTable(self._updates_per_snapshot)  # the table of a missing topic is not cached
         source.check_committed()
-        # asked before the load: if records become visible after the load, the answer must be False
+        # read before the load: records that become visible after the load are not in `table`
         is_sure = self._is_sure or source.shows_all
         table = load(source, self._updates_per_snapshot)
         if is_sure and not self._is_writing:
@@ -126,7 +126,7 @@ class StatePartition:
                     if not request.is_done:
                         self._write_all()
         finally:
-            if self._queue:  # interrupted, or the lock was not free in time: no later write may take them
+            if self._queue:  # after an interrupt or a timeout no other thread may write them
                 with suppress(ValueError):
                     self._queue.remove(requests)
 

@@ -132,7 +132,7 @@ class StateWrite(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Adjacent offsets whose state ARCHIVING is durable, and that must be copied to the dead letter topic."""
+    """Adjacent offsets in the durable state ARCHIVING, whose records a dead letter topic must get."""
 
     first: int
     last: int

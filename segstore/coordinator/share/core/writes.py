@@ -19,7 +19,7 @@ from segstore.coordinator.share.core.values import (
     StateWrite,
 )
 
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 _range: Callable[[tuple[int, int]], OffsetRange] = partial(tuple.__new__, OffsetRange)
 _write: Callable[[tuple[Any, ...]], StateWrite] = partial(tuple.__new__, StateWrite)
