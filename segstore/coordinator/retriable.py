@@ -62,8 +62,8 @@ _UNDECIDED = (NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, Reque
 
 
 def may_be_written(error: BaseException) -> bool:
-    """Return whether a failed write may still be in the log: replicas did not answer in time, or leadership
-    moved.
+    """Return whether the records of a failed write may be in the log, because replicas did not answer in time
+    or leadership moved.
     """
     return isinstance(error, _UNDECIDED)
 

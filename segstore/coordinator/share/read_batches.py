@@ -69,7 +69,7 @@ def read_batches(
 ) -> BatchesRead | None:
     """Return batches of at most `max_bytes`, from the batch that has `offset` to at most the batch that has
     the offset `enough`; None if there is no such batch. With `min_one` the first batch may be larger than
-    `max_bytes`. `large` says whether the batches of the last read were large.
+    `max_bytes`. `large` is `are_large` of the last read of this log.
 
     Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
     """

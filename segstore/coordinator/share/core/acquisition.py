@@ -23,8 +23,9 @@ class Acquisition:
     """One grant of offsets to a member (rules Q18 to Q26, Q42 to Q44 of docs/queue-rules.md).
 
     `want` is the number of offsets to grant. In mode BATCH_OPTIMIZED the grant goes on to the end of its last
-    record batch; in mode RECORD_LIMIT it never exceeds `want`. New offsets form pieces (Kafka: InFlightBatch): a
-    piece ends with the first record batch that brings it to `piece` offsets, or before a gap.
+    record batch; in mode RECORD_LIMIT it never exceeds `want`. New offsets form pieces (Kafka:
+    InFlightBatch): a piece ends with the first record batch that brings it to `piece` offsets, or before a
+    gap.
     """
 
     __slots__ = (
