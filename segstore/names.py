@@ -29,7 +29,7 @@ SNAPSHOT = ".snapshot"
 METADATA_SNAPSHOT = ".checkpoint"
 PART = ".part"
 
-# These may follow a suffix; `storage.segment.segment_files` describes the states.
+# A second suffix; `storage.segment.segment_files` describes the states of segment files.
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
