@@ -1,5 +1,5 @@
-"""The bounds of a read: `OffsetSpec` has the value of an option for begin or end. Here are also the parsing
-of options, and the JSON of offsets in Spark's checkpoint.
+"""The bounds of a read: `OffsetSpec` has the value of an option for begin or end. The module also parses
+options, and the JSON of offsets in Spark's checkpoint.
 
 Threads: any; values and functions without state.
 """
@@ -114,7 +114,7 @@ def by_partition(
     option: str, text: str, *, epochs: bool
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Return two dicts by partition: the numbers of a text such as {"topic": {"0": 23, "1": -2}}, and leader
-    epochs. Only with `epochs`, for the text of a query's progress, the second dict has entries.
+    epochs. Leader epochs are only in the text of a query's progress, and allowed only if `epochs` is True.
     """
     form = '{"topic": {"0": 23, "1": -2}}'
     parsed = _object(option, text, form)
@@ -167,8 +167,8 @@ _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """The value of `option`: one number for all partitions, or a number for each partition. With `times` the
-    numbers are ms since the epoch, without it they are offsets, LATEST or EARLIEST. `epochs` are the leader
+    """The value of `option`: one number for all partitions, or a number for each partition. The numbers
+    are ms since the epoch if `times`, else offsets, LATEST or EARLIEST. `epochs` are the leader
     epochs of the records before these offsets; only a query's progress has them.
     """
 
@@ -179,9 +179,7 @@ class OffsetSpec:
     epochs: Offsets = field(default_factory=dict)
 
     def refuse(self, word: str, reason: str) -> None:
-        """Raise ConfigError, with `reason`, if the option has "earliest" or "latest" (`word`) for a
-        partition.
-        """
+        """Raise ConfigError with `reason` if the option has `word` ("earliest", "latest") for a partition."""
         number = _WORDS[word]
         if not self.times and (self.everywhere == number or number in self.each.values()):
             what = word if self.everywhere == number else f"{number} ({word})"

@@ -2,7 +2,7 @@
 
 On disk: the topic, through the engine (see `segstore.filetree`). A WebHDFS server listens on the loopback
 address, with a secret in its paths, for the client that PySpark ships. This package does not import pyspark.
-Threads: any may use a `Checkpoints`; the server has its own.
+Threads: any may use a `Checkpoints`; the server has threads of its own.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Checkpoints(Closing):
     def url(self, name: str = "", scheme: str = SCHEME) -> str:
         """Return the URL of the checkpoint directory `name`. Raises InvalidArgumentError.
 
-        Scheme "segstore" needs a session that `configure` has set up, and makes Spark take the checkpoint
-        file manager with fewer requests. Scheme "webhdfs" works in every session.
+        Scheme "segstore" needs a session that `configure` has set up; Spark's checkpoint file manager for
+        this scheme makes fewer requests. Scheme "webhdfs" works in every session.
         """
         arguments.one_of("scheme", scheme, [SCHEME, "webhdfs"])
         return f"{scheme}://{HOST}:{self.port}/{self._secret}{clean_path(name)}".rstrip("/")
@@ -78,7 +78,8 @@ class Checkpoints(Closing):
         """Register segstore:// with a session, and set /rdd of these checkpoints as the directory for
         checkpoints of the session's RDDs and DataFrames.
 
-        `rocksdb`: new queries keep their state in RocksDB with a changelog, the setting that suits a log.
+        `rocksdb`: new queries keep their state in RocksDB with a changelog, so that a batch writes only the
+        changes of the state.
         """
         context = spark.sparkContext
         context._jsc.hadoopConfiguration().set(f"fs.{SCHEME}.impl", _CLIENT)

@@ -244,7 +244,7 @@ class WebHdfs:
             raise OSError(f"offset={start} is behind the end of {path}, of {file.size} bytes")
         length = min(_number(query, "length", file.size), file.size - start)
         parts = self._tree.read(path, start, length)
-        first = next(parts, b"")  # read first, so that its errors still get an answer
+        first = next(parts, b"")  # before the head is sent, so that a failed read gets an error response
         return Response(200, chain([first], parts), length)
 
     def _file(self, path: str) -> File:
