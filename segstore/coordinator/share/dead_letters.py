@@ -1,4 +1,4 @@
-"""`DeadLetterQueue`: copies records that a share group can't process to the group's dead letter topic
+"""`DeadLetterQueue`: copies a record to the share group's dead letter topic if the group can't process it
 (KIP-1191; Kafka: ShareGroupDLQStateManager, ShareGroupDLQRecordFetcher).
 
 On disk: appends to the dead letter topic, and creates it if that is allowed. A record's state ARCHIVING is
@@ -105,8 +105,8 @@ class DeadLetterQueue:
         self._store.context.scheduler.after(seconds, run)
 
     def copy(self) -> None:
-        """Copy the waiting dead letters of all share partitions; after a failure they wait for
-        the next try.
+        """Copy the waiting dead letters of all share partitions, and schedule another try for the letters
+        that can't be copied now.
         """
         with self._copying:
             failed = [leader for leader in self._taken() if not self._is_copied(leader)]

@@ -67,8 +67,8 @@ class ShareEffects:
 
     def settle(self, turn: ShareTurn) -> Failures:
         """Carry out all outcomes of a turn, and the outcomes that follow from them; return the first write
-        error of each share partition. The writes are one call of the state log; a second write of the same
-        share partition follows in the next call. If this call is interrupted, the caller must call
+        error of each share partition. One call of `StateLog.write` makes all the writes, but a second write
+        of the same share partition follows in another call. If this call is interrupted, the caller must call
         `turn.abandon`.
         """
         found: Failures = {}

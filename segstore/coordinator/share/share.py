@@ -116,8 +116,8 @@ class ShareCoordinator:
 
     def on_available(self, group: str, wake: Wake) -> ShareWaiter:
         """Register `wake`, which any thread calls when records of a group become available, or the window of
-        a share partition moves. New appends are signalled by the store's publications instead. `wake` must
-        not wait or raise.
+        a share partition moves. New appends do not call `wake`: the store's publications signal
+        them. `wake` must not wait or raise.
         """
         return self._waiters.add(group, wake)
 

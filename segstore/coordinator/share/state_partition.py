@@ -74,15 +74,15 @@ class StatePartition:
     # --- read ----------------------------------------------------------------------------------
 
     def look(self, find: Callable[[StateTable], T]) -> T:
-        """Return the result of `find` on the table, called under the lock; the partition is loaded first if
-        necessary. Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
+        """Call `find` with the table under the lock, and return the result. If the partition is not loaded,
+        load it first. Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
         """
         with self._lock:
             return find(self._loaded())
 
     def glance(self, find: Callable[[StateTable], T]) -> T | None:
-        """Return the result of `find` on the table, called under the lock; None if the partition is not
-        loaded.
+        """Call `find` with the table under the lock, and return the result. If the partition is not loaded,
+        return None.
         """
         with self._lock:
             return None if self._table is None else find(self._table)
@@ -253,7 +253,7 @@ def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
 
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
-    """Return whether a failed append left nothing in the log, whose end was at `end` before."""
+    """Return whether a failed append left nothing in the log, which ended at `end` before the append."""
     # With replicas a StorageError leaves the outcome open: the disk may have refused only the sync, or
     # another replica may have the records.
     if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):

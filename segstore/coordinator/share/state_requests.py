@@ -142,7 +142,9 @@ class UpdateRequest(StateRequest):
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
     def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """Return True unless a snapshot is due, because the snapshot must contain all earlier updates."""
+        """Return whether this request and the earlier requests of the append all write ShareUpdates. If a
+        snapshot is due, return False: it must contain the earlier updates, so they must be written first.
+        """
         return (
             current is not None
             and ahead.head is not None

@@ -54,8 +54,8 @@ class SharePartitionState:
 
 
 class StateTable:
-    """The share partitions of a partition of the topic, by key. Records below `prune` are not needed. A
-    snapshot is due after `updates_per_snapshot` updates.
+    """The share partitions of a partition of the topic, by key. Records below the offset of `prune` are not
+    needed. A snapshot is due after `updates_per_snapshot` updates.
     """
 
     def __init__(self, updates_per_snapshot: int) -> None:

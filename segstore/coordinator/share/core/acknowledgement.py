@@ -32,9 +32,9 @@ _step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckSte
 
 
 def check_form(batches: Sequence[AckBatch]) -> None:
-    """Raise InvalidRequestError unless batches are in the order of offsets, and each batch has one known
-    type, or one known type for each offset. The last offset of a batch may be the first offset of the next
-    batch, as in Kafka.
+    """Raise InvalidRequestError unless batches are in the order of offsets, and each batch has one
+    AcknowledgeType for all its offsets, or one for each offset. The last offset of a batch may be the first
+    offset of the next batch, as in Kafka.
     """
     before = -1
     for first, last, types in batches:

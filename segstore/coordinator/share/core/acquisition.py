@@ -46,7 +46,7 @@ class Acquisition:
     def over(
         self, batches: Sequence[ReadBatch], begin: int, end: int, aborted: Sequence[OffsetRange]
     ) -> tuple[Acquired, ...]:
-        """Grant offsets of `batches`, which were read from `begin` to `end`; return the acquired runs."""
+        """Grant offsets of `batches`, read from `begin` to before `end`; return the acquired runs."""
         flight, self._end = self._flight, end
         at = begin = max(begin, flight.start)
         for batch in batches:
@@ -70,21 +70,21 @@ class Acquisition:
         return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
 
     def _reach(self, last: int) -> int:
-        """Return the last offset of a batch that may be granted: its `last`, but at most the last offset in
-        flight if the window is full (rule Q26).
+        """Return the last offset of a batch that may be granted: the end of the batch, `last`, or at
+        most the last offset in flight if the window is full (rule Q26).
         """
         flight = self._flight
         has_room = flight.next_new - flight.start < self._limits.window
         return last if has_room else min(last, flight.next_new - 1)
 
     def _vanished(self, first: int, last: int) -> None:
-        """Archive offsets that are in no batch of the log any more (rule Q22)."""
+        """Archive the offsets from `first` to `last`, which no batch of the log has any more (rule Q22)."""
         if first <= last:
             self._close()
             self._flight.archive_unread(first, last)
 
     def _archive(self, aborted: Sequence[OffsetRange], first: int, last: int) -> None:
-        """Archive the offsets of aborted transactions (rule Q44)."""
+        """Archive offsets from `first` to `last` that belong to aborted transactions (rule Q44)."""
         for each in aborted:
             if each.first <= last and each.last >= first:
                 self._close()

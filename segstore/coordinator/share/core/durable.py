@@ -1,4 +1,4 @@
-"""The combination of a share partition's durable states: a snapshot, and the updates after it (Kafka:
+"""Combines the durable states of a share partition: a snapshot, and the updates after it (Kafka:
 PersisterStateBatchCombiner, ShareCoordinatorShard, ShareCoordinatorOffsetsManager).
 
 Nothing is on disk; all functions are pure. Threads: any for the functions; a `Fold` and a `PrunePoint` belong
@@ -100,8 +100,8 @@ def _add(runs: list[StateBatch], run: StateBatch) -> None:
 
 
 def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a ShareUpdate, with the batches of both combined. If `stored` is None, the
-    update alone is the state.
+    """Return the state after a ShareUpdate, with the batches of `stored` and `delta` combined. If `stored` is
+    None, the update alone is the state.
     """
     after = changed(stored, delta)
     before = () if stored is None else stored.batches
@@ -109,9 +109,9 @@ def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
 
 
 def changed(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a delta, still with the batches of `stored`. The delta's start and count replace
-    those of the state if its start is larger, or equal with a larger count: an older delta may be applied
-    after a newer one.
+    """Return the state after a delta, still with the batches of `stored`. Start and count are those
+    of `delta` if `delta` has the larger start, or an equal start and the larger count, else those of
+    `stored`, because an older delta may be applied after a newer one.
     """
     if stored is None:
         return Durable(delta.snapshot_epoch, 0, delta.leader_epoch, delta.start, delta.complete)
@@ -164,8 +164,8 @@ class Fold:
 
 
 class PrunePoint(Generic[K]):
-    """The offset below which a partition of the state topic can be deleted: the lowest offset among the
-    latest snapshots of all keys. Updates don't count.
+    """The offset below which records of a partition of the state topic can be deleted: the lowest offset
+    among the latest snapshots of all keys. Updates don't count.
     """
 
     def __init__(self) -> None:

@@ -185,8 +185,8 @@ class SharePartition:
         longer in the log, and are archived.
 
         `mode`: an AcquireMode. `want`: the number of offsets, counted by `mode` (rule Q19). `piece`: the
-        least number of new offsets that come in flight together. `aborted`: offsets of aborted transactions,
-        which are archived without a write (rule Q44); empty for read_uncommitted.
+        least number of new offsets in one piece (see `Acquisition`). `aborted`: offsets of aborted
+        transactions, which are archived without a write (rule Q44); empty for read_uncommitted.
         """
         self._tokens += 1
         token = self._tokens
@@ -289,7 +289,7 @@ class SharePartition:
     # --- writes ----------------------------------------------------------------------------------
 
     def written(self, token: int, ok: bool, now: float, limits: Limits) -> Outcome:
-        """Complete the write of a token, and return the next actions. After a failed write, records stay
+        """Complete the write of a token, and return the outcome. After a failed write, records stay
         locked by the member that had acquired them; locks that expired during the write are released by a
         further write (rule Q34). Raises KeyError for an unknown token.
         """

@@ -52,7 +52,7 @@ class StateRun:
         self.piece, self.lock, self.write, self.target = piece, lock, write, target
 
     def values(self) -> tuple[object, ...]:
-        """Return all fields; runs are equal if these are."""
+        """Return all fields, to compare runs."""
         fields = self.first, self.last, self.state, self.count
         return (*fields, self.piece, self.lock, self.write, self.target)
 

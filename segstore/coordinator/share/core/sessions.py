@@ -58,8 +58,8 @@ class ShareSession(Generic[P]):
             self._partitions.pop(partition, None)
 
     def in_turn(self, epoch: int) -> list[P]:
-        """Return the partitions in the order in which the request with this epoch reads them; each partition
-        comes first in turn (rule Q27).
+        """Return the partitions in the order in which the request with this epoch reads them. With each epoch
+        another partition comes first (rule Q27).
         """
         partitions = list(self._partitions)
         at = epoch % len(partitions) if partitions and epoch > 0 else 0
