@@ -639,7 +639,9 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class TransactionAbortedError(SegstoreError):
-    """A record was not written, or its transaction was aborted first."""
+    """A record was not written because its transaction is being aborted, or a transaction can only be aborted
+    because one of its records was not written.
+    """
 
 
 class TransactionalIdNotFoundError(SegstoreError):
@@ -790,8 +792,8 @@ class NotLeaderOrFollowerError(RetriableError):
 
 
 class DemotedError(NotLeaderOrFollowerError):
-    """The store is no longer the primary: another store leads from a later leader epoch on, or the lease is
-    not held.
+    """The store is no longer the primary: another store leads from a later leader epoch on, or this store
+    does not have the lease, by which an external service allows one store to append.
     """
 
 

@@ -35,8 +35,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _on_one_port(host: str, places: list[tuple[int, str]], port: int) -> list[socket.socket]:
-    """Listen on all places; return an empty list if the port chosen by the system is not free on all
-    of them.
+    """Listen on all addresses in `places`, and return the sockets. Return an empty list if the system chose
+    the port, and the port is not free on all addresses.
     """
     sockets: list[socket.socket] = []
     missing: OSError | None = None

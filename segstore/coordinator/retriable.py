@@ -2,9 +2,8 @@
 process.
 
 A coordinator that waited for replicas would delay all its requests. So after a failover, and while the
-outcome of a write is unknown, it fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS, which clients
-retry).
-Threads: any; the functions have no state.
+outcome of a write is unknown, a coordinator fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS,
+which clients retry). Threads: any; the functions have no state.
 """
 
 from __future__ import annotations
