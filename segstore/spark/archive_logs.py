@@ -232,7 +232,7 @@ class ArchiveBelow:
         return self._live.epoch(partition, offset)
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return an empty tuple, because tasks read the directory of the option path, and the archive."""
+        """Return an empty tuple: tasks read the archive, and the directory of the option path."""
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
@@ -260,8 +260,8 @@ class ArchiveBelow:
         return [*found, LogSource(seam, end)] if seam < end else found
 
     def _archived(self, partition: TopicPartition) -> ArchivedLog | None:
-        """Return the partition's log in the archive, or None if it is not archived. Raises ConfigError if the
-        topic's id differs.
+        """Return the partition's log in the archive, or None if the archive does not have the partition.
+        Raises ConfigError if the topic has another id in the archive.
         """
         if partition.partition not in self._below.topics.get(partition.topic, ()):
             return None

@@ -51,8 +51,8 @@ class ArchivePlace:
             raise ConfigError(f"the archive {self}: {error}") from None
 
     def log(self, contents: LogContents) -> ArchivedLog:
-        """Return the log that `contents`, looked up before, describe. The log reads ahead. Raises the errors
-        of `open`.
+        """Return the log with these contents, which the planner has looked up. The log reads bytes ahead.
+        Raises the errors of `open`.
         """
         from segstore.archiving.archived_logs import open_log
 
@@ -110,8 +110,8 @@ def is_archive(path: str) -> bool:
 
 
 def archive_place(options: Mapping[str, str]) -> tuple[ArchivePlace | None, bool]:
-    """Return (archive that the options name, whether it is read without a live store). Option names are in
-    lower case. Raises ConfigError.
+    """Return (archive that the options name, or None; whether the archive is read without a live store).
+    Option names are in lower case. Raises ConfigError.
     """
     path, beside, opener = (options.get(name) for name in ("path", "archive", FILESYSTEM.lower()))
     if opener is not None and not _OPENER.fullmatch(opener):

@@ -86,7 +86,7 @@ def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) 
 
 # --- jobs frames -------------------------------------------------------------------------------
 
-# `latest` and `export` are DataFrames over the source.
+# `latest` and `export` make DataFrames that read the source.
 
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 

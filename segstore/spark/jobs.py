@@ -40,7 +40,8 @@ def latest(
 
     Left out are keys whose newest value is null (unless `tombstones`), aborted records, and records without a
     key. Within a partition the record with the highest offset is the newest; if a key is in several
-    partitions, the record with the latest timestamp. Raises the errors of the source.
+    partitions, the newest of these records is that with the latest timestamp. Raises the errors of the
+    source.
     """
     from segstore.spark.job_tasks import latest
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""The longest time in seconds that the planner waits for `await_shown`."""
+"""The longest time in seconds that `await_shown` waits."""
 _PAUSE = 0.05
 
 
@@ -169,8 +169,8 @@ class PlainLogs:
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
         """Return the offset that `end_of` returns for a partition's log. If `start`, the end of the last
-        read, is higher, and the log has records up to it, return the offset of `start`. Leader epochs are not
-        looked up.
+        read, is higher, and the log has the records below `start`, return the offset of `start`. The leader
+        epoch is not looked up.
 
         After the writer was killed, `end_of` may return an offset below `start`, because a replica's high
         watermark is then too low for a while.
@@ -296,7 +296,7 @@ class ReplicatedLogs:
         return self._reader.ask(*partition, question, holding)
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Wait until the leaders show the records of these partitions, as `ReplicatedReader.await_shown`."""
+        """Wait until the leaders show the partitions' records, by `ReplicatedReader.await_shown`."""
         self._reader.await_shown(partitions)
 
     def end(
@@ -334,7 +334,7 @@ class ReplicatedLogs:
         return self.ask(partition, lambda log: log.position(offset).epoch, OffsetAndEpoch(offset))
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return the directories from which tasks read the partition, as `ReplicatedReader.places`."""
+        """Return `ReplicatedReader.places`, the directories from which tasks read the partition."""
         return self._reader.places(*partition)
 
     def edge(self, partition: TopicPartition, offset: int) -> int:

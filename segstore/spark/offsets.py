@@ -47,7 +47,7 @@ def by_lower_names(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def whole(option: str, text: str, least: int = 0) -> int:
-    """Return an int64 of at least `least`."""
+    """Return the whole number in `text`, an int64 of at least `least`."""
     try:
         value = int(text.strip())
     except ValueError:
@@ -58,24 +58,26 @@ def whole(option: str, text: str, least: int = 0) -> int:
 
 
 def positive(option: str, text: str | None) -> int | None:
-    """Return a whole number above zero, or None without the option."""
+    """Return the whole number in `text`, above zero, or None without the option."""
     return None if text is None else whole(option, text, 1)
 
 
 def flag(option: str, text: str | None, default: Default) -> bool | Default:
-    """Return True or False for "true" or "false"."""
+    """Return True for "true", False for "false", and `default` without the option."""
     return default if text is None else one_of(option, text.lower(), ("true", "false")) == "true"
 
 
 def one_of(option: str, text: str, allowed: Collection[str]) -> str:
-    """Return one of the allowed words."""
+    """Return `text` if it is one of the allowed words."""
     if text not in allowed:
         raise ConfigError(f"option {option}={text!r}: must be one of {', '.join(allowed)}")
     return text
 
 
 def duration_ms(option: str, text: str | None, default: int) -> int:
-    """Return ms for Spark's durations: "500ms", "10s", "15m", "1h"; a bare number is ms."""
+    """Return ms for Spark's durations: "500ms", "10s", "15m", "1h"; a bare number is ms. Without the option
+    return `default`.
+    """
     if text is None:
         return default
     match = _DURATION.fullmatch(text.strip().lower())

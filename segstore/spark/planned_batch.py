@@ -6,8 +6,8 @@ must run again, Spark reads this plan. Rows of the second run may come in anothe
 the plan's offsets are the same. An older copy of a checkpoint may get another plan of the same number, with
 other offsets.
 
-On disk: only reads, of the adopted ids and a local checkpoint; a checkpoint of `segstore.spark.checkpoints`
-is read by HTTP. Threads: any; functions without state.
+On disk: only reads, of the ids of adopted rows and of a local checkpoint; a checkpoint of
+`segstore.spark.checkpoints` is read by HTTP. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ REMEDY = (
 
 
 def id_of(files: Files, adopted: str, query: str, batch: int) -> str:
-    """Return the id under which a micro-batch is sealed. Raises OSError; IdempotencyConflictError if a later
+    """Return the id under which a micro-batch is sealed. `adopted` is the store's directory with the ids of
+    adopted rows. Raises OSError; IdempotencyConflictError if a later
     micro-batch is in the log and this micro-batch is not. With an intact checkpoint this conflict can't
     happen, because Spark plans a micro-batch only after the micro-batch before it is committed.
     """

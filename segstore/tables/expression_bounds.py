@@ -33,7 +33,7 @@ _EXACT_DOUBLES = 1 << 53
 
 class Truth(NamedTuple):
     """Bounds of the records for which a condition is true, and bounds of the records for which it is false.
-    Records for which the condition is null need to be in neither.
+    Neither of the two needs to contain the records for which the condition is null.
     """
 
     true: Bounds

@@ -1,7 +1,7 @@
 """Arrow's `Expression`s as sequences of elements, whose parts can be read. Nothing is on disk.
 
-pyarrow gives no access to the parts of an expression. For pickle it serializes an expression to a record
-batch, whose columns are the literals and options, and whose metadata list the elements in order. pyarrow 18
+pyarrow gives no access to the parts of an expression. To pickle an expression, pyarrow makes a record batch,
+whose columns are the literals and options, and whose metadata list the elements in order. pyarrow 18
 to 26 use the same form.
 
 Functions without state: safe from any thread. This module imports pyarrow, so it is

@@ -167,7 +167,7 @@ def _joinable(dataset: pds.Dataset | pa.Table) -> pa.Table:
 
 
 class _Refusal:
-    """A file that can't be read."""
+    """A file whose methods raise InvalidTypeError."""
 
     closed = False
 

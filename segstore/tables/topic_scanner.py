@@ -3,8 +3,8 @@
 On disk: only reads. Threads: any; each iteration belongs to one thread at a time.
 
 `TopicScanner` is not a `pyarrow.dataset.Scanner`. Arrow's scanner reads ahead in its own threads, and a
-process that ends while they run Python code, for example after a LIMIT, crashes. Here the thread that takes a
-batch reads it.
+process that ends while these threads run Python code, for example after a LIMIT, crashes. Here the thread
+that takes a batch reads it.
 
 This module imports pyarrow, so it is imported only when a dataset is made.
 """
@@ -77,7 +77,7 @@ class TopicScanner:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def scan_batches(self) -> Iterator[pds.TaggedRecordBatch]:
-        """Return the records as an iterator of pairs (record batch, no fragment)."""
+        """Return the records as an iterator of `TaggedRecordBatch`es without a fragment."""
         return (pds.TaggedRecordBatch(batch, None) for batch in self.to_batches())
 
     def to_table(self) -> pa.Table:

@@ -114,7 +114,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Delay the `nth` matching operation from now on, and the `times - 1` after it, by `seconds`.
+        """Delay the `nth` matching operation from now on, and the next `times - 1` matching ones, by
+        `seconds`.
 
         `operation` is a WebHDFS operation, such as "RENAME", or None for any; `path` is a pattern, with * and
         ?, of the operation's path in the tree (a RENAME's target). With `after` the delay comes after the
@@ -131,8 +132,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Make matching operations fail with an IOException. They are chosen as by `delay`. With `after`, the
-        operation is done before the failure is reported.
+        """Make matching operations fail with an IOException. The arguments choose operations as in `delay`.
+        With `after`, the operation is done before the failure is reported.
         """
         return self._faults.add("fail", operation, path, nth, times, after=after)
 
@@ -145,7 +146,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Cut the connection of matching operations without an answer. They are chosen as by `delay`. Java's
+        """Cut the connection of matching operations without an answer. The arguments choose operations as in
+        `delay`. Java's
         client may repeat the request by itself.
         """
         return self._faults.add("drop", operation, path, nth, times, after=after)

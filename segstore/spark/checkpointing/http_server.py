@@ -25,7 +25,7 @@ from typing import BinaryIO
 _MOST_LINE = 1 << 16
 _MOST_HEADERS = 100
 _PART = 1 << 16
-_MOST_LEFT = 1 << 24  # unread bytes of a body, at most, that are read to keep the connection
+_MOST_LEFT = 1 << 24  # the most unread bytes of a body that are read, so that the connection can stay open
 
 
 class BadRequestError(Exception):

@@ -1,7 +1,7 @@
 """Arrow types of Avro schemas, and the conversions from fastavro's values to Arrow's.
 
 Dates and times are read as plain numbers: Arrow's types have the same units, and allow years above 9999.
-Nothing is on disk. Threads: any; only a walk has state.
+Nothing is on disk. Threads: any; only a `_SchemaWalk` has state.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _SchemaWalk:
         self._named: dict[str, AvroConversion | None] = {}
 
     def kind(self, schema: Any) -> AvroConversion:
-        """Return the conversion of a schema, or of the schema with a name."""
+        """Return the conversion of `schema`, a schema or the name of one."""
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):

@@ -22,7 +22,8 @@ Make = Callable[[pa.Array], Columns]
 
 
 class BadValues(Exception):
-    """Values that can't be decoded. `reasons` maps the index of each in the array to the reason."""
+    """Values that can't be decoded. `reasons` maps the index of a bad value in the array to the
+    reason."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         self.reasons = dict(reasons)
