@@ -50,8 +50,8 @@ class Spare(Generic[T]):
         return sum(map(len, self._pieces))
 
     def take(self, size: int, usable: Callable[[T], bool] | None = None) -> tuple[int, T] | None:
-        """Remove and return (room, piece) for a read of `size` bytes; None if no piece is free, fits, and is
-        `usable`.
+        """Remove and return (room, piece) for a read of `size` bytes; None if there is no free piece that
+        fits and is `usable`.
         """
         pieces = self._pieces[size >= LARGE]
         for _ in range(len(pieces)):

@@ -27,7 +27,7 @@ class Alarm:
         self.due = math.inf
 
     def set(self, due: float) -> None:
-        """Call `ring` at `due`, unless it is set for an earlier time already."""
+        """Call `ring` at `due`, unless the alarm is already set for an earlier time."""
         me = weakref.ref(self)
 
         def ring() -> None:

@@ -87,7 +87,7 @@ def duration_ms(option: str, text: str | None, default: int) -> int:
 
 
 def topics(option: str, text: str) -> tuple[str, ...]:
-    """Return the names between commas, each once."""
+    """Return the topic names in a comma-separated text, each once."""
     found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not found:
         raise ConfigError(f'option {option}={text!r}: names no topic; allowed is "a" or "a,b"')

@@ -44,9 +44,9 @@ REMEDY = (
 
 def id_of(files: Files, adopted: str, query: str, batch: int) -> str:
     """Return the id under which a micro-batch is sealed. `adopted` is the store's directory with the ids of
-    adopted rows. Raises OSError; IdempotencyConflictError if a later
-    micro-batch is in the log and this micro-batch is not. With an intact checkpoint this conflict can't
-    happen, because Spark plans a micro-batch only after the micro-batch before it is committed.
+    adopted rows. Raises OSError; IdempotencyConflictError if a later micro-batch is in the log and this
+    micro-batch is not. With an intact checkpoint this conflict can't happen, because Spark plans a
+    micro-batch only after the micro-batch before it is committed.
     """
     series = f"spark-stream/{query}"
     id_, newest = f"{series}/{batch}", read_newest(files, adopted, series)

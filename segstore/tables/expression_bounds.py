@@ -134,7 +134,7 @@ _LOGIC: dict[str, tuple[Callable[..., Truth], int]] = {
     "invert": (lambda of: Truth(of.false, of.true), 1),
     "if_else": (_if_else, 3),
 }
-"""Functions of conditions, and the number of their arguments."""
+"""Arrow's logical functions by name: the function of `Truth`s, and the number of its arguments."""
 
 
 # --- comparisons ---------------------------------------------------------------------------------

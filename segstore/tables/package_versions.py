@@ -17,7 +17,7 @@ def release(version: str) -> tuple[int, ...]:
 
 def check_version(what: str, package: str, version: str) -> None:
     """Raise MissingPackageError, whose text asks for a later version, if the installed version is too old for
-    `what`.
+    the call `what`.
     """
     oldest = OLDEST[package]
     if release(version) < release(oldest):

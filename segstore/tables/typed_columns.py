@@ -19,7 +19,7 @@ from .values.decoding import VALUE, Columns, Decoder, decoded, up_to_bad
 
 WAY_OUT = 'on_bad="null" or on_bad="column" passes it by; value_schema says other types'
 ERROR = "value_error"
-"""The column with the reasons for bad values, of on_bad="column"."""
+"""The name of the column that has the reasons of bad values if on_bad="column"."""
 PLACE = ("partition", "offset")
 
 
