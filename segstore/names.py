@@ -206,8 +206,8 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def deleted_dir(topic: str, partition: int, uuid_hex: str) -> str:
-    """Return the name of a deleted partition's directory, until its files are removed. The topic is shortened
-    if the name would be too long.
+    """Return the name that the directory of a deleted partition has until its files are removed. The topic is
+    shortened if the name would be too long.
     """
     ending = f"-{partition}.{uuid_hex}-delete"
     return topic[: MAX_NAME - len(ending)] + ending

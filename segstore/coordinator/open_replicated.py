@@ -1,5 +1,5 @@
 """`segstore.open_replicated`: opens a replicated store, completes or aborts the transactions that were left
-open, and adopts the segments that are staged in inboxes.
+open, and begins to append the batches that processes stage in the store's inboxes.
 
 On disk: the replicas and the metadata, through `replication`; groups, transactions and inboxes, as
 `segstore.open` writes them. Threads: any.

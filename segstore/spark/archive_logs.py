@@ -57,7 +57,7 @@ class ArchiveAlone:
         return self._logs.log(*partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return the result of `question`, called with a partition's log. Raises
+        """Call `question` with a partition's log, and return the result. Raises
         UnknownTopicOrPartitionError, ArchiveError.
         """
         return question(self.log(partition))
@@ -189,7 +189,7 @@ class ArchiveBelow:
         self._live.check(topic, partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return the result of `question`, called with a partition's log.
+        """Call `question` with a partition's log, and return the result.
 
         Raises UnknownTopicOrPartitionError, StoreClosedError, ConfigError, ArchiveError.
         """

@@ -150,7 +150,7 @@ class PlainLogs:
         return self._store.topics()[topic].topic_id
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return the result of `question`, called with a partition's log. Raises
+        """Call `question` with a partition's log, and return the result. Raises
         UnknownTopicOrPartitionError, StoreClosedError.
         """
         return question(self._store.partition(*partition))

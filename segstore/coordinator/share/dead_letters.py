@@ -250,7 +250,7 @@ def _letters(
 
 
 def _copied(source: PartitionLog, first: int, last: int) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Yield offset, key and value of the records that can be read."""
+    """Yield (offset, key, value) of each record that can be read."""
     at = first
     while at <= last:
         try:

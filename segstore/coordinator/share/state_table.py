@@ -42,8 +42,8 @@ class StateChange(NamedTuple):
 class SharePartitionState:
     """The state of a share partition in `fold`. `updates` is the number of ShareUpdate records since the last
     snapshot that was due because of updates. `state_epoch` and `leader_epoch` are the largest of all records;
-    the state may have lower epochs. If a record has a newer version, the share
-    partition can't be used, and `newer` is the reason as text; else `newer` is empty.
+    the state may have lower epochs. If a record has a newer version, the share partition can't be used, and
+    `newer` is the reason as text; else `newer` is empty.
     """
 
     __slots__ = ("fold", "leader_epoch", "newer", "state_epoch", "updates")
@@ -80,7 +80,7 @@ class StateTable:
         return state
 
     def heads(self) -> Iterator[tuple[ShareKey, Durable]]:
-        """Yield the states of usable share partitions, whose batches may be out of date."""
+        """Yield (key, state) of each usable share partition. The batches of a state may be out of date."""
         for key, state in self._states.items():
             if state.fold.head is not None and not state.newer:
                 yield key, state.fold.head

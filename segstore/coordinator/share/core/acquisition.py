@@ -1,4 +1,4 @@
-"""`Acquisition`: a member's lock on offsets that its fetch has read (Kafka: SharePartition.acquire).
+"""`Acquisition`: grants a member offsets that the member's fetch has read (Kafka: SharePartition.acquire).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
