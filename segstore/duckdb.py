@@ -37,7 +37,7 @@ def attach(
     topics that are created later, attach again; existing views are replaced.
 
     `topics` are the topics to attach, or a dict of topics by view: {"arrivals": "flights-2"}. By default
-    these are all topics under their own names (SQL has names with "." or "-" in double quotes), except
+    all topics are attached, under their own names (SQL has names with "." or "-" in double quotes), except
     internal topics such as __consumer_offsets, which Kafka's tools do not list by default either.
 
     `values` is the argument `values` of `segstore.dataset` for all topics, or a dict by topic. An entry of

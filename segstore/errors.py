@@ -435,7 +435,7 @@ class SinkError(SegstoreError, OSError):
 
 
 class SinkClosedError(SinkError, BrokenPipeError, ConnectionResetError):
-    """The reader of a transfer's sink has closed it; it may have received some of the batches."""
+    """The reader of a transfer's sink has closed the sink, and may have received some of the batches."""
 
 
 class ListenError(SegstoreError, OSError):
@@ -685,14 +685,14 @@ class FencedInstanceIdError(SegstoreError):
 
 
 class FencedMemberEpochError(SegstoreError):
-    """A member of a consumer group sent a wrong epoch (KIP-848): it must give up its partitions, and join
-    again.
+    """A member of a consumer group sent a wrong epoch (KIP-848). The member must give up its partitions, and
+    join again.
     """
 
 
 class StaleMemberEpochError(SegstoreError):
     """A member of a consumer group commits or fetches offsets with an old epoch, or with one that it has not
-    received yet (KIP-848): it may retry with the epoch of its next heartbeat.
+    received yet (KIP-848). The member may retry with the epoch of its next heartbeat.
     """
 
 

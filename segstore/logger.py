@@ -26,7 +26,8 @@ from segstore.threads import Background, Latch
 
 PATIENCE = 1.0
 """The longest time in seconds that a thread of this package waits for the handlers of a message. The wait
-puts the message before its consequences; it is limited because a handler may wait for the waiting thread.
+puts the message before its consequences; the wait is limited because a handler may wait for the waiting
+thread.
 """
 
 

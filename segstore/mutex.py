@@ -59,8 +59,8 @@ class Mutex(OwnedLock):  # type: ignore[misc]
     on_taken: Callable[[], None] | None = None
     """Called after each acquisition; if it raises, the lock is released."""
     entered = 0
-    """The id of the frame that took the lock last, if LEAVES_OPEN; otherwise 0. It is 0 for a generator's
-    frame, which is not on the stack while it is suspended with the lock.
+    """The id of the frame that took the lock last if LEAVES_OPEN, else 0. For the frame of a generator, which
+    is not on the stack while the generator is suspended with the lock, `entered` is 0 too.
     """
 
     def __init__(self) -> None:

@@ -52,11 +52,11 @@ def open(
     group read. An existing store keeps its mode. `timeout`: the longest wait of "rw", in seconds, for a store
     that is open for writing elsewhere; by default `open` does not wait.
 
-    `shared`: True lets several processes write the store, if all of them pass it. The first process is the
-    host, an ordinary writer; the others are guests, which append and read by themselves, and leave all other
-    changes to the host. If the host exits, a guest becomes the host. "guest": this process never becomes the
-    host; `timeout` is its longest wait for a host. With "r" `shared` must be False, because a reader can read
-    a shared store without it.
+    `shared`: True lets several processes write the store, if each of them passes `shared`. The first process
+    is the host, an ordinary writer; later processes are guests, which append and read by themselves, and
+    leave all other changes to the host. If the host exits, a guest becomes the host. "guest": this process
+    never becomes the host; `timeout` is its longest wait for a host. With "r" `shared` must be False, because
+    a reader can read a shared store without it.
 
     Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
     InvalidArgumentError; with `shared` HostUnavailableError, NotShareableError, UnsupportedFormatError.

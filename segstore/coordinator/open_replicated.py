@@ -49,8 +49,9 @@ def open_replicated(
 
     By default followers fetch in threads of their directories, so a disk that hangs delays appends only until
     its replicas are removed from the in-sync replicas. With `inline` an append writes all replicas itself
-    while all are in sync. That is many times faster. But while a disk hangs, the appends to all partitions
-    with a replica on the disk wait, and perhaps the threads of the directories that lead these partitions.
+    while all are in sync. Such an append is many times faster. But while a disk hangs, the appends to all
+    partitions with a replica on the disk wait, and perhaps the threads of the directories that lead these
+    partitions.
 
     Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or a
     directory in the place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError,

@@ -80,8 +80,8 @@ class SharedBucket:
 
 
 class QuotaThrottle:
-    """The throttle of one client. `bound` is its limit in bytes a second; None if there is no limit; the
-    methods then need not be called.
+    """The throttle of one client. `bound` is the client's limit in bytes a second. If there is no limit,
+    `bound` is None, and the methods need not be called.
 
     A client may run ahead of its rate by `windows` windows of `window_s` seconds (the credit of its
     `Bucket`).
@@ -142,7 +142,7 @@ class QuotaThrottle:
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Return whether this throttle is as a new one would be: it has no limit, or a full credit."""
+        """Return whether this throttle has no limit or a full credit, and so is like a new throttle."""
         pool = self._pool
         with pool.lock:
             return pool.bucket is None or pool.bucket.full(self._clock())

@@ -98,7 +98,7 @@ def _count(size: int, total: int, parts: int) -> int:
 
 
 class Lookup(Closing):
-    """The partitions and offsets of one query, looked up in the store. It is a context manager."""
+    """The partitions and offsets of one query, looked up in the store. A `Lookup` is a context manager."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options

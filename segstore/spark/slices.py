@@ -69,7 +69,7 @@ class OffsetSlice(InputPartition):
 
 @dataclass(frozen=True)
 class SliceReader:
-    """Reads slices; the object is pickled and sent to the tasks. `path` is the store's directory; it is not
+    """Reads slices; the object is pickled and sent to the tasks. `path` is the store's directory, not
     used for slices with `places`.
     """
 

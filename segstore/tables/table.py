@@ -1,5 +1,5 @@
-"""`Table`: a topic as a table for query engines. It has a topic's columns, or decoded columns in place of the
-value.
+"""`Table`: a topic as a table for query engines, with the topic's columns, or with decoded columns in place
+of the value.
 
 On disk: only reads. Threads: any; each iteration of batches belongs to one thread at a time.
 """

@@ -32,8 +32,8 @@ Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 
 class TopicScanner:
-    """The result of `TopicDataset.scanner`. It has the methods of `pyarrow.dataset.Scanner`; each of them
-    reads the topic again.
+    """The result of `TopicDataset.scanner`. A `TopicScanner` has the methods of
+    `pyarrow.dataset.Scanner`; each method reads the topic again.
     """
 
     def __init__(

@@ -283,7 +283,7 @@ def _headers(leader: ShareLeader, letter: DeadLetter, offset: int) -> Headers:
 
 
 def _batches(letters: Iterator[_Letter], most: int) -> Iterator[list[_Letter]]:
-    """Yield lists of records that fit into one batch, with at least one record each."""
+    """Yield lists of records. Each list fits into one batch, and has at least one record."""
     batch: list[_Letter] = []
     size = 0
     for letter in letters:

@@ -143,7 +143,8 @@ class UpdateRequest(StateRequest):
 
     def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
         """Return whether this request and the earlier requests of the append all write ShareUpdates. If a
-        snapshot is due, return False: it must contain the earlier updates, so they must be written first.
+        snapshot is due, return False: the snapshot must contain the earlier updates, so these are written
+        first.
         """
         return (
             current is not None

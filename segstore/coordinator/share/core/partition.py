@@ -124,7 +124,7 @@ class SharePartition:
         return tuple(Acquired(run.first, run.last, run.count) for run in locked)
 
     def runs(self) -> tuple[StateRun, ...]:
-        """Return the runs of offsets in flight, for metrics and tests; they must not be changed."""
+        """Return the runs of offsets in flight, which the caller must not change."""
         return tuple(self._flight.runs)
 
     def fetch_offset(self) -> int:
