@@ -15,7 +15,7 @@ _TRIES = 20
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen on all addresses of a host, on one port; with `port` 0 the system chooses
-    it. Addresses that this machine lacks, such as ::1 of "localhost", are skipped if there is another
+    the port. Addresses that this machine lacks, such as ::1 of "localhost", are skipped if there is another
     address. Raises ListenError.
     """
     try:

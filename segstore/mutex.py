@@ -3,8 +3,8 @@ refused, with an error that names both calls.
 
 A signal handler, a finalizer, or the callback of a weak reference or of the garbage collector (all called
 handlers here) interrupts its thread at any point. If a handler interrupts a call of this package that holds a
-lock, and calls this package itself, a plain lock would wait for its own thread for ever. A `Mutex` raises
-ReentrantCallError instead, before anything is changed.
+lock, and calls this package itself, it would wait for a plain lock of its own thread for ever. A `Mutex`
+raises ReentrantCallError instead, before anything is changed.
 
 A call from a handler could also wait for another thread, which waits for a lock that the interrupted call
 holds. So a call from a handler whose thread has a lock waits for a `Mutex` at most `PATIENCE` seconds, and

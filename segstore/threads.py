@@ -354,8 +354,8 @@ class Shelter:
 
 
 class _Served:
-    """The state that a shelter shares with its thread, which must not refer to the shelter itself. The thread
-    holds `running` while it runs.
+    """The state that a shelter shares with its thread. The thread must not refer to the shelter, which would
+    then never be freed. The thread holds `running` while it runs.
     """
 
     def __init__(self) -> None:

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 # use it. Threads: any.
 
 _AOT = 25
-"""The first version of Java that makes an AOT cache, with linked classes. Older versions make a CDS archive
-on top of the JDK's own CDS archive.
+"""The first version of Java that makes an AOT cache, with linked classes, in one run. Older versions make a
+CDS archive on top of the JDK's own CDS archive.
 """
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 _SECONDS = 900

@@ -72,7 +72,7 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch. Rows of the same id `job` are written once."""
+    """Writes a batch. For each job id, `job`, rows are written once."""
 
     def __init__(self, sink: StagingSink, job: str) -> None:
         self.sink, self.id = sink, f"spark-job/{job}"

@@ -29,8 +29,8 @@ _EXACT = 1 << 53
 wrongly.
 """
 _LARGEST = 1 << 20
-"""The most bytes of a predicate that is walked. A walk over a longer one, such as a list of a million keys,
-may cost more than it saves.
+"""The most bytes of a predicate that is walked. A walk over a longer predicate, such as a list of a
+million keys, may cost more than it saves.
 """
 _OPPOSITE = {"Lt": "GtEq", "GtEq": "Lt", "Gt": "LtEq", "LtEq": "Gt", "Eq": "NotEq", "NotEq": "Eq"}
 _TURNED = {"Lt": "Gt", "Gt": "Lt", "LtEq": "GtEq", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
