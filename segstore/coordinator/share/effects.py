@@ -2,8 +2,8 @@
 fetches, dead letters (rules Q33, Q34, Q103 of docs/queue-rules.md).
 
 On disk: writes through `state_log`. Threads: any; no lock of a share partition is held during a write of its
-state or a wake. An interrupt fences the share partitions with pending writes, because only the log knows
-whether the writes were made.
+state or a wake. After an interrupt share partitions with pending writes are fenced, that is loaded anew,
+because only the log knows whether the writes were made.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class ShareEffects:
         self._leaders, self._waiters, self._timer, self._letters = leaders, waiters, timer, letters
 
     def settle(self, turn: ShareTurn) -> Failures:
-        """Carry out all outcomes of a turn, and the outcomes that follow from them; return the first write
-        error of each share partition. One call of `StateLog.write` makes all the writes, but a second write
-        of the same share partition follows in another call. If this call is interrupted, the caller must call
-        `turn.abandon`.
+        """Carry out all outcomes that a call has collected in its turn, and the outcomes that follow from
+        these; return the first write error of each share partition. One call of `StateLog.write` makes all
+        the writes, but a second write of the same share partition follows in another call. If this call is
+        interrupted, the caller must call `turn.abandon`.
         """
         found: Failures = {}
         while turn.due:

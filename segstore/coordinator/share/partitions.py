@@ -50,7 +50,7 @@ log = Logger("segstore")
 class ShareTurn:
     """The outcomes that one call has collected from share partitions: `due` are to be carried out,
     `under_way` are being written. If an interrupt leaves a turn to be garbage collected before its writes
-    have completed, the share partitions of these writes are fenced.
+    have completed, the share partitions of these writes are fenced: the next request loads them anew.
     """
 
     __slots__ = ("__weakref__", "due", "under_way")
@@ -101,8 +101,8 @@ class ShareLeader:
         return f"<ShareLeader {self.key}>"
 
     def ask(self, event: Callable[[SharePartition], T]) -> T:
-        """Call `event` with the core under the lock, and return its result. The event may change the core.
-        Raises NotLeaderOrFollowerError if the share partition is fenced, and the errors of the event.
+        """Call `event` with `core` under the lock, and return the event's result. The event may change
+        `core`. Raises NotLeaderOrFollowerError if the share partition is fenced, and the errors of the event.
         """
         with self.lock:
             self._begin()
@@ -115,7 +115,7 @@ class ShareLeader:
             return found
 
     def change(self, turn: ShareTurn, event: Callable[[SharePartition], Outcome]) -> None:
-        """Call `event` with the core under the lock, and add its outcome to a turn. Raises `ask`'s errors."""
+        """Call `event` with `core` under the lock, and add its outcome to a turn. Raises `ask`'s errors."""
         with self.lock:
             self._begin()
             try:
