@@ -3,7 +3,7 @@ refused, with an error that names both calls.
 
 A signal handler, a finalizer, or the callback of a weak reference or of the garbage collector (all called
 handlers here) interrupts its thread at any point. If a handler interrupts a call of this package that holds a
-lock, and calls this package itself, it would wait for a plain lock of its own thread for ever. A `Mutex`
+lock, and calls this package itself, with a plain lock it would wait for its own thread for ever. A `Mutex`
 raises ReentrantCallError instead, before anything is changed.
 
 A call from a handler could also wait for another thread, which waits for a lock that the interrupted call

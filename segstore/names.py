@@ -1,5 +1,5 @@
-"""Formats and parses every name of a file or directory of a store; no other module does this. It touches no
-files.
+"""Formats and parses every name of a file or directory of a store; no other module does this. The module
+touches no files.
 
 Segment files are "<base offset, 20 digits><suffix>", partition directories "<topic>-<partition>", those of
 deleted partitions "<topic>-<partition>.<32 hex digits>-delete" (org.apache.kafka.storage.internals.log.

@@ -139,7 +139,7 @@ def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRan
     if start < end and pushed.times.limited:
         if pushed.times.low >= pushed.times.high:
             return whole._replace(end=whole.start)
-        # Only the start is moved by time, because after the first late record any record may be early enough.
+        # Time bounds only move the start: timestamps need not rise, so records after a late record may pass.
         late = lookup.logs.ask(whole.partition, lambda log: log.offset_for_time(pushed.times.low))
         start = end if late is None else max(start, late)
     return whole._replace(start=start, end=max(start, end))

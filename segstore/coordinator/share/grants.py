@@ -151,8 +151,8 @@ class ShareFetch:
     # --- choose --------------------------------------------------------------------------------
 
     def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_GrantFetch]) -> None:
-        """Append to `fetches` one fetch for each partition that has records to grant, but no more
-        fetches than the request may acquire records.
+        """Append to `fetches` one fetch for each partition that has records to grant, at most as many fetches
+        as records that the request may still acquire (`_left`).
         """
         for topic_id, partition in wanted:
             if len(fetches) >= self._left:

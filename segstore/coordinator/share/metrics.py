@@ -89,8 +89,8 @@ class MeasuredSharePartition(Protocol):
 
 
 class ShareMetrics:
-    """The counters of one store. Those of dead letters are by group: `letters` that were written, `appends`
-    that were tried, and `failures`, after which records got no dead letter.
+    """The counters of one store. The counters of dead letters are by group: `letters` that were written,
+    `appends` that were tried, and `failures`, after which records got no dead letter.
     """
 
     def __init__(self) -> None:
