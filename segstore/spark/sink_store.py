@@ -35,7 +35,7 @@ from segstore.spark.planned_batch import REMEDY, id_of, source_offsets
 from segstore.spark.sink_rows import Divider, columns_of
 from segstore.storage.context import os_errors, wall_clock
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.told_topics import StagersTopics
+from segstore.storage.inbox.topic_files import StagersTopics
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.staging import Adoption, Staged, Stager, abort, seal

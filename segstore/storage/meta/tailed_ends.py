@@ -1,4 +1,4 @@
-"""`FollowedEnds`: the published ends that one reader has last seen, and its wait until they change.
+"""`TailedEnds`: the published ends that one reader has last seen, and its wait until they change.
 
 A wait returns when the ends of one of these partitions have changed, or when the store's writer nudges all
 waiting threads because topics were created or deleted, or a group has changed. Publications of other
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import Follower, address, ffi, lib
+from segstore._native import EndsTailer, address, ffi, lib
 
 if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
@@ -27,9 +27,9 @@ LATE = -2
 _SPINS = 1000
 
 
-class FollowedEnds(Follower):
+class TailedEnds(EndsTailer):
     """The published ends of some partitions. `wait(nudges, seconds)` is implemented in C
-    (_native/follower.c): it returns the number of a partition whose ends have changed since they were last
+    (_native/tailer.c): it returns the number of a partition whose ends have changed since they were last
     seen, and notes the new ends as seen; LOOK after a nudge or a signal, LATE after `seconds`. With 0 seconds
     or less `wait` does not sleep. `wait` raises OSError. A function that calls it is marked with `calls_out`,
     because a signal handler that runs during the sleep may call the store.
@@ -41,9 +41,9 @@ class FollowedEnds(Follower):
 
     If the store is shared, the ends of its shared logs come from `shared`, which is only read, too.
 
-    The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_followed` for each,
+    The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_tailed` for each,
     `last` is the `seg_last_record` of the last wait. `outdated`: a mapped file was replaced, or has grown,
-    and a new `FollowedEnds` is needed.
+    and a new `TailedEnds` is needed.
     """
 
     def __init__(self, memory: Any, size: int, slots: list[int], shared: SharedMap | None = None) -> None:
@@ -54,15 +54,15 @@ class FollowedEnds(Follower):
         self.shared = shared
         self._shared = ffi.NULL if shared is None else shared.c
         self.outdated = False
-        self.content = ffi.new("seg_followed[]", self.n)
+        self.content = ffi.new("seg_tailed[]", self.n)
         self.last = ffi.new("seg_last_record *")
         for number, slot in enumerate(slots):
             self.content[number].slot, self.content[number].fd = slot, -1
-            if lib.seg_follow(memory, size, self._shared, self.content + number, _SPINS) != 1:
+            if lib.seg_read_tailed(memory, size, self._shared, self.content + number, _SPINS) != 1:
                 raise LookupError(f"slot {slot} of the published ends can't be read")
-        follower = {"map": memory, "len": size, "followed": self.content, "n": self.n, "spins": _SPINS}
-        self._follower = ffi.new("seg_follower *", follower | {"last": self.last, "shared": self._shared})
-        self.follower = address(self._follower)
+        tailer = {"map": memory, "len": size, "tailed": self.content, "n": self.n, "spins": _SPINS}
+        self._tailer = ffi.new("seg_tailer *", tailer | {"last": self.last, "shared": self._shared})
+        self.tailer = address(self._tailer)
         self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size, self._shared)
         """Returns a number that changes with every nudge. Read it first, then look at topics and groups, then
         wait.
@@ -75,7 +75,7 @@ class FollowedEnds(Follower):
         """
         for number, end in enumerate(ends):
             place = self.content + number
-            if lib.seg_follow(self.memory, self._size, self._shared, place, _SPINS) != 1:
+            if lib.seg_read_tailed(self.memory, self._size, self._shared, place, _SPINS) != 1:
                 return False
-            place.words[lib.SEG_FOLLOWED_END] = place.words[lib.SEG_FOLLOWED_STABLE] = end
+            place.words[lib.SEG_TAILED_END] = place.words[lib.SEG_TAILED_STABLE] = end
         return True

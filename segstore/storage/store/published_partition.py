@@ -96,7 +96,7 @@ class PublishedPartition:
         settings of that name have this topic's id. Topics of old brokers have no ids, so they can't be
         distinguished.
         """
-        found_id = self._topic_files.told_id(self._info.name, self._number)
+        found_id = self._topic_files.readable_id(self._info.name, self._number)
         if found_id == self._info.topic_id:
             return True
         mark = found_id, self._files.inode(self._directory)

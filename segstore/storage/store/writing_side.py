@@ -13,7 +13,7 @@ from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept
@@ -152,12 +152,12 @@ class WritingSide(Protocol):
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed."""
 
-    def follow(self, keys: list[int]) -> FollowedEnds | None:
+    def tail(self, keys: list[int]) -> TailedEnds | None:
         """Return the published ends of these slot keys, for `wait_for`; None if only `wait` can wait for
         them.
         """
 
-    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+    def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
         """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
         passed.
         """
