@@ -207,7 +207,7 @@ _WHEN_ASKED_FOR = {
     "segstore.tables.values": ("serializer",),
 }
 _ROOMS = ("config", "duckdb", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
-"""The packages of the engine: `segstore.files.Files` needs no import except `import segstore`."""
+"""Submodules that are imported at their first use as an attribute, such as `segstore.files`."""
 _MODULES = {
     **{name: module for module, names in _WHEN_ASKED_FOR.items() for name in names},
     **{room: f"segstore.{room}" for room in _ROOMS},

@@ -1,4 +1,4 @@
-"""NumPy, imported when the first array is made. It touches no files.
+"""NumPy, imported when the first array is made. This module touches no files.
 
 A process that appends, reads records one at a time, or answers a client makes no array, and runs without
 NumPy, whose import takes three times as long as the import of segstore without NumPy.
@@ -33,9 +33,7 @@ __all__ = ["is_array", "is_numpy_bool", "np"]
 
 
 def is_array(value: object) -> TypeIs[np.ndarray[Any, Any]]:
-    """Return whether a value is an array, without importing NumPy, because no array exists before NumPy is
-    imported.
-    """
+    """Return whether a value is an array. NumPy is not imported: before its import no array exists."""
     return "numpy" in sys.modules and isinstance(value, np.ndarray)
 
 

@@ -1,6 +1,6 @@
 """Words that calls and commands accept as arguments. Nothing is on disk. Threads: any; immutable.
 
-They have a module of their own because the help of a command shows them without importing the engine.
+This module imports nothing, so that the help of a command can list the words without importing the engine.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ ASYNC, SYNC = "async", "sync"
 """
 
 DEAD, REACHABLE = "dead", "reachable"
-"""Words for the state of the primary, given with the promotion of a standby."""
+"""Words for the state of the primary, which the promotion of a standby takes as an argument."""
 
 KEEP, REPLACE, DELETE, CUT = "keep", "replace", "delete", "cut"
-"""Words that say what to do with the copy of a topic that the source has deleted, and perhaps created again
-(KEEP, REPLACE or DELETE it), and with open transactions at the end of a mirror (CUT or KEEP them).
+"""Words for the treatment of the copy of a topic that the source has deleted (KEEP, REPLACE, DELETE), and of
+transactions that are open when a mirror ends (CUT, KEEP).
 """
 
 MIRRORED = ("uncommitted", "committed")
-"""Words for the records of its source that a mirror copies."""
+"""The isolation levels of a mirror's reads, without the prefix "read_"."""
 
 DEFAULT = "<default>"
 """Stands for all users or client ids without a quota of their own (Kafka: ConfigEntityName.Default)."""

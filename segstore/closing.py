@@ -14,7 +14,7 @@ class _Closable(Protocol):
 
 
 class Closing:
-    """Base of classes with `close`, which the end of a `with` block calls."""
+    """Base of context managers whose `close` is called at the end of the `with` block."""
 
     __slots__ = ()
 

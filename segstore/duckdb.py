@@ -32,17 +32,17 @@ def attach(
     check_crcs: bool = True,
 ) -> list[str]:
     """Make a view of each topic in a DuckDB connection (the module `duckdb` stands for its default
-    connection); return the names of the views. Each query reads the records that the topic has at that time;
-    if a directory was given, each query opens it read-only, also beside a writer. To get topics that are
-    created later, attach again; existing views are replaced.
+    connection); return the names of the views. Each query reads the records that the topic has at that time.
+    If a directory was given, each query opens the store read-only; another process may be writing it. To get
+    topics that are created later, attach again; existing views are replaced.
 
     `topics` are the topics to attach, or a dict of topics by view: {"arrivals": "flights-2"}. By default
-    these are all topics under their own names (SQL has names with "." or "-" in double quotes), except
+    all topics are attached, under their own names (SQL has names with "." or "-" in double quotes), except
     internal topics such as __consumer_offsets, which Kafka's tools do not list by default either.
 
-    `values` is as for `segstore.dataset`, one for all topics, or a dict by topic. An entry of the dict is a
-    `values`, or a dict with the keywords `values`, `value_schema`, `on_bad` and `value_prefix`.
-    `isolation_level` and `check_crcs` are for all topics.
+    `values` is the argument `values` of `segstore.dataset` for all topics, or a dict by topic. An entry of
+    the dict is the argument `values` for the topic, or a dict of the keyword arguments `values`,
+    `value_schema`, `on_bad` and `value_prefix`. `isolation_level` and `check_crcs` are for all topics.
 
     The views are temporary, so a database file is not changed, and read-only databases can have views too.
     Like other temporary views, they are not visible in a cursor of the connection, so attach to the cursor.
@@ -129,7 +129,7 @@ def _by_topic(values: Any, topics: Collection[str]) -> dict[str, Any]:
 
 
 def _keywords(values: Any) -> Mapping[str, Any]:
-    """Return the keywords of `table_of` for one topic's entry in `values`."""
+    """Return one topic's entry in `values` as keyword arguments of `table_of`."""
     if not isinstance(values, Mapping):
         return {"values": values}
     for name in values:
@@ -149,7 +149,9 @@ def _dataset(
     in_ms: bool,
     terms: Mapping[str, Any],
 ) -> TopicDataset:
-    """Return the dataset of a topic of the open `store`; each scan opens `store_or_path`."""
+    """Return the dataset of a topic. Its columns come from the open `store`; each scan opens `store_or_path`.
+    `in_ms` is an argument of `DuckDBTable`; `terms` are arguments of `table_of`.
+    """
     from segstore.tables.duckdb_table import DuckDBTable
     from segstore.tables.table import table_of
     from segstore.tables.topic_dataset import TopicDataset

@@ -192,26 +192,27 @@ class MissingPackageError(SegstoreError, ImportError):
     @classmethod
     def of(cls, what: str, package: str, *advised: str) -> MissingPackageError:
         """Return the error of the call `what`, which needs `package`. `advised` are the packages to install,
-        if not only `package`.
+        by default only `package`.
         """
         message = f"{what} needs {package}, which is not installed: {pip_install(*advised or (package,))}"
         return cls(message, name=package.replace("-", "_"))
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages, by their own names. It names no extra of segstore, which is
-    in no package index.
+    """Return the command that installs packages. The command can't be "pip install segstore[extra]", because
+    segstore is in no package index.
     """
     return f"pip install {' '.join(packages)}"
 
 
 class Needing:
-    """A block that imports `package` (its name in the package index) for the call `what`. Raises
-    MissingPackageError if it is not installed. `module` is the package's top module, if it has another name.
+    """A context manager for imports from `package` (its name in the package index) in the call `what`. Raises
+    MissingPackageError if the package is not installed. `module` is the name of the package's top module, by
+    default that of the package.
     """
 
-    # This is a class, because an error that passes a generator of `contextmanager` gets into a reference
-    # cycle (`segstore.storage.context.OsErrors`).
+    # A class, because a generator with `contextmanager` would put the error into a reference cycle (see
+    # `segstore.storage.context.OsErrors`).
     def __init__(self, package: str, what: str, module: str | None = None) -> None:
         self._package, self._what = package, what
         self._module = module or package.replace("-", "_")
@@ -259,7 +260,7 @@ class RecordBatchTooLargeError(RecordTooLargeError):
 
 
 class RecordError(NamedTuple):
-    """The fault of one record: `batch_index` counts the records of its batch from 0 (Kafka:
+    """The fault of one record. `batch_index` is the record's index in its batch, from 0 (Kafka:
     ProduceResponse.RecordError, KIP-467).
     """
 
@@ -399,7 +400,7 @@ class UnsupportedFormatError(SegstoreError):
         cls, path: str | os.PathLike[str], format: int, version: str, known: int
     ) -> UnsupportedFormatError:
         """Return the error of a file that processes of segstore `version` share, if its format is not
-        `known`.
+        `known`, the format of this version.
         """
         error = cls(path, format, version, known)
         error.args = (
@@ -423,8 +424,8 @@ class StorageError(SegstoreError, OSError):
 
 
 def is_refusal(error: BaseException) -> TypeGuard[OSError]:
-    """Return whether a system call failed. An OSError without a number comes from the application, for
-    instance a TimeoutError of a signal handler, and not from the disk.
+    """Return whether an error is the OSError of a failed system call. An OSError without a number was raised
+    by the application, for instance a TimeoutError in a signal handler.
     """
     return isinstance(error, OSError) and error.errno is not None
 
@@ -434,7 +435,7 @@ class SinkError(SegstoreError, OSError):
 
 
 class SinkClosedError(SinkError, BrokenPipeError, ConnectionResetError):
-    """The reader of a transfer's sink has closed it; it may have received some of the batches."""
+    """The reader of a transfer's sink has closed the sink, and may have received some of the batches."""
 
 
 class ListenError(SegstoreError, OSError):
@@ -444,7 +445,7 @@ class ListenError(SegstoreError, OSError):
 class StoreLockedError(SegstoreError):
     """Another process, or another open store in this process, is the writer. The error has its `pid`; `here`
     is True for this process; `address` is the writer's address for Kafka clients, "" if it serves none.
-    `shared`: the writer shares the store, or guests use it, perhaps without a host at the moment.
+    `shared` is True if the writer, or guests, opened it as a shared store.
     """
 
     def __init__(
@@ -638,7 +639,9 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class TransactionAbortedError(SegstoreError):
-    """A record was not written, or its transaction was aborted first."""
+    """A record was not written because its transaction is being aborted, or a transaction can only be aborted
+    because one of its records was not written.
+    """
 
 
 class TransactionalIdNotFoundError(SegstoreError):
@@ -682,14 +685,14 @@ class FencedInstanceIdError(SegstoreError):
 
 
 class FencedMemberEpochError(SegstoreError):
-    """A member of a consumer group sent a wrong epoch (KIP-848): it must give up its partitions, and join
-    again.
+    """A member of a consumer group sent a wrong epoch (KIP-848). The member must give up its partitions, and
+    join again.
     """
 
 
 class StaleMemberEpochError(SegstoreError):
     """A member of a consumer group commits or fetches offsets with an old epoch, or with one that it has not
-    received yet (KIP-848): it may retry with the epoch of its next heartbeat.
+    received yet (KIP-848). The member may retry with the epoch of its next heartbeat.
     """
 
 
@@ -789,8 +792,8 @@ class NotLeaderOrFollowerError(RetriableError):
 
 
 class DemotedError(NotLeaderOrFollowerError):
-    """The store is no longer the primary: another store leads from a later leader epoch on, or the lease is
-    not held.
+    """The store is no longer the primary: another store leads from a later leader epoch on, or this store
+    does not have the lease, by which an external service allows one store to append.
     """
 
 

@@ -41,8 +41,8 @@ def import_apart(name: str) -> ModuleType:
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         return module
-    # The caller is itself part of an import. A new thread would wait for that module's lock, while the caller
-    # waits for the new thread.
+    # If the caller is itself part of an import, it holds a module's lock. A new thread could wait for that
+    # lock, while the caller waits for the new thread.
     if _is_importing(sys._getframe(1)):
         return import_module(name)
     under_way = Lock()
@@ -59,8 +59,8 @@ def import_apart(name: str) -> ModuleType:
 
 
 def _undisturbed(name: str) -> ModuleType:
-    # The garbage collector could run a finalizer here that waits for a lock of the caller, which waits for
-    # this thread.
+    # The garbage collector could run a finalizer here, and the finalizer could wait for a lock that the
+    # caller holds. But the caller waits for this thread.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -87,12 +87,12 @@ def have_forks_wait() -> None:
 
 
 def _await_import() -> None:
-    if not others_are_gone():  # otherwise a stopped thread may hold the lock for ever
+    if not others_are_gone():  # at exit a stopped thread may hold the lock for ever
         _one_at_a_time.acquire(timeout=_PATIENCE)
 
 
 def _let_import() -> None:
-    with suppress(RuntimeError):  # the wait timed out
+    with suppress(RuntimeError):  # the wait timed out, so the lock is not ours
         _one_at_a_time.release()
 
 

@@ -23,11 +23,11 @@ class FilePool(Protocol):
     """A pool of open files."""
 
     def close_some(self) -> bool:
-        """Close some files; return False if the pool has none."""
+        """Close some files; return False if the pool has no files."""
 
 
 _pools: LiveSet[FilePool] = LiveSet()
-# The locks of a pool may be held by threads that a child of a fork does not have.
+# A child of a fork starts without pools: threads that the child lacks may hold the locks of a pool.
 os.register_at_fork(after_in_child=_pools.refs.clear)
 
 
@@ -37,7 +37,7 @@ def register(pool: FilePool) -> None:
 
 
 def close_some() -> bool:
-    """Make each pool of this process close some files; return False if no pool has any."""
+    """Make each pool of this process close some files; return False if no pool has files."""
     closed = [pool.close_some() for pool in _pools.all()]
     return any(closed)
 

@@ -31,8 +31,8 @@ UNDEFINED = EpochEnd(-1, -1)
 
 
 class LeaderEpochCache:
-    """The leader epochs of a log with their start offsets (Kafka: LeaderEpochFileCache; rules R3, R4). Epochs
-    and start offsets both rise.
+    """The leader epochs of a log with their start offsets (Kafka: LeaderEpochFileCache; rules R3, R4 of
+    docs/replication.md). Epochs and start offsets both rise.
     """
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:

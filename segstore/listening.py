@@ -15,7 +15,7 @@ _TRIES = 20
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen on all addresses of a host, on one port; with `port` 0 the system chooses
-    it. Addresses that this machine lacks, such as ::1 of "localhost", are skipped if there is another
+    the port. Addresses that this machine lacks, such as ::1 of "localhost", are skipped if there is another
     address. Raises ListenError.
     """
     try:
@@ -35,8 +35,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _on_one_port(host: str, places: list[tuple[int, str]], port: int) -> list[socket.socket]:
-    """Listen on all places; return an empty list if the port chosen by the system is not free on all
-    of them.
+    """Listen on all addresses in `places`, and return the sockets. Return an empty list if the system chose
+    the port, and the port is not free on all addresses.
     """
     sockets: list[socket.socket] = []
     missing: OSError | None = None

@@ -1,10 +1,10 @@
 """`Logger`: the engine's messages to the application, by Python's `logging`. It touches no files itself.
 
 A handler of `logging` is the application's code. `logging` calls the handler with the handler's lock held,
-and the handler may wait, call segstore, or raise. So a handler is never called by a thread that holds a lock
-of this package, nor by a thread of this package, because other threads wait for these. For such threads a
-separate thread (`_Carrier`) calls the handler. A handler's exceptions are reported like those of any failing
-handler (`Handler.handleError`), and have no effect on the engine.
+and the handler may wait, call segstore, or raise. Other threads may wait for a thread of this package, and
+for a thread that holds a lock of this package. So these threads never call a handler: a separate thread
+(`_Carrier`) does it for them. A handler's exceptions are reported like those of any failing handler
+(`Handler.handleError`), and have no effect on the engine.
 
 Threads: any. No lock is taken here, because a message may come from a finalizer that interrupts another
 message.
@@ -25,8 +25,9 @@ from segstore.mutex import holds_any
 from segstore.threads import Background, Latch
 
 PATIENCE = 1.0
-"""The time in seconds that a thread of this package waits for the handlers, so that messages come before
-their consequences. A handler may itself wait for this very thread.
+"""The longest time in seconds that a thread of this package waits for the handlers of a message. The wait
+puts the message before its consequences; the wait is limited because a handler may wait for the waiting
+thread.
 """
 
 
@@ -58,11 +59,9 @@ class Logger:
         self._log(level, message, args, exc_info)
 
     def _is_enabled(self, level: int) -> bool:
-        """Return whether messages of this level are logged, without the lock that
-        `logging.Logger.isEnabledFor` takes.
-        """
-        # An interrupt in the application's own call, for example by asyncio, may leave the lock of `logging`
-        # taken.
+        """Return whether messages of this level are logged."""
+        # `logging.Logger.isEnabledFor` would wait for the lock of `logging`. An interrupt of the
+        # application's own call, for example by asyncio, may have left that lock taken.
         logger = self._logger
         return not logger.disabled and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
@@ -81,7 +80,7 @@ class Logger:
         if not holding and not ours:
             _handle(self._logger, record)
             return
-        record.msg, record.args = record.getMessage(), None  # the arguments may change later
+        record.msg, record.args = record.getMessage(), None  # formatted now: the arguments may change later
         handled = _carrier.take(self._logger, record)
         if not holding and not _carrier.is_this():
             handled.wait(PATIENCE)
@@ -126,7 +125,7 @@ class _Carrier:
     def _run(self) -> None:
         while self._waiting:
             self._handle_all()
-            self._thread = None  # a later message starts another thread
+            self._thread = None  # a message that comes now starts another thread
 
     def _handle_all(self) -> None:
         while self._waiting:
@@ -160,4 +159,4 @@ def deliver() -> None:
 _carrier = _Carrier()
 atexit.register(_carrier.end)
 os.register_at_fork(after_in_child=_carrier.forget)
-have_forks_wait()  # again, as forks take `logging`'s locks, which imports need
+have_forks_wait()  # after `logging`'s fork hook, so that this hook runs first

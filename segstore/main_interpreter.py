@@ -1,8 +1,8 @@
 """Refuses an import of this package in a subinterpreter.
 
 NumPy does not support subinterpreters, and cramjam's module (PyO3) can be imported in only one interpreter of
-a process, the first one that imports it. So `import segstore` fails in a subinterpreter before it imports
-either, and the main interpreter can still import them.
+a process, the first one that imports it. So in a subinterpreter `import segstore` fails before it imports
+NumPy or cramjam, and the main interpreter can still import both.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ refused, with an error that names both calls.
 
 A signal handler, a finalizer, or the callback of a weak reference or of the garbage collector (all called
 handlers here) interrupts its thread at any point. If a handler interrupts a call of this package that holds a
-lock, and calls this package itself, a plain lock would wait for its own thread for ever. A `Mutex` raises
-ReentrantCallError instead, before anything is changed.
+lock, and calls this package itself, with a plain lock it would wait for its own thread for ever. A `Mutex`
+raises ReentrantCallError instead, before anything is changed.
 
 A call from a handler could also wait for another thread, which waits for a lock that the interrupted call
 holds. So a call from a handler whose thread has a lock waits for a `Mutex` at most `PATIENCE` seconds, and
@@ -38,7 +38,9 @@ else:
     OwnedLock = type(threading.RLock())
 
 PATIENCE = 2.0
-"""Seconds. No lock is held that long, unless its owner waits for a disk that does not answer."""
+"""The longest wait for a lock, in seconds, of a call from a handler or for a `BoundedLock`. No lock is held
+that long, unless its owner waits for a disk that does not answer.
+"""
 
 LEAVES_OPEN = sys.version_info < (3, 11)
 """True if interrupts may leave a lock taken at the end of a `with` block. CPython 3.10 checks for signals at
@@ -57,12 +59,12 @@ class Mutex(OwnedLock):  # type: ignore[misc]
     on_taken: Callable[[], None] | None = None
     """Called after each acquisition; if it raises, the lock is released."""
     entered = 0
-    """The id of the frame that took the lock last, if LEAVES_OPEN; otherwise 0. It is 0 for a generator's
-    frame, which is not on the stack while it is suspended with the lock.
+    """The id of the frame that took the lock last if LEAVES_OPEN, else 0. For the frame of a generator, which
+    is not on the stack while the generator is suspended with the lock, `entered` is 0 too.
     """
 
     def __init__(self) -> None:
-        _all.refs.add(weakref.ref(self, _all.refs.discard))  # `LiveSet.add`, inlined: stores make many
+        _all.refs.add(weakref.ref(self, _all.refs.discard))  # `LiveSet.add`, inlined for speed
 
     def __enter__(self) -> bool:
         if self._is_owned():
@@ -203,8 +205,8 @@ def under_way() -> Outer | None:
 
 
 def _past_ours(frame: FrameType) -> tuple[FrameType | None, FrameType]:
-    """Return, for the call of this package to which `frame` belongs, the first frame outside of the call, and
-    the call's outermost frame.
+    """Return (first frame outside of the call, outermost frame of the call), for the call of this package
+    that has `frame`. The first is None if all outer frames belong to the call.
     """
     last, at = frame, frame.f_back
     while at is not None and last.f_code.co_name != "__del__":
@@ -233,7 +235,7 @@ def _locks(of: Iterable[Any] | None = None) -> list[Any]:
 
 
 def _is_free(lock: Any) -> bool:
-    """Return whether no other thread has the lock."""
+    """Return whether this thread has the lock, or no thread has it."""
     if not lock.acquire(False):
         return False
     lock.release()
@@ -256,19 +258,20 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 
 def let_go_of_left() -> None:
-    """Release the locks that interrupts of this thread's calls left taken (LEAVES_OPEN), unless such a call
-    is under way. Threads for which this thread is going to wait may need these locks.
+    """Release the locks that interrupts of this thread's calls left taken (LEAVES_OPEN), unless a call of
+    this package is under way. A caller that is going to wait for another thread must call this first, because
+    that thread may need the locks.
     """
     if under_way() is None:
         _let_go(_locks())
 
 
 def _let_go_of_dead() -> None:
-    """Release the locks that interrupts left taken, also during a call. They are the locks that this thread
-    owns, but that none of its running `with` blocks has taken.
+    """Release the locks that interrupts left taken, also during a call: the locks that this thread owns, but
+    that no running `with` block has taken.
     """
-    # The id of a finished frame may belong to a later frame of the same function; the lock is then kept. A
-    # lock that the interrupted call is just taking has no frame's id yet, and is kept too.
+    # A finished frame and a running frame may have the same id: then the lock is not released. Nor is a lock
+    # that a call is just taking, because its `entered` is not set yet.
     alive: set[int] = set()
     being_taken: set[int] = set()
     frame: FrameType | None = sys._getframe(1)
@@ -292,7 +295,7 @@ def _let_go(locks: list[Any]) -> None:
 
 
 def refused(outer: Outer | None, call: str = "") -> ReentrantCallError:
-    """Return the error of a refused call from a handler."""
+    """Return the error that refuses `call`, made by a handler that has interrupted the call `outer`."""
     call = call or (f"{outer.asked}()" if outer is not None else "the call")
     within = "a call of this thread" if outer is None else f"{outer.call}()"
     return ReentrantCallError(

@@ -1,5 +1,5 @@
-"""Formats and parses every name of a file or directory of a store; no other module does this. It touches no
-files.
+"""Formats and parses every name of a file or directory of a store; no other module does this. The module
+touches no files.
 
 Segment files are "<base offset, 20 digits><suffix>", partition directories "<topic>-<partition>", those of
 deleted partitions "<topic>-<partition>.<32 hex digits>-delete" (org.apache.kafka.storage.internals.log.
@@ -29,7 +29,7 @@ SNAPSHOT = ".snapshot"
 METADATA_SNAPSHOT = ".checkpoint"
 PART = ".part"
 
-# These may follow a suffix; `storage.segment.segment_files` describes the states.
+# A second suffix; `storage.segment.segment_files` describes the states of segment files.
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -206,8 +206,8 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def deleted_dir(topic: str, partition: int, uuid_hex: str) -> str:
-    """Return the name of a deleted partition's directory, until its files are removed. The topic is shortened
-    if the name would be too long.
+    """Return the name that the directory of a deleted partition has until its files are removed. The topic is
+    shortened if the name would be too long.
     """
     ending = f"-{partition}.{uuid_hex}-delete"
     return topic[: MAX_NAME - len(ending)] + ending

@@ -1,9 +1,9 @@
-"""Memory of large reads, which is reused once nothing refers to it; it touches no files.
+"""Memory of large reads, which is reused once nothing refers to it. This module touches no files.
 
 The C library returns large pieces of memory to the system as soon as they are free. To get such a piece
 again, page by page, takes a third of the time of a read of 8 MiB. So the last few pieces are kept. A piece is
-reused for a read of its size or somewhat less, and only if no Records, column or view of a column refers to
-the piece: then the list here has its only reference.
+reused for a read of a similar size, once no Records, column or view of a column refers to it: the list of
+kept pieces then has the only reference.
 
 Threads: any. A piece belongs to the call that took it, until that call puts it back with `keep`. An interrupt
 between the two frees the piece.
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST, LARGE, MOST = 1 << 17, 2 << 20, 16 << 20
-"""Sizes of kept pieces in bytes: the least, the least large one, and the most. The C library reuses smaller
-pieces itself, and larger pieces are rare.
+"""Pieces of at least `LEAST` and at most `MOST` bytes are kept; pieces of at least `LARGE` bytes are the
+large ones. The C library reuses smaller pieces itself, and larger pieces are rare.
 """
 KEPT = 2
-"""Number of small, and of large, pieces that are kept of each kind, because most readers have one result
-while they make the next.
+"""The number of small pieces, and of large pieces, that a `Spare` keeps: two, because most readers still have
+one result while they read the next.
 """
 _WASTE = 5
 """A piece serves only reads of at least a fifth of its size, so that Records keep alive at most five times
-the memory that they need. So the pieces of reads of 16 MiB, with some spare room, serve reads of 4 MiB, and
-alternating reads of both sizes don't drop each other's pieces.
+the memory that they need. A fifth lets a piece of 16 MiB, with an eighth more room, serve a read of 4 MiB.
 """
 _ALONE = 2  # references to a free piece: the variable of `take`, and the argument of `getrefcount`
 
@@ -40,8 +39,8 @@ T = TypeVar("T")
 
 
 class Spare(Generic[T]):
-    """The kept pieces of one kind, each with its room in bytes: at most `KEPT` small and `KEPT` large ones,
-    the newest last.
+    """The kept pieces of one type, bytes or arrays, each with its room in bytes. There are at most `KEPT`
+    small and `KEPT` large pieces, the newest last.
     """
 
     def __init__(self) -> None:
@@ -51,8 +50,8 @@ class Spare(Generic[T]):
         return sum(map(len, self._pieces))
 
     def take(self, size: int, usable: Callable[[T], bool] | None = None) -> tuple[int, T] | None:
-        """Remove and return a free piece that has room for `size` bytes, as (room, piece); None if there is
-        no such piece.
+        """Remove and return (room, piece) for a read of `size` bytes; None if there is no free piece that
+        fits and is `usable`.
         """
         pieces = self._pieces[size >= LARGE]
         for _ in range(len(pieces)):
@@ -67,7 +66,7 @@ class Spare(Generic[T]):
         return None
 
     def keep(self, room: int, piece: T) -> None:
-        """Keep a piece for a later `take`, in place of the oldest piece."""
+        """Keep a piece for a later `take`; drop the oldest piece if there are more than `KEPT`."""
         pieces = self._pieces[room >= LARGE]
         pieces.append((room, piece))
         del pieces[:-KEPT]
@@ -79,8 +78,8 @@ _bytes: Spare[bytes] = Spare()
 
 
 def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> bytes:
-    """Return bytes that `fill` wrote into reused memory of `size` bytes; `fill` returns their number. If no
-    memory can be reused, return the bytes that `make` makes.
+    """Return the bytes that `fill` writes into reused memory of `size` bytes. `fill` returns the number of
+    bytes that it wrote. If no memory can be reused, return the bytes that `make` returns.
     """
     if not LEAST <= size <= MOST:
         return make()
@@ -97,8 +96,8 @@ def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> 
 
 
 def unset(size: int) -> tuple[int, bytes] | None:
-    """Return the room of a reused piece, and `size` bytes in it for C to write; None without a fitting piece.
-    The caller must pass both to `keep` afterwards.
+    """Return (room, bytes) of a reused piece, cut to `size` bytes that C may overwrite; None if no piece
+    fits. The caller must pass both to `keep` afterwards.
     """
     reused = _bytes.take(size, _is_unused)
     if reused is not None:
@@ -107,12 +106,12 @@ def unset(size: int) -> tuple[int, bytes] | None:
 
 
 def keep(room: int, data: bytes) -> None:
-    """Keep bytes of `unset`, or new bytes like them, for a later read."""
+    """Keep the result of `unset`, or new bytes and their length, for a later read."""
     _bytes.keep(room, data)
 
 
-# A CPython bytes object has its length, its hash (-1 until it is computed), its content and a NUL side by
-# side. Its memory is freed as a whole, whatever the length says.
+# The memory of a CPython bytes object has its length, its hash (-1 until it is computed), its content and a
+# NUL, in this order. The memory is freed as a whole, also if `_resize` has changed the length.
 _LENGTH, _HASH = -2, -1
 _UNKNOWN = -1
 
@@ -145,7 +144,7 @@ def matrix(rows: int, columns: int) -> NDArray[np.int64]:
     if not LEAST <= 8 * n <= MOST:
         return np.empty((rows, columns), np.int64)
     reused = _arrays.take(8 * n)
-    # There is room to spare, because the next read may have a few more records.
+    # an eighth more room, because the next read may have a few more records
     array = np.empty(n + n // 8, np.int64) if reused is None else reused[1]
     _arrays.keep(array.nbytes, array)
     return array[:n].reshape(rows, columns)

@@ -49,7 +49,7 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
     # takes eight locks, so that thousands of locks stay within Python's limit of frames.
     if not locks:
         return run()
-    if len(locks) == 1:  # mostly
+    if len(locks) == 1:  # the usual case
         with locks[0]:
             return run()
     a, b, c, d, e, f, g, h = (*locks[:8], *[_NONE] * 8)[:8]
@@ -61,8 +61,8 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
     """Return the next item of a queue; wait up to `seconds` for one. Only one thread may take from the queue.
     Raises queue.Empty.
     """
-    # The first `get` takes the queue's inner lock, so that the wait does not find that lock free: then it
-    # might never end (see the docstring of the module).
+    # `get_nowait` takes the queue's inner lock first. A wait that found that lock free might never end (see
+    # the docstring of the module).
     try:
         return queue.get_nowait()
     except Empty:
@@ -73,7 +73,8 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
 
 class LiveSet(Generic[T]):
     """The added objects that still exist. One thread may look at all of them while other threads and signal
-    handlers add more, because the set is copied in one step of C. The iteration over a `WeakSet` would fail.
+    handlers add more, because the set is copied in one step of C. Iteration over a `WeakSet` fails if an
+    object is added.
     """
 
     __slots__ = ("refs",)
@@ -256,8 +257,8 @@ class Worker:
             self._work.put(work)
 
     def result(self) -> None:
-        """Wait for the oldest work whose `result` was not asked for yet, and raise its exception, if it
-        failed. Raises IllegalStateError if the interpreter stopped the thread before that work was done.
+        """Wait for the end of the next work, in the order of `do`, and raise its exception if it failed.
+        Raises IllegalStateError if the interpreter stopped the thread before that work was done.
         """
         if others_are_gone() and self._done.empty():
             raise IllegalStateError(f"the interpreter ends: {self._thread.name} has stopped within its work")
@@ -353,8 +354,8 @@ class Shelter:
 
 
 class _Served:
-    """The state that a shelter shares with its thread, which must not refer to the shelter itself. The thread
-    holds `running` while it runs.
+    """The state that a shelter shares with its thread. The thread must not refer to the shelter, which would
+    then never be freed. The thread holds `running` while it runs.
     """
 
     def __init__(self) -> None:
@@ -362,7 +363,7 @@ class _Served:
         self.running, self.ident = threading.Lock(), -1
 
     def run(self) -> None:
-        if self.running.acquire(blocking=False):  # otherwise another thread runs already
+        if self.running.acquire(blocking=False):  # False if another thread runs this already
             self.ident = threading.get_ident()
             try:
                 while (work := self.queue.get()) is not None:
@@ -373,8 +374,8 @@ class _Served:
                 self.running.release()
 
     def finish(self) -> None:
-        """Do the queued work. Work that is queued while the shelter's thread stops is done by that thread or
-        the caller's.
+        """Do the queued work. Work that is queued while the shelter's thread stops is done by that thread, or
+        by the thread that queued it.
         """
         with contextlib.suppress(Empty):
             while True:
@@ -384,8 +385,8 @@ class _Served:
 
 
 def answer(run: Callable[[], T], later: Callable[[Callable[[], None]], object]) -> T:
-    """Return the result of `run`, or raise its exception; `later` makes another thread call it. If an
-    exception interrupts the wait, that thread calls `run` all the same.
+    """Return the result of `run`, or raise its exception. `later` must make another thread call the function
+    that it gets. If an exception interrupts the wait, that thread calls `run` all the same.
     """
     answers: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
     later(partial(_answer, run, answers))

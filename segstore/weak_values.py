@@ -1,6 +1,6 @@
 """`WeakValues`: a mapping to objects that other objects keep alive.
 
-It does not use `weakref.WeakValueDictionary`, which removes an entry by a Python callback when the object
+`WeakValues` is no `weakref.WeakValueDictionary`, which removes an entry by a Python callback when the object
 dies. CPython prints and drops exceptions of such callbacks, so that a Ctrl-C in such a callback would be
 lost. Here entries of dead objects stay until the number of entries has doubled since the last cleanup.
 

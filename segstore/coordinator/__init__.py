@@ -1,3 +1,3 @@
-"""The broker's half of Kafka, without a broker: group membership, committed offsets, transactions and
-quotas.
+"""The coordinators of a Kafka broker, as parts of a store: group membership, committed offsets, transactions,
+share groups and quotas.
 """

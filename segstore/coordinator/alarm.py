@@ -27,7 +27,7 @@ class Alarm:
         self.due = math.inf
 
     def set(self, due: float) -> None:
-        """Call `ring` at `due`, or earlier."""
+        """Call `ring` at `due`, unless the alarm is already set for an earlier time."""
         me = weakref.ref(self)
 
         def ring() -> None:
@@ -39,15 +39,15 @@ class Alarm:
             if due >= self.due or self._stopped:
                 return
             self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
-            self.due = due  # last: if an interrupt stops the call above, the next `set` repeats it
+            self.due = due  # after the call above: if an interrupt stops that call, the next `set` repeats it
 
     def _is_for(self, due: float) -> bool:
-        """Return whether `due` is still the set time, which an earlier time may have replaced."""
+        """Return whether the alarm is set for `due`, and not for an earlier time since."""
         with self._lock:
             return self.due == due and not self._stopped
 
     def clear(self) -> None:
-        """Forget the set time, until the next `set`."""
+        """Forget the set time."""
         with self._lock:
             self.due = math.inf
 

@@ -42,24 +42,24 @@ DOUBTS: Mapping[str, Callable[[PartitionLog], list[Doubt]]] = {SHARES: doubts}
 def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None) -> list[Finding]:
     """Return the findings about a store, partition by partition; the list is empty if the store is sound.
 
-    Internal topics are checked too. A finding there is a record that can't be decoded and is the latest of
-    its key, or a state of a share partition that no coordinator writes. `progress` is called with the size in
-    bytes of each checked segment. Raises StorageError if the directory is missing, or holds other files and
-    no store.
+    Internal topics are checked too. A finding there is the latest record of a key if the record can't be
+    decoded, or if it has a share partition's state in a form that no coordinator writes. `progress` is called
+    with the size in bytes of each checked segment. Raises StorageError if the directory is missing, or holds
+    other files and no store.
     """
     root = arguments.path("path", path)
     return [*bytes_of.check(root, progress=progress), *check_internal(root)]
 
 
 def check_internal(path: str | os.PathLike[str]) -> list[Finding]:
-    """Return the findings of the internal topics, the second half of `check`. Raises StorageError if there is
-    no store.
+    """Return the findings in records of internal topics, which `check` returns after the findings in bytes.
+    Raises StorageError if there is no store.
     """
     with storage.open(path, mode="r") as store:
         try:
             topics = store.topics()
         except (SegstoreError, OSError):
-            return []  # the check of the bytes reports the damage
+            return []  # `bytes_of.check` reports the damage
         places = [(t, p) for t in LOOKS if t in topics for p in topics[t].partition_ids]
         return [finding for place in places for finding in _check_partition(store, *place)]
 
@@ -73,7 +73,7 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
         offsets = [*(each.offset for each in found), *(each.offset for each in doubtful)]
         paths = {offset: _path(log, offset) for offset in offsets}
     except (SegstoreError, OSError):
-        return  # damage is reported by the check of the bytes; a deleted log has no findings
+        return  # `bytes_of.check` reports damage; a deleted log has no findings
     for each in found:
         fate = "it can't be used by this version of segstore" if each.newer else "it is passed over"
         message = f"not readable as {whose} record, {fate}: {each.reason}"

@@ -93,7 +93,7 @@ def text(value: object) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):  # the setting can be parsed from one item a line
+    if isinstance(value, tuple):  # one item a line: the parser of such a setting accepts this
         return "\n".join(map(str, value))
     return _java_double(value) if isinstance(value, float) else str(value)
 
@@ -122,7 +122,8 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Confi
 
 def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
     """Yield all settings of a group; a setting that was not set for the group has the value of the store's
-    setting. If `store` is None or has no such setting, `broker_entry` has the group's name for the setting.
+    setting. `broker_entry` has the store's name for the setting, or the group's name if the store has no such
+    setting or `store` is None.
     """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, ConfigSource.DYNAMIC_GROUP_CONFIG):
@@ -152,8 +153,8 @@ def of_store(config: KafkaSettings) -> Iterator[ConfigEntry]:
 
 
 def of_all_brokers(config: KafkaSettings) -> Iterator[ConfigEntry]:
-    """Yield the settings that a store has for all brokers together; their defaults are left out, because a
-    default belongs to one broker.
+    """Yield the settings that a store has for all brokers together, without defaults: Kafka shows defaults
+    only among the settings of a single broker.
     """
     return (entry._replace(default=None) for entry in of_store(config) if entry.name in OF_ALL_BROKERS)
 

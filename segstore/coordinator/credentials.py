@@ -47,8 +47,8 @@ class ScramCredentials:
         return self._held
 
     def alter(self, changes: Changes) -> None:
-        """Set and remove credentials together, durable on return. A user whose last credential is removed is
-        gone. Raises InvalidArgumentError, ReadOnlyError, StorageError, StoreClosedError.
+        """Set and remove credentials together, durable on return. A user without a credential is removed.
+        Raises InvalidArgumentError, ReadOnlyError, StorageError, StoreClosedError.
         """
         self._context.check_writable()
         if self._writer is None:

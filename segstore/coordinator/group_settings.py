@@ -89,8 +89,8 @@ class GroupSettings:
 
     def share(self, group: str) -> ShareSettings:
         """Return the effective settings of a share group, the same object until they change."""
-        # Read before the dicts below, because writers replace it after them: so old settings get into the old
-        # dict only.
+        # Read before `_held`. `alter` replaces `_held` first, so settings from the old `_held` can only get
+        # into the old `_shares`.
         shares = self._shares
         made = self._held.get(group)
         name = "" if made is None else group  # groups without settings of their own share one object
@@ -129,8 +129,9 @@ class GroupSettings:
     # --- changes -------------------------------------------------------------------------------
 
     def alter(self, group: str, changes: Mapping[str, Any], *, validate_only: bool = False) -> None:
-        """Change settings of a group, durable on return; None resets a setting to the store's. The group need
-        not exist. Raises ConfigError, InvalidRequestError for an empty name, ReadOnlyError, StorageError.
+        """Change settings of a group, durable on return; None resets a setting to the store's. If
+        `validate_only`, only check the changes. The group need not exist. Raises ConfigError,
+        InvalidRequestError for an empty name, ReadOnlyError, StorageError.
         """
         self._context.check_writable()
         if self._writer is None:

@@ -30,8 +30,9 @@ def partition_among(text: str, ids: tuple[int, ...], setting: int) -> int:
     """Return the partition of an internal topic for the records of `text`, a group id or a transactional id.
     `ids` are the partitions that exist, in order; `setting` is the number of partitions of a new topic.
 
-    A copy of a broker's directory may lack partitions. The number of partitions then is the setting, or
-    Kafka's default if the setting is 1, because a topic with one partition can't lack one.
+    If `ids` has gaps, the store is a copy of a broker's directory that lacks partitions. The broker's number
+    of partitions is then guessed: `setting`, or Kafka's default if `setting` is 1, but at least one more than
+    the largest id.
     """
     if ids == tuple(range(len(ids))):
         return partition_of(text, len(ids) or setting)

@@ -2,8 +2,8 @@
 as Kafka does by RE2/J. Python's `re` backtracks, which takes exponential time for some patterns.
 
 If the package google-re2 is installed, that package does the matching, and the syntax is RE2's. Otherwise
-patterns have a simple form: literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, a
-backslash before any other character, which stands for that character, groups ( ) and (?: ), alternatives |, ?
+patterns have a simple form: literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, any
+other character after a backslash (a literal), groups ( ) and (?: ), alternatives |, ?
 * + and their lazy kind, which changes nothing because a whole text is matched, ^ before and $ after an
 alternative of the whole pattern. A pattern of another form is refused, with an error that names the
 unsupported construct. The simple form becomes an automaton with a position for each character of the pattern
@@ -43,7 +43,7 @@ def _by_re2(pattern: str) -> Test | None:
     except ImportError:
         return None
     if not hasattr(re2, "Options"):
-        return None  # another package of that name, which falls back to Python's `re`
+        return None  # not google-re2: another package `re2`, which may use Python's `re`
     options = re2.Options()
     options.log_errors = False
     try:

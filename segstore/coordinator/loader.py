@@ -1,9 +1,10 @@
 """Loading of one partition of an internal topic (Kafka: CoordinatorLoader), and the warnings about its
 unusable records.
 
-Only the last record of each key is decoded. If the last record of a key is not of the topic's format, it is
-skipped, and the log is read again for the last readable record of that key. A record of a newer version makes
-its group or transactional id unusable, because a new record would overwrite its content.
+Only the last record of each key is decoded. If this record is not of the topic's format, it is skipped, and
+the log is read again for the last readable record of the key. If the record has a newer version, its group or
+transactional id can't be used, because a new record of the key would replace a content that is not
+understood.
 On disk: only reads. Threads: any; values are immutable, the functions have no state.
 """
 
@@ -23,9 +24,8 @@ _TOMBSTONE = LastRecord(None, -1)
 
 
 class UnreadableRecord(NamedTuple):
-    """A record that can't be decoded. `newer` is True if the record has a version that is not known here, so
-    its group or transactional id can't be used; False if the record is not of the topic's format, and is
-    skipped.
+    """A record that can't be decoded. `newer` is True if the record has a newer version, which makes its
+    group or transactional id unusable; False if the record is not of the topic's format, and is skipped.
     """
 
     offset: int
@@ -42,9 +42,9 @@ the producer id if the record belongs to an open transaction, else None.
 def load_last(
     source: PartitionLog, replay: Replay, judge: Replay, *, transactional: bool = False
 ) -> list[UnreadableRecord]:
-    """Replay the last record of each key up to the present end of the log; if that record is not of the
-    topic's format, the last readable record of the key. Return the unreadable last records. Raises
-    CorruptRecordError, StorageError.
+    """Replay the last record of each key up to the present end of the log. If that record is not of the
+    topic's format, replay the last readable record of the key instead. Return the unreadable last records.
+    Raises CorruptRecordError, StorageError.
 
     `judge` returns the same as `replay`, but changes nothing. `transactional`: the topic's records may be
     part of transactions.
@@ -53,8 +53,7 @@ def load_last(
     ended = outcomes(source) if transactional else None
     found = _replay_all(last_records(source, end, ended=ended), replay)
     junk = {key for key, each in found.items() if not each.newer}
-    # If `judge` refuses even a tombstone, the key can't be decoded, so the log has no readable record of the
-    # key.
+    # If `judge` refuses even a tombstone, the key itself can't be decoded, and no record of it is readable.
     passed = {key for key in junk if judge(key, _TOMBSTONE, None) is None}
     if passed:
 
@@ -68,7 +67,8 @@ def load_last(
 def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableRecord]:
     """Replay records, and return the unreadable ones by key."""
     found = {}
-    # Settled records are applied last, because in the log they may follow a record of an open transaction.
+    # Records outside of open transactions come last, because the log may have them after records of the same
+    # key in an open transaction.
     for producer_id, records in (*last.open.items(), (None, last.settled)):
         for key, record in records.items():
             unreadable = replay(key, record, producer_id)
@@ -78,7 +78,9 @@ def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableReco
 
 
 def warn(source: PartitionLog, what: str, found: Iterable[UnreadableRecord]) -> None:
-    """Log one warning about all skipped records of a partition; `what` names the expected kind of record."""
+    """Log one warning about all skipped records of a partition; `what` is the
+    owner of the expected kind of record, for example "a transaction's".
+    """
     junk = sorted(each for each in found if not each.newer)
     if junk:
         name, n = f"{source.topic}-{source.partition}", len(junk)

@@ -52,11 +52,11 @@ def open(
     group read. An existing store keeps its mode. `timeout`: the longest wait of "rw", in seconds, for a store
     that is open for writing elsewhere; by default `open` does not wait.
 
-    `shared`: True lets several processes write the store, if all of them pass it. The first process is the
-    host, an ordinary writer; the others are guests, which append and read by themselves, and leave all other
-    changes to the host. If the host exits, a guest becomes the host. "guest": this process never becomes the
-    host; `timeout` is its longest wait for a host. With "r" `shared` must be False, because a reader can read
-    a shared store without it.
+    `shared`: True lets several processes write the store, if each of them passes `shared`. The first process
+    is the host, an ordinary writer; later processes are guests, which append and read by themselves, and
+    leave all other changes to the host. If the host exits, a guest becomes the host. "guest": this process
+    never becomes the host; `timeout` is its longest wait for a host. With "r" `shared` must be False, because
+    a reader can read a shared store without it.
 
     Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
     InvalidArgumentError; with `shared` HostUnavailableError, NotShareableError, UnsupportedFormatError.
@@ -105,7 +105,7 @@ def _open_shared(
     files = files or Files()
     with os_errors():
         check_shareable(files, arguments.path("path", path))
-        from segstore.storage.store.shared_opening import open_shared  # needs Linux's system calls
+        from segstore.storage.store.shared_opening import open_shared  # a module for Linux only
 
         context = storage.open_context(path, settings, clock, files, file_mode)
         side = open_shared(context, settings, shared, seconds)
@@ -146,9 +146,9 @@ def forget_offsets(store: Store, topic: str) -> None:
 
 
 def end_transactions(store: Store) -> None:
-    """Create the transaction coordinator, which completes or aborts the open transactions. If that fails, the
-    store opens all the same, and a retry is scheduled. Before the first append, the states of share
-    partitions are cut if a crash has cut the ends of their logs.
+    """If there may be open transactions, create the transaction coordinator, which completes or aborts them.
+    Before that, if a crash has cut the ends of logs, cut the states of the logs' share partitions. If a step
+    fails, log the error, and schedule a retry.
     """
     try:
         writer = store.writer()
@@ -157,7 +157,7 @@ def end_transactions(store: Store) -> None:
             cut_shares(store, writer)
         info = topics.get(TRANSACTION_STATE)
         # After a power cut partitions may have transactions that `__transaction_state` has lost. Only the
-        # constructor of the coordinator searches for them, so it is called after each unclean close.
+        # coordinator's constructor finds such transactions, so each unclean close needs a coordinator.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):
             return
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -169,8 +169,8 @@ def end_transactions(store: Store) -> None:
 
 
 def cut_shares(store: Store, writer: WritingSide) -> None:
-    """Cut the states of share partitions whose logs lost their ends in a crash. If a cut fails, the state is
-    cut when the share partition is loaded.
+    """Cut the states of share partitions whose logs lost their ends in a crash. A state that can't be cut now
+    is cut when its share partition is loaded.
     """
     if not writer.opened():
         return

@@ -1,8 +1,8 @@
 """`segstore.open_replicated`: opens a replicated store, completes or aborts the transactions that were left
-open, and adopts the segments that are staged in inboxes.
+open, and begins to append the batches that processes stage in the store's inboxes.
 
-On disk are the replicas and the metadata, written through `replication`, and what `segstore.open` writes for
-groups, transactions and inboxes. Threads: any.
+On disk: the replicas and the metadata, through `replication`; groups, transactions and inboxes, as
+`segstore.open` writes them. Threads: any.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ def open_replicated(
     path is directory 0, and so on. The first open makes missing directories. This process becomes the only
     writer of all directories.
 
-    A majority of the directories and the `witness`, which holds only the metadata, must be available; the
-    missing ones then stay offline. With `adopt`, one of the directories may be a store without replicas at
-    the first open: its partitions keep their bytes, offsets and settings, and have one replica, in that
-    directory; `reassign` adds replicas. `unreplicate` makes the store a store without replicas again.
-    `config` has settings by Kafka's names, of the store and of its replicas; `clock`, `file_mode` and
-    `timeout` are as in `open`. Open transactions are completed or aborted as in `open`. docs/replication.md
-    describes the guarantees of an acknowledgement.
+    A majority of the directories and the `witness`, which holds only the metadata, must be available;
+    directories that are not available stay offline. With `adopt`, one of the directories may be a store
+    without replicas at the first open: its partitions keep their bytes, offsets and settings, and have one
+    replica, in that directory; `reassign` adds replicas. `unreplicate` makes the store a store without
+    replicas again. `config` has settings by Kafka's names, of the store and of its replicas; `clock`,
+    `file_mode` and `timeout` are as in `open`. Open transactions are completed or aborted as in `open`.
+    docs/replication.md describes the guarantees of an acknowledgement.
 
     By default followers fetch in threads of their directories, so a disk that hangs delays appends only until
     its replicas are removed from the in-sync replicas. With `inline` an append writes all replicas itself
-    while all are in sync. That is many times faster, but a disk that hangs then delays the appends to all
-    partitions that have a replica on it, and the directories that lead these partitions, until the disk
-    answers.
+    while all are in sync. Such an append is many times faster. But while a disk hangs, the appends to all
+    partitions with a replica on the disk wait, and perhaps the threads of the directories that lead these
+    partitions.
 
     Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or a
     directory in the place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError,
     InvalidTypeError.
     """
-    all_paths = given_paths(paths, witness)  # now, because the current directory may change
+    all_paths = given_paths(paths, witness)  # resolved at once, because the current directory may change
     opened = partial(
         opening.open_replicated,
         all_paths if witness is None else all_paths[:-1],

@@ -2,9 +2,8 @@
 process.
 
 A coordinator that waited for replicas would delay all its requests. So after a failover, and while the
-outcome of a write is unknown, it fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS, which clients
-retry).
-Threads: any; the functions have no state.
+outcome of a write is unknown, a coordinator fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS,
+which clients retry). Threads: any; the functions have no state.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ _UNDECIDED = (NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, Reque
 
 
 def may_be_written(error: BaseException) -> bool:
-    """Return whether a failed write may still be in the log: replicas did not answer in time, or leadership
-    moved.
+    """Return whether the records of a failed write may be in the log, because replicas did not answer in time
+    or leadership moved.
     """
     return isinstance(error, _UNDECIDED)
 

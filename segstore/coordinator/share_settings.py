@@ -84,7 +84,7 @@ class Bound(NamedTuple):
 
 
 def bounds(store: StoreConfig) -> Mapping[str, Bound]:
-    """Return the bounded settings of share groups by name."""
+    """Return, by name, the `Bound` of each share group setting that has bounds in the store."""
     return {
         "share.assignment.interval.ms": Bound(
             store.group_share_assignment_interval_ms,

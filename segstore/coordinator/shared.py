@@ -54,8 +54,8 @@ def existing(store: Store, make: Callable[[Store], P]) -> P | None:
 
 
 def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P] | None = None) -> P:
-    """Return the store's part of the kind `make`, of which it has one. A missing part is made by
-    `build(store)`, by default `make(store)`. Raises ReadOnlyError, StoreClosedError, ForkedError;
+    """Return the store's only part of the kind `make`. A missing part is made by `build(store)`, by default
+    `make(store)`. Raises ReadOnlyError, StoreClosedError, ForkedError;
     IllegalStateError in a guest of a shared store, because only the host has these parts.
     """
     store.context.check_writable()

@@ -14,18 +14,17 @@ from segstore.storage.context import Clock
 
 # --- bucket ------------------------------------------------------------------------------------
 
-# The token bucket of one byte rate, used by one thread at a time, because `QuotaThrottle` holds the lock of
-# its pool.
+# A bucket is used by one thread at a time: `QuotaThrottle` holds the lock of its pool.
 
 
 class Bucket:
     """A credit that grows by `rate` bytes a second up to `rate` x `span_s`, and may become a debt.
 
-    This is Kafka's TokenBucket. The windows are not samples that expire, but give the bytes that an idle
-    client may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size
-    passes while there is no debt; a debt must be waited for. After a burst of an idle client the throttle
-    time equals that of ClientQuotaManager, (O - T) / T x W, with O the rate measured over all windows W and T
-    the bound. But a burst is forgotten once it is paid for, not when its window has passed.
+    This is Kafka's TokenBucket. The quota windows only set the largest credit, the bytes that an idle client
+    may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size passes while
+    there is no debt; with a debt the client waits. After a burst of an idle client the throttle time equals
+    that of ClientQuotaManager, (O - T) / T x W, with W the length of all windows, O the rate measured over W,
+    and T the bound. But a burst counts only until its debt is paid, not until its window has passed.
 
     The credit is counted in thousandths of bytes, so that a millisecond's part of any rate is a whole number
     and nothing is rounded. A clock that goes back adds nothing.
@@ -47,7 +46,7 @@ class Bucket:
         return max(-(self._credit // self.rate), 0) if self._credit < 0 else 0
 
     def take(self, size: int, now_ms: int) -> int:
-        """Take `size` bytes from the credit, also beyond zero; return the `wait_ms` that follows."""
+        """Take `size` bytes from the credit, also if that makes a debt; return the new `wait_ms`."""
         self._refill(now_ms)
         self._credit -= size * 1000
         return self.wait_ms(now_ms)
@@ -81,8 +80,8 @@ class SharedBucket:
 
 
 class QuotaThrottle:
-    """The throttle of one client. `bound` is its limit in bytes a second; None if there is no limit; the
-    methods then need not be called.
+    """The throttle of one client. `bound` is the client's limit in bytes a second. If there is no limit,
+    `bound` is None, and the methods need not be called.
 
     A client may run ahead of its rate by `windows` windows of `window_s` seconds (the credit of its
     `Bucket`).
@@ -143,7 +142,7 @@ class QuotaThrottle:
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Return whether this throttle is as a new one would be: it has no limit, or a full credit."""
+        """Return whether this throttle has no limit or a full credit, and so is like a new throttle."""
         pool = self._pool
         with pool.lock:
             return pool.bucket is None or pool.bucket.full(self._clock())

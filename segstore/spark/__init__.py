@@ -1,6 +1,7 @@
 """Spark over a store: a source, a sink, jobs, checkpoints, and sessions that start quickly.
 
-Only this package and `demo` import pyspark, and only when it is used. Threads: those of Spark.
+Of segstore's packages only `spark` and `demo` import pyspark, when a function first needs it. Threads: those
+of Spark.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def prepare() -> str:
     """Make an archive of Spark's classes, and return its path in ~/.cache/segstore. Sessions on this machine
     then start in half the time.
 
-    Making the archive takes one to two minutes; its file has some 200 MB. Raises SegstoreError.
+    Making the archive takes one to two minutes; the archive is a file of some 200 MB. Raises SegstoreError.
     """
     from segstore.spark import launch
 
@@ -56,8 +57,8 @@ def prepare() -> str:
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("segstore")` with a session. Only a session whose Python workers have another Python
-    path needs this call.
+    """Register `format("segstore")` with a session. The call is only needed if the session's Python workers
+    can't import `pyspark_segstore`.
     """
     from pyspark_segstore import DefaultSource
 
@@ -96,7 +97,7 @@ def checkpoints(
 def checkpoint(
     frame: DataFrame, store: Store, topic: str | None = None, *, config: Mapping[str, Any] | None = None
 ) -> DataFrame:
-    """Write a DataFrame's rows to a new topic, and return a DataFrame that reads them from it, without
+    """Write a DataFrame's rows to a new topic, and return a DataFrame that reads the topic, and so has no
     lineage.
 
     Unlike with `df.checkpoint()`, the rows have a name, `topic` (by default a generated one), and other

@@ -57,7 +57,7 @@ class ArchiveAlone:
         return self._logs.log(*partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return the result of `question`, called with a partition's log. Raises
+        """Call `question` with a partition's log, and return the result. Raises
         UnknownTopicOrPartitionError, ArchiveError.
         """
         return question(self.log(partition))
@@ -74,8 +74,8 @@ class ArchiveAlone:
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and for the start and the end of a micro-batch the offsets up to which the
-        log agrees with the query's plan. Raises the errors of `ask`.
+        """Return the log's bounds and, for the start and for the end of a micro-batch, the offset below which
+        the log has the same records as when the query was planned. Raises the errors of `ask`.
         """
         log = self.log(partition)
         known = [agreed_with(log, log, at) for at in (start or OffsetAndEpoch(0), end)]
@@ -86,7 +86,7 @@ class ArchiveAlone:
         return self.log(partition).position(offset).epoch
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return an empty tuple, because tasks read no directory, but the archive."""
+        """Return an empty tuple: tasks read the archive, and no directory."""
         return ()
 
     def visible(self, partition: TopicPartition) -> int:
@@ -103,7 +103,7 @@ class ArchiveAlone:
         try:
             return self.log(partition).edge(offset)
         except CorruptRecordError:
-            return offset  # the task that reads this batch reports it
+            return offset  # the task that reads the batch reports the damage
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
         """Return a source for a range of offsets: the archived contents of the range, with their objects."""
@@ -152,7 +152,7 @@ class LayeredLog:
         return self._live.offset_for_time(timestamp_ms)
 
     def read(self, offset: int, max_bytes: int, *, check_crcs: bool) -> Records:
-        """Return records from an offset on, of the archive below `seam`, else of the store."""
+        """Return records from `offset` on: of the archive if `offset` is below `seam`, else of the store."""
         if self._archived is not None and self._archived.start_offset <= offset < self.seam:
             return self._archived.read(offset, max_bytes)
         return self._live.read(offset, max_bytes, check_crcs=check_crcs)
@@ -189,7 +189,7 @@ class ArchiveBelow:
         self._live.check(topic, partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return the result of `question`, called with a partition's log.
+        """Call `question` with a partition's log, and return the result.
 
         Raises UnknownTopicOrPartitionError, StoreClosedError, ConfigError, ArchiveError.
         """
@@ -203,12 +203,12 @@ class ArchiveBelow:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the end of the store's log, or `start` if that is higher, as `PlainLogs.end`."""
+        """Return the end of the store's log, or `start` in the case that `PlainLogs.end` describes."""
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and for the start and the end of a micro-batch the offsets up to which the
-        log agrees with the query's plan.
+        """Return the log's bounds and, for the start and for the end of a micro-batch, the offset below which
+        the log has the same records as when the query was planned.
 
         Offsets below the seam are compared by the archive's leader epochs, higher offsets by the store's.
         Raises the errors of `ask`.
@@ -232,7 +232,7 @@ class ArchiveBelow:
         return self._live.epoch(partition, offset)
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return an empty tuple, because tasks read the directory of the option path, and the archive."""
+        """Return an empty tuple: tasks read the archive, and the directory of the option path."""
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
@@ -260,8 +260,8 @@ class ArchiveBelow:
         return [*found, LogSource(seam, end)] if seam < end else found
 
     def _archived(self, partition: TopicPartition) -> ArchivedLog | None:
-        """Return the partition's log in the archive, or None if it is not archived. Raises ConfigError if the
-        topic's id differs.
+        """Return the partition's log in the archive, or None if the archive does not have the partition.
+        Raises ConfigError if the topic has another id in the archive.
         """
         if partition.partition not in self._below.topics.get(partition.topic, ()):
             return None

@@ -1,7 +1,7 @@
 """`ArchivePlace`: the archive that the options path, archive and archiveFilesystem of a query name.
 
-The URI of the archive may have secrets, so messages and `repr` do not show it. In the archive: nothing.
-Threads: any; its values do not change.
+The URI of the archive may have secrets, so messages and `repr` do not show it. Nothing is written to the
+archive. Threads: any; its values do not change.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ArchivePlace:
             raise ConfigError(f"the archive {self}: {error}") from None
 
     def log(self, contents: LogContents) -> ArchivedLog:
-        """Return the log with contents that were looked up before; bytes are read ahead. Raises the errors of
-        `open`.
+        """Return the log with these contents, which the planner has looked up. The log reads bytes ahead.
+        Raises the errors of `open`.
         """
         from segstore.archiving.archived_logs import open_log
 
@@ -98,20 +98,20 @@ def absolute(option: str, given: str) -> str:
 
 
 def is_archive(path: str) -> bool:
-    """Return whether a path names an archive, which is a URI of another file system, or a directory with
-    claims.
+    """Return whether a path names an archive: a URI of another file system, or a directory with an archive's
+    subdirectory `claims`.
     """
     if not path or is_archive_uri(path):
         return bool(path)
     try:
         return Files().exists(f"{absolute('path', path)}/{CLAIMS.rstrip('/')}")
     except (ConfigError, OSError):
-        return False  # opening the store reports the error in the path
+        return False  # the open of the store, which comes next, reports the error
 
 
 def archive_place(options: Mapping[str, str]) -> tuple[ArchivePlace | None, bool]:
-    """Return (archive that the options name, whether it is read without a live store). Option names are in
-    lower case. Raises ConfigError.
+    """Return (archive that the options name, or None; whether the archive is read without a live store).
+    Option names are in lower case. Raises ConfigError.
     """
     path, beside, opener = (options.get(name) for name in ("path", "archive", FILESYSTEM.lower()))
     if opener is not None and not _OPENER.fullmatch(opener):

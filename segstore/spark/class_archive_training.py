@@ -1,5 +1,5 @@
-"""A program that runs a typical batch query and a typical streaming query, so that the JVM learns the classes
-that an archive needs.
+"""A program that runs a typical batch query and a typical streaming query in a JVM that makes a class
+archive: the archive gets the classes that these queries load.
 
 On disk: a store and a checkpoint in the directory of its argument. Threads: one, in a process of its own.
 """
@@ -16,7 +16,9 @@ _SECONDS = 600
 
 
 def train(work: str, archive: str) -> None:
-    """Run a batch query and a streaming query, then stop the JVM, which writes the archive when it exits."""
+    """Run a batch query and a streaming query, then stop the JVM, which writes the class archive when it
+    exits.
+    """
     path = os.path.join(work, "store")
     with storage.open(path) as store:
         store.create_topic(_TOPIC)

@@ -1,5 +1,5 @@
-"""Translates the filters that Spark pushes down: which filters a read evaluates exactly, and which offsets,
-times and partitions it reads.
+"""Translates the filters that Spark pushes down to the partitions, offsets and times of a read, and finds the
+filters that the read evaluates exactly.
 
 Filters on topic, partition, offset and timestamp are used. Filters on other columns, and filters that only
 narrow the read, go back to Spark, which evaluates them again. Threads: any; the values do not change.

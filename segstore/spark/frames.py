@@ -27,7 +27,7 @@ SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 6
 
 
 def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mapping[str, Any]) -> DataFrame:
-    """Do the work of `segstore.spark.checkpoint`: write a topic, and return a DataFrame that reads it."""
+    """Write a topic, and return a DataFrame that reads the topic, for `segstore.spark.checkpoint`."""
     spark = frame.sparkSession
     topic = f"frame-{uuid.uuid4().hex}" if topic is None else topic
     store.create_topic(topic, spark.sparkContext.defaultParallelism, {**SETTINGS, **config})
@@ -40,13 +40,13 @@ def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mappin
         last.append(json.dumps(content).encode(), key=SCHEMA_KEY)
         store.flush()
     except BaseException:
-        store.delete_topic(topic)  # the topic was made here, and no caller knows it
+        store.delete_topic(topic)  # the topic was created by this call
         raise
     return restore(spark, store, topic)
 
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
-    """Do the work of `segstore.spark.restore`: return the DataFrame that reads a topic."""
+    """Return the DataFrame that reads a topic, for `segstore.spark.restore`."""
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
     schema = _parse_datatype_json_string(_schema_of(store, topic))

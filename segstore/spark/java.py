@@ -32,7 +32,7 @@ class Java(NamedTuple):
         return os.path.join(self.home, "bin", "java")
 
     def lacks(self, module: str) -> bool:
-        """Return whether the installation is known to lack a module."""
+        """Return whether the installation lists its modules, but not this module."""
         return bool(self.modules) and module not in self.modules
 
 

@@ -70,8 +70,8 @@ def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Re
 
 
 def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) -> list[list[Piece]]:
-    """Group neighbouring pieces until each group has the size `enough`, because a task costs time to
-    start.
+    """Return groups of neighbouring pieces. Each group but the last has at least the size `enough`, so that
+    there are not too many tasks.
     """
     made: list[list[Piece]] = []
     held = enough
@@ -86,14 +86,14 @@ def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) 
 
 # --- jobs frames -------------------------------------------------------------------------------
 
-# `latest` and `export` are DataFrames over the source.
+# `latest` and `export` make DataFrames that read the source.
 
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the source's options for a read of a topic; by default all committed records are read. Raises
-    InvalidTypeError for the value None, because Spark drops such an option, and would read without the bound.
+    InvalidTypeError for an option with the value None, because Spark would ignore the option.
     """
     for name, value in options.items():
         if value is None:
@@ -114,8 +114,8 @@ def latest(spark: SparkSession, path: str | os.PathLike[str], topic: str, tombst
 
     rows = _read(spark, path, topic, {}).where("key is not null")
     carried = ["value", "headers", "timestamp", "partition", "offset"]
-    # Within a partition the offset decides, whatever the timestamps. Only the newest record of each key is
-    # shuffled.
+    # First the newest record of each key in each partition, by offset, so that only these records are
+    # shuffled; then the newest of these, by timestamp.
     newest = rows.groupBy("key", "partition").agg(f.max_by(f.struct(*carried), "offset").alias("row"))
     order = f.struct("row.timestamp", "row.partition")
     one = newest.groupBy("key").agg(f.max_by("row", order).alias("row")).select("key", "row.*")
@@ -135,7 +135,7 @@ def export(
 
     rows = _read(spark, path, topic, options)
     ms = f.unix_millis("timestamp")
-    # The day is that of UTC, whatever the session's time zone.
+    # the day in UTC, not in the session's time zone
     day = f.when(ms >= 0, f.date_from_unix_date(f.floor(ms / 86_400_000).cast("int")))
     rows.withColumn("day", day).write.mode(mode).partitionBy("day").parquet(os.fsdecode(to))
 

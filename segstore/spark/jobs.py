@@ -40,7 +40,8 @@ def latest(
 
     Left out are keys whose newest value is null (unless `tombstones`), aborted records, and records without a
     key. Within a partition the record with the highest offset is the newest; if a key is in several
-    partitions, the record with the latest timestamp. Raises the errors of the source.
+    partitions, the newest of these records is that with the latest timestamp. Raises the errors of the
+    source.
     """
     from segstore.spark.job_tasks import latest
 
@@ -79,11 +80,12 @@ def reprocess(
     **options: object,
 ) -> Adoption | None:
     """Append the rows that `function` makes of the records of topic `source` to topic `target`: all rows or
-    none, and once for a `job_id`. Return the offsets that were written, or None without rows.
+    none, and once for a `job_id`. Return an `Adoption` with the written offsets, or None if
+    there are no rows.
 
     `function` takes a batch with the columns of the source (headers too) and returns rows with columns of the
-    sink: a batch, a Table, several batches or Tables, or None. It runs in Spark's tasks; rows don't pass
-    through the JVM. The column `partition` of the returned rows chooses the partition, as in the sink;
+    sink: a batch, a Table, several batches or Tables, or None. `function` runs in Spark's tasks; rows don't
+    pass through the JVM. The column `partition` of the returned rows chooses the partition, as in the sink;
     without this column the key does. Records of a source partition keep their order. `options` are the
     source's options, such as minPartitions=8; only committed records are read. Raises the errors of source
     and sink.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # --- archive -----------------------------------------------------------------------------------
 
-# With an archive of Spark's loaded classes, a JVM starts in half the time. It is made on demand.
+# With an archive of Spark's loaded classes, a JVM starts in half the time. `prepare` makes the archive.
 #
 # On disk: this part owns `<cache>/segstore/spark-<key>.aot` or `.jsa`. The cache is $XDG_CACHE_HOME or
 # ~/.cache, and the key is a digest of the Java and the PySpark that made the archive. A JVM that the archive
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 # use it. Threads: any.
 
 _AOT = 25
-"""The first version of Java whose archive has linked classes; its archive needs no archive of the JDK's own.
+"""The first version of Java that makes an AOT cache, with linked classes, in one run. Older versions make a
+CDS archive on top of the JDK's own CDS archive.
 """
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 _SECONDS = 900
@@ -77,11 +78,11 @@ def flags_to_make(java: Java, path: str) -> list[str]:
 
 
 def prepare() -> str:
-    """Make the archive for the Java and the PySpark that `session` takes now, or replace it, and return its
-    path.
+    """Make or replace the class archive for the Java and the PySpark that `session` takes now, and return the
+    archive's path.
 
-    It takes one to two minutes, in a process of its own, and about 200 MB on disk. Raises SegstoreError,
-    OSError.
+    The work takes one to two minutes, in a process of its own, and about 200 MB on disk. Raises
+    SegstoreError, OSError.
     """
 
     java = find_java()
@@ -190,8 +191,8 @@ def _interpreter() -> str:
     """Return this interpreter's path, or its name (to be found on PATH) if the path must be quoted in a
     shell.
     """
-    # Spark's `Utils.checkCommandAvailable` does not quote the path, and if that check fails, Spark has no
-    # Python data sources.
+    # Spark checks the path by `Utils.checkCommandAvailable`, without quotes. If the check fails, Spark offers
+    # no Python data sources.
     return os.path.basename(sys.executable) if _must_be_quoted(sys.executable) else sys.executable
 
 
@@ -231,8 +232,7 @@ def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) 
     asked = [java.command, "-Xmx128m", "-cp", os.path.join(home(), "jars", "*"), *_LAUNCHER, *conf]
     asked += shlex.split(submit)
     run = subprocess.run(asked, env=_with_home(java), capture_output=True)
-    # The launcher prints messages, if it has any, then the words of the command, each with a zero byte at its
-    # end.
+    # The launcher prints its messages, then the words of the command, each followed by a zero byte.
     words = [word.decode() for word in run.stdout.split(b"\0\n", 1)[-1].split(b"\0")[:-1]]
     if run.returncode or not words:
         said = run.stderr.decode(errors="replace").strip()
@@ -251,7 +251,7 @@ def _with_home(java: Java) -> dict[str, str]:
 def environment(java: Java) -> dict[str, str]:
     """Return the environment of the JVM, and so of every Python worker."""
     found = {**os.environ, "JAVA_HOME": java.home, "SPARK_CONNECT_MODE": "0"}
-    # All workers iterate over a set in the same order.
+    # so that all workers iterate over a set in the same order
     found["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")
     if _must_be_quoted(sys.executable):
         found["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])

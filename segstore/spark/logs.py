@@ -1,5 +1,5 @@
-"""`PlainLogs` and `ReplicatedLogs`: the logs by which a query is planned. A plain store has one directory, a
-replicated store has several.
+"""`PlainLogs` and `ReplicatedLogs`: the logs whose offsets the planner of a query looks up. A plain store has
+one directory, a replicated store has several.
 
 On disk: only reads. Threads: one, that of the planner.
 """
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""Seconds that a plan waits until the replica in a directory again shows the records that it has shown
-before.
-"""
+"""The longest time in seconds that `await_shown` waits."""
 _PAUSE = 0.05
 
 
@@ -77,8 +75,9 @@ class LogSource(NamedTuple):
 class There(NamedTuple):
     """The extent of a log in a micro-batch. The log has offsets from `first` on, below `last`.
 
-    `start` and `end` are the micro-batch's own start and end if the log agrees with the query's plan up to
-    there. If not, they are the offset up to which the log agrees, or -1 if that offset is not known.
+    `start` is the micro-batch's own start if the log below that offset is the same as when the query was
+    planned. Otherwise `start` is the offset from which on the log differs, or -1 if that offset is not known.
+    `end` is the same for the micro-batch's end.
     """
 
     first: int
@@ -102,7 +101,7 @@ def batch_edge(log: PlannedLog, offset: int) -> int:
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
     except CorruptRecordError:
-        return offset  # the task that reads this batch reports it
+        return offset  # the task that reads the batch reports the damage
     return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
 
 
@@ -151,14 +150,14 @@ class PlainLogs:
         return self._store.topics()[topic].topic_id
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return the result of `question`, called with a partition's log. Raises
+        """Call `question` with a partition's log, and return the result. Raises
         UnknownTopicOrPartitionError, StoreClosedError.
         """
         return question(self._store.partition(*partition))
 
     def agreed(self, partition: TopicPartition, at: OffsetAndEpoch) -> int:
-        """Return the offset up to which the partition's log agrees with a position (`agreed_with`). Raises
-        the errors of `ask`.
+        """Return the result of `agreed_with` for the partition's log and the position `at`. Raises the errors
+        of `ask`.
         """
         observed = ObservedLog(self._store, *partition)
         return self.ask(partition, lambda log: agreed_with(log, observed, at))
@@ -170,8 +169,8 @@ class PlainLogs:
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
         """Return the offset that `end_of` returns for a partition's log. If `start`, the end of the last
-        read, is higher, and the log has records up to it, return the offset of `start`. Leader epochs are not
-        looked up.
+        read, is higher, and the log has the records below `start`, return the offset of `start`. The leader
+        epoch is not looked up.
 
         After the writer was killed, `end_of` may return an offset below `start`, because a replica's high
         watermark is then too low for a while.
@@ -182,8 +181,9 @@ class PlainLogs:
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
         """Wait until a replica shows all of a micro-batch's records again (`await_shown`). Then return the
-        log's bounds, and for the start and the end of the micro-batch the offsets up to which the log agrees
-        with the query's plan. Raises the errors of `ask`, and OffsetNotAvailableError.
+        log's bounds and, for the start and for the end of the micro-batch, the offset below which the log has
+        the same records as when the query was planned. Raises the errors of `ask`, and
+        OffsetNotAvailableError.
         """
 
         def asked(log: PlannedLog) -> There:
@@ -219,13 +219,13 @@ class PlainLogs:
 
 
 def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
-    """Return the offset up to which a log agrees with the log that a position was taken from (KIP-320), or -1
-    if the logs differ from an unknown offset on. They differ if the log was restored from an older copy and
-    then written.
+    """Compare a log, by leader epochs, with the log from which the position `at` was taken (KIP-320). Return
+    the offset from which on the two logs differ, at most the position's own offset, or -1 if the offset is
+    not known. Logs differ if, for example, the store was restored from an older copy and then written.
 
     Without proof of a difference, return the position's own offset. There is no proof if no leader epochs are
-    known. There is none either if the log agrees up to its own end, which is below the position: the caller
-    then sees the loss by the end of the log.
+    known, or if the log agrees up to its own end. If this end is below the position, the caller notices the
+    loss by the end of the log.
     """
     if at.epoch < 0:
         return at.offset
@@ -290,21 +290,21 @@ class ReplicatedLogs:
         question: Callable[[ObservedLog], T],
         holding: OffsetAndEpoch | None = None,
     ) -> T:
-        """Return the result of `question`, called with the log of a replica that has the position `holding`,
-        as `ReplicatedReader.ask`.
+        """Call `question` with the log of a replica that has the records below the position `holding`, and
+        return the result. The replica is chosen by `ReplicatedReader.ask`.
         """
         return self._reader.ask(*partition, question, holding)
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Wait until the leaders show the records of these partitions, as `ReplicatedReader.await_shown`."""
+        """Wait until the leaders show the partitions' records, by `ReplicatedReader.await_shown`."""
         self._reader.await_shown(partitions)
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the offset that `end_of` returns for a partition's log, with its leader epoch. Return
-        `start`, the end of the last read, as long as a new leader has the records below `start`, but does not
-        show them yet.
+        """Return the offset that `end_of` returns for a partition's log, with its leader epoch. If a new
+        leader has the records below `start`, the end of the last read, but does not show them yet, return
+        `start`.
         """
 
         def asked(log: ObservedLog) -> OffsetAndEpoch:
@@ -317,9 +317,9 @@ class ReplicatedLogs:
         return self.ask(partition, asked, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and for the start and the end of a micro-batch the offsets up to which the
-        log agrees with the query's plan. The returned end of the log is at least the agreed end of the
-        micro-batch, because an earlier leader has shown the records below it. Raises the errors of `ask`.
+        """Return the log's bounds and, for the start and for the end of a micro-batch, the offset below which
+        the log has the same records as when the query was planned. Records of the plan that the leader has,
+        but does not show yet, are within the bounds. Raises the errors of `ask`.
         """
         begin = start or OffsetAndEpoch(0)
 
@@ -334,7 +334,7 @@ class ReplicatedLogs:
         return self.ask(partition, lambda log: log.position(offset).epoch, OffsetAndEpoch(offset))
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return the directories from which tasks read the partition, as `ReplicatedReader.places`."""
+        """Return `ReplicatedReader.places`, the directories from which tasks read the partition."""
         return self._reader.places(*partition)
 
     def edge(self, partition: TopicPartition, offset: int) -> int:

@@ -16,8 +16,8 @@ from segstore.spark.plan import Lookup, PlannedRange, divergence_text
 def range_of(
     lookup: Lookup, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch
 ) -> tuple[PlannedRange, OffsetAndEpoch | None] | None:
-    """Return (offsets to read, position of their end), or None if the partition is gone. The position is None
-    if the log does not have the planned end. A new partition, without a `start`, is read from its first
+    """Return (offsets to read, position of their end), or None if the partition was deleted. The position is
+    None if the log does not have the planned end. A new partition, without a `start`, is read from its first
     record.
 
     Raises DataLossError if records were deleted, or truncated by an election or a restore of an older copy.
@@ -37,8 +37,8 @@ def range_of(
         lookup.lost(divergence_text(partition, end, there.end))
     else:
         _check_there(lookup, partition, there, begin, end.offset)
-    # If the log differs from the plan at an offset before the planned end, this micro-batch ends at that
-    # offset, and the next one begins there, so that no record comes twice.
+    # If the log differs from the plan from an offset below the planned end on, this micro-batch ends at that
+    # offset, and the next micro-batch begins there, so that no record comes twice.
     stop = max(begin, there.end) if 0 <= there.end < end.offset else end.offset
     found = PlannedRange(partition, max(begin, there.first), min(stop, there.last))
     return found, end if found.end == end.offset and there.end == end.offset else None

@@ -1,5 +1,5 @@
-"""The bounds of a read: `OffsetSpec` has the value of an option for begin or end. Here are also the parsing
-of options, and the JSON of offsets in Spark's checkpoint.
+"""The bounds of a read: `OffsetSpec` has the value of an option for begin or end. The module also parses
+options, and the JSON of offsets in Spark's checkpoint.
 
 Threads: any; values and functions without state.
 """
@@ -47,7 +47,7 @@ def by_lower_names(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def whole(option: str, text: str, least: int = 0) -> int:
-    """Return an int64 of at least `least`."""
+    """Return the whole number in `text`, an int64 of at least `least`."""
     try:
         value = int(text.strip())
     except ValueError:
@@ -58,24 +58,26 @@ def whole(option: str, text: str, least: int = 0) -> int:
 
 
 def positive(option: str, text: str | None) -> int | None:
-    """Return a whole number above zero, or None without the option."""
+    """Return the whole number in `text`, above zero, or None without the option."""
     return None if text is None else whole(option, text, 1)
 
 
 def flag(option: str, text: str | None, default: Default) -> bool | Default:
-    """Return True or False for "true" or "false"."""
+    """Return True for "true", False for "false", and `default` without the option."""
     return default if text is None else one_of(option, text.lower(), ("true", "false")) == "true"
 
 
 def one_of(option: str, text: str, allowed: Collection[str]) -> str:
-    """Return one of the allowed words."""
+    """Return `text` if it is one of the allowed words."""
     if text not in allowed:
         raise ConfigError(f"option {option}={text!r}: must be one of {', '.join(allowed)}")
     return text
 
 
 def duration_ms(option: str, text: str | None, default: int) -> int:
-    """Return ms for Spark's durations: "500ms", "10s", "15m", "1h"; a bare number is ms."""
+    """Return ms for Spark's durations: "500ms", "10s", "15m", "1h"; a bare number is ms. Without the option
+    return `default`.
+    """
     if text is None:
         return default
     match = _DURATION.fullmatch(text.strip().lower())
@@ -85,7 +87,7 @@ def duration_ms(option: str, text: str | None, default: int) -> int:
 
 
 def topics(option: str, text: str) -> tuple[str, ...]:
-    """Return the names between commas, each once."""
+    """Return the topic names in a comma-separated text, each once."""
     found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not found:
         raise ConfigError(f'option {option}={text!r}: names no topic; allowed is "a" or "a,b"')
@@ -114,7 +116,7 @@ def by_partition(
     option: str, text: str, *, epochs: bool
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Return two dicts by partition: the numbers of a text such as {"topic": {"0": 23, "1": -2}}, and leader
-    epochs. Only with `epochs`, for the text of a query's progress, the second dict has entries.
+    epochs. Leader epochs are only in the text of a query's progress, and allowed only if `epochs` is True.
     """
     form = '{"topic": {"0": 23, "1": -2}}'
     parsed = _object(option, text, form)
@@ -167,8 +169,8 @@ _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """The value of `option`: one number for all partitions, or a number for each partition. With `times` the
-    numbers are ms since the epoch, without it they are offsets, LATEST or EARLIEST. `epochs` are the leader
+    """The value of `option`: one number for all partitions, or a number for each partition. The numbers
+    are ms since the epoch if `times`, else offsets, LATEST or EARLIEST. `epochs` are the leader
     epochs of the records before these offsets; only a query's progress has them.
     """
 
@@ -179,9 +181,7 @@ class OffsetSpec:
     epochs: Offsets = field(default_factory=dict)
 
     def refuse(self, word: str, reason: str) -> None:
-        """Raise ConfigError, with `reason`, if the option has "earliest" or "latest" (`word`) for a
-        partition.
-        """
+        """Raise ConfigError with `reason` if the option has `word` ("earliest", "latest") for a partition."""
         number = _WORDS[word]
         if not self.times and (self.everywhere == number or number in self.each.values()):
             what = word if self.everywhere == number else f"{number} ({word})"

@@ -2,7 +2,7 @@
 store.
 
 On disk: only reads. Threads: one plans a query; values can be used from any. The number of parts is that of
-Spark's KafkaOffsetRangeCalculator; parts begin at the edges of record batches where possible.
+Spark's KafkaOffsetRangeCalculator; if possible, parts begin with a record batch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Cut a range into parts of `most` offsets, also within a batch, because the limit counts records."""
+    """Cut a range into parts of at most `most` offsets, within a batch only if the batch has more offsets."""
     start = whole.start
     while whole.end - start > most:
         cut = edge(whole, start + most)
@@ -77,8 +77,8 @@ def _evenly(whole: PlannedRange, n: int, edge: Edge) -> Iterator[PlannedRange]:
 
 
 def _shares(parts: list[PlannedRange], least: int) -> Iterator[tuple[PlannedRange, int]]:
-    """Yield the number of parts of each range: small ranges stay whole, larger ranges share the remaining
-    number by size.
+    """Yield (range, number of its parts). Small ranges stay whole; larger ranges share the remaining number
+    in proportion to their sizes.
     """
     total = sum(each.size for each in parts)
     small = {each for each in parts if _count(each.size, total, least) == 1}
@@ -98,7 +98,7 @@ def _count(size: int, total: int, parts: int) -> int:
 
 
 class Lookup(Closing):
-    """The partitions and offsets of one query, looked up in the store. It is a context manager."""
+    """The partitions and offsets of one query, looked up in the store. A `Lookup` is a context manager."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -110,8 +110,8 @@ class Lookup(Closing):
     # --- partitions -----------------------------------------------------------------------
 
     def partitions(self, *, all_there: bool = True) -> list[TopicPartition]:
-        """Return the partitions of the subscription, in order. Raises ConfigError if one does not exist; with
-        `all_there` False a missing topic or partition is left out instead.
+        """Return the partitions of the subscription, in order. Raises ConfigError if a topic or partition
+        is missing; if `all_there` is False, leaves it out instead.
         """
         subscription, topics = self.options.subscription, self.logs.topics
         if subscription.pattern or subscription.option == "subscribePattern":
@@ -164,8 +164,8 @@ class Lookup(Closing):
         return found
 
     def positions(self, offsets: Offsets, *known: Positions) -> Positions:
-        """Return positions: offsets with their leader epochs. An epoch is looked up in the log only if
-        `known` does not have it.
+        """Return the offsets as positions, with their leader epochs. An epoch is looked up in the log only if
+        no dict of `known` has the position.
         """
         return {each: self._position(each, offset, known) for each, offset in offsets.items()}
 
@@ -177,7 +177,7 @@ class Lookup(Closing):
         try:
             return OffsetAndEpoch(offset, self.logs.epoch(partition, offset))
         except GONE:
-            return OffsetAndEpoch(offset)  # the micro-batch reports the loss
+            return OffsetAndEpoch(offset)  # the plan of the micro-batch reports the loss
 
     def _start_of(self, partition: TopicPartition) -> int:
         return self.logs.ask(partition, lambda log: log.start_offset)
@@ -222,8 +222,8 @@ class Lookup(Closing):
         return end if offset is None else min(offset, end)
 
     def _within(self, option: str, partition: TopicPartition, at: OffsetAndEpoch) -> int:
-        """Return a user's offset, or the nearest offset in the log if it is outside of the log and data loss
-        is allowed.
+        """Return the offset `at` of an option. If it is outside of the log, raise DataLossError, or if
+        failOnDataLoss is false return the nearest offset in the log.
         """
         first, end = self.logs.ask(partition, lambda log: (log.start_offset, log.end_offset))
         offset = at.offset

@@ -1,11 +1,13 @@
-"""Spark's plan of a micro-batch: `id_of` returns its id in the log, `source_offsets` the offsets at its end.
+"""Spark's plan of a micro-batch: `id_of` returns the id of the micro-batch in the log, `source_offsets` the
+offsets at which the plan ends.
 
-Spark writes a plan into the checkpoint, `offsets/<batch>`, before the micro-batch runs, and reads it there to
-run it again. Rows of a replay may come in another order and even differ, but the plan's offsets are the same.
-An older checkpoint may have another plan under the same number, but with other offsets.
+Before a micro-batch runs, Spark writes the plan into the checkpoint, as `offsets/<batch>`. If the micro-batch
+must run again, Spark reads this plan. Rows of the second run may come in another order and even differ, but
+the plan's offsets are the same. An older copy of a checkpoint may get another plan of the same number, with
+other offsets.
 
-On disk: only reads, of the adopted ids and a local checkpoint; a checkpoint of `segstore.spark.checkpoints`
-is read by HTTP. Threads: any; functions without state.
+On disk: only reads, of the ids of adopted rows and of a local checkpoint; a checkpoint of
+`segstore.spark.checkpoints` is read by HTTP. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ REMEDY = (
 
 
 def id_of(files: Files, adopted: str, query: str, batch: int) -> str:
-    """Return the id under which a micro-batch is sealed. Raises OSError; IdempotencyConflictError if a later
-    micro-batch is in the log and this micro-batch is not. With an intact checkpoint this conflict can't
-    happen, because Spark plans a micro-batch only after the micro-batch before it is committed.
+    """Return the id under which a micro-batch is sealed. `adopted` is the store's directory with the ids of
+    adopted rows. Raises OSError; IdempotencyConflictError if a later micro-batch is in the log and this
+    micro-batch is not. With an intact checkpoint this conflict can't happen, because Spark plans a
+    micro-batch only after the micro-batch before it is committed.
     """
     series = f"spark-stream/{query}"
     id_, newest = f"{series}/{batch}", read_newest(files, adopted, series)
@@ -78,7 +81,7 @@ def _read(checkpoint: str, name: str) -> bytes:
     """Return a file of the checkpoint. Raises OSError, HTTPException, ValueError."""
     location = _LOCATION.fullmatch(checkpoint)
     scheme, host, path = location.groups() if location else ("file", "", checkpoint)
-    # Hadoop drops "a/.." as text: "a" may not exist, or be a link.
+    # Hadoop drops "a/.." from the text, even if "a" is a link or does not exist.
     path = normpath(path) if path else ""
     if scheme in ("segstore", "webhdfs"):
         return _fetched(host or "", f"/webhdfs/v1{quote(path)}/{name}?op=OPEN")

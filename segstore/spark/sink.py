@@ -1,10 +1,10 @@
 """The sink "segstore" with PySpark's interfaces: a writer of a batch, and a writer of a stream's
 micro-batches.
 
-Tasks stage rows, and the driver's commit seals them once for an id: the job's id, or the stream's query id
-and batch id. Spark may call write more than once for the same rows, commit a micro-batch again if it has
-forgotten the commit, and abort after a commit that failed. None of these calls doubles or removes records of
-the log.
+Tasks stage rows, that is write them into the store's inbox. The driver's commit seals the staged rows, that
+is submits them to be appended, once for an id: the job's id, or the stream's query id and batch id. Spark may
+call write more than once for the same rows, commit a micro-batch again if it has forgotten the commit, and
+abort after a commit that failed. None of these calls doubles or removes records of the log.
 
 On disk: the store's inbox, see `sink_store`. Threads: PySpark makes each object on the driver, a new one for
 each micro-batch, and sends it to the tasks.
@@ -72,7 +72,7 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch. Rows of the same id `job` are written once."""
+    """Writes a batch. For each job id, `job`, rows are written once."""
 
     def __init__(self, sink: StagingSink, job: str) -> None:
         self.sink, self.id = sink, f"spark-job/{job}"

@@ -36,15 +36,15 @@ FEW_ROWS = 16_384
 """
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
 PATIENCE = 20.0
-"""Seconds that a task waits until a replica shows the task's records, after the directory of another replica
-was lost.
+"""The longest time in seconds that a task waits until a replica shows the task's records, if the directory of
+another replica can't be read.
 """
 _PAUSE = 0.1
 _Read = Callable[[int, int], Records]
 """(offset, bytes) -> records from the offset on."""
 _Since = Callable[[int, int], Iterator[Records] | None]
-"""(offset, end) -> the records from `offset` on, below `end`, which the store has deleted; None if the
-archive does not have these records.
+"""(offset, end) -> the archive's records from `offset` on, below `end`, after the store has deleted them;
+None if the archive does not have them.
 """
 
 
@@ -69,7 +69,7 @@ class OffsetSlice(InputPartition):
 
 @dataclass(frozen=True)
 class SliceReader:
-    """Reads slices; the object is pickled and sent to the tasks. `path` is the store's directory; it is not
+    """Reads slices; the object is pickled and sent to the tasks. `path` is the store's directory, not
     used for slices with `places`.
     """
 
@@ -164,7 +164,7 @@ class SliceReader:
                 return
             if not lacking or time.monotonic() >= end:
                 raise ReplicaOfflineError(lacks)
-            time.sleep(_PAUSE)  # a replica in `lacking` shows all its records once it leads
+            time.sleep(_PAUSE)  # when a replica in `lacking` leads, it shows all its records
 
     def _of_replica(
         self, place: str, part: OffsetSlice, until: OffsetAndEpoch, start: int

@@ -35,16 +35,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCANS_APART = hasattr(DataSourceReader, "pushLimit")
-"""True if each scan of a DataFrame has its own plan. In PySpark 4.3 all scans share one: after `df.where(a)`
-a plain `df.count()` would count only the rows that pass `a`; the other side of a self-join would lose rows
-too.
+"""True if each scan of a DataFrame has its own plan. In PySpark 4.3 all scans share one plan, so filters must
+not be pushed down: after `df.where(a)` a plain `df.count()` would count only the rows that pass `a`.
 """
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema(given: Mapping[str, str]) -> str:
-    """Return the columns of Spark's Kafka source. Raises ConfigError; Spark calls it first, so the options
-    are checked here.
+    """Return the columns of Spark's Kafka source. Spark calls this function first, so it checks the
+    options. Raises ConfigError.
     """
     options = parse_options(given)
     with Lookup(options) as lookup:
@@ -56,8 +55,8 @@ def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
     """Return a reader of a batch query. Raises ConfigError."""
     options = parse_options(given)
     wanted = SCANS_APART if options.filter_pushdown is None else options.filter_pushdown
-    # PySpark refuses a reader with `pushFilters` if its setting for filters is off. If the setting is on,
-    # this code runs in PySpark's worker for pushdown, whose module is then loaded.
+    # If PySpark's setting for filters is off, PySpark refuses a reader with `pushFilters`. If the setting is
+    # on, this code runs in PySpark's worker for pushdown, and the module of that worker is loaded.
     kind = FilteringReader if wanted and _PUSHDOWN_WORKER in sys.modules else BatchReader
     return kind(options, arrow_schema(columns))
 
@@ -140,7 +139,7 @@ def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRan
     if start < end and pushed.times.limited:
         if pushed.times.low >= pushed.times.high:
             return whole._replace(end=whole.start)
-        # Only the start is moved by time, because after the first late record any record may be early enough.
+        # Time bounds only move the start: timestamps need not rise, so records after a late record may pass.
         late = lookup.logs.ask(whole.partition, lambda log: log.offset_for_time(pushed.times.low))
         start = end if late is None else max(start, late)
     return whole._replace(start=start, end=max(start, end))
@@ -210,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, Any]]:
-        """Return the end of the next micro-batch, or `start` if it must wait."""
+        """Return the end of the next micro-batch, or `start` if the micro-batch must wait for records."""
         begin = _from_json(start)
         latest = self._latest(begin) if self._available is None else self._still(self._available, begin)
         if not isinstance(limit, ReadAllAvailable) and self._has_to_wait(begin, latest):
@@ -228,15 +227,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup.latest(partitions, begin)
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
-        """Return the fixed ends, after looking up again those before `begin`."""
-        # If a new leader did not show all records when the ends were fixed, the query may begin after a fixed
-        # end. Such an end is looked up again.
+        """Return the fixed ends. Ends below `begin` are looked up again first."""
+        # A fixed end is below `begin` if a new leader did not show all its records when the ends were fixed.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
 
     def _end_no_earlier(self, begin: Positions) -> None:
-        """Move fixed ends up to `begin`, because records may have been appended between Spark's two calls."""
+        """Move fixed ends up to `begin`: records may have been appended after the ends were fixed."""
         available = self._available or {}
         early = [each for each in begin if each in available and available[each].offset < begin[each].offset]
         available |= {each: begin[each] for each in early}
@@ -251,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began, new = self._present(begin, latest), 0
         for each, end in latest.items():
             if each in begin and end.offset < begin[each].offset:
-                return False  # the log was truncated, which the micro-batch reports
+                return False  # the log was truncated: `partitions` reports the loss
             new += max(end.offset - began[each], 0)
         if new < least and (now - self._triggered_at) * 1000 < self.options.max_trigger_delay_ms:
             return True
@@ -259,7 +257,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _present(self, begin: Positions, latest: Positions) -> Offsets:
-        """Return the first readable offset of each partition; lower offsets count against no limit."""
+        """Return the first offset of each partition that can still be read: deleted offsets count against no
+        limit.
+        """
         begins = {each: begin[each].offset if each in begin else 0 for each in latest}
         return begins | {
             each: max(start, begins[each]) for each, start in self._lookup.earliest(list(latest)).items()
@@ -269,8 +269,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {each: at.offset for each, at in latest.items()}
         if most is not None:
             ends = rate_limited(self._present(begin, latest), ends, most)
-        # Spark would run a micro-batch for a changed epoch alone, so an unknown epoch is not replaced by a
-        # known one.
+        # If only an unknown epoch changed to a known epoch, Spark would run a micro-batch without records. So
+        # such an epoch stays unknown.
         still = {
             each: begin[each]
             for each, end in ends.items()
@@ -300,7 +300,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slice_reader(self.options, self.columns).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing, because the checkpoint has the offsets, and the topic's settings the retention."""
+        """Do nothing: Spark's checkpoint has the offsets, and reading deletes no records."""
 
     def stop(self) -> None:
         if "_lookup" in self.__dict__:

@@ -1,1 +1,1 @@
-"""Topics as tables of polars, pyarrow's datasets and DuckDB, and values that are decoded to columns."""
+"""Topics as tables for polars, pyarrow and DuckDB; the values can be decoded to columns."""

@@ -35,13 +35,13 @@ def dataset(
     on_bad: str = "error",
     value_prefix: str = "",
 ) -> TopicDataset:
-    """Return a topic as a `pyarrow.dataset.Dataset`. DuckDB finds it by its variable's name, and polars reads
-    it by `scan_pyarrow_dataset`.
+    """Return a topic as a `pyarrow.dataset.Dataset`. A DuckDB query names the variable
+    that has the dataset; polars reads the dataset by `scan_pyarrow_dataset`.
 
-    Each scan of the dataset is a new `Store.scan`: it has the records that were appended since, and raises
-    the same errors. `partitions`, `start`, `end`, `from_time`, `to_time`, `isolation_level` and `check_crcs`
-    are as for `Store.scan`. A directory is opened to read for each scan, even while another process writes. A
-    dataset of a directory can be pickled; a dataset of an open store can't.
+    Each scan of the dataset is a new `Store.scan`: it reads the records that the topic has then, and
+    raises the same errors. `partitions`, `start`, `end`, `from_time`, `to_time`, `isolation_level` and
+    `check_crcs` are as for `Store.scan`. Each scan of a directory opens the store read-only; another process
+    may be writing it. A dataset of a directory can be pickled; a dataset of an open store can't.
 
     `values` decodes each value to columns in its place: "json" (with `value_schema`, a pyarrow.Schema, or
     inferred from the first 1000 values), "avro" (`value_schema`: a schema, or a dict of schemas by the ids of

@@ -3,7 +3,8 @@
 An unknown part of an expression excludes no record: all records that Arrow's filter would keep are within the
 bounds.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only for a table.
+Functions without state: safe from any thread. This module imports pyarrow, so it is
+imported only when a table is made.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _EXACT_DOUBLES = 1 << 53
 
 class Truth(NamedTuple):
     """Bounds of the records for which a condition is true, and bounds of the records for which it is false.
-    Records for which the condition is null need to be in neither.
+    Neither of the two needs to contain the records for which the condition is null.
     """
 
     true: Bounds
@@ -133,7 +134,7 @@ _LOGIC: dict[str, tuple[Callable[..., Truth], int]] = {
     "invert": (lambda of: Truth(of.false, of.true), 1),
     "if_else": (_if_else, 3),
 }
-"""Functions of conditions, and the number of their arguments."""
+"""Arrow's logical functions by name: the function of `Truth`s, and the number of its arguments."""
 
 
 # --- comparisons ---------------------------------------------------------------------------------
@@ -178,8 +179,8 @@ def _comparison(
 
 
 def _comparable(column: str, literal: pa.Scalar) -> Fraction | int | None:
-    """Return the number of a literal (a timestamp's in ms) if Arrow compares it with the column exactly, else
-    None.
+    """Return a literal as a number, a timestamp in ms. Return None if Arrow's comparison of the literal with
+    the column is not exact.
     """
     if _is_whole(column, literal.type):
         return literal.as_py() if column != "timestamp" else _in_ms(literal.value, literal.type)
@@ -234,6 +235,6 @@ def _is_in(column: str, options: pa.Scalar, partitions: Callable[[], Collection[
     first, last = (pc.min_max(whole)[each].as_py() for each in ("min", "max"))
     if first is None:
         return Truth(NOTHING, ALL)
-    if column == "timestamp":  # Arrow may cast the values to the column's unit
+    if column == "timestamp":  # rounded outwards, because Arrow may cast the values to ms
         first, last = floor(_in_ms(first, values.type)), ceil(_in_ms(last, values.type))
     return Truth(_between(column, first, last), ALL)

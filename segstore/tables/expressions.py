@@ -1,10 +1,11 @@
 """Arrow's `Expression`s as sequences of elements, whose parts can be read. Nothing is on disk.
 
-pyarrow gives no access to the parts of an expression. For pickle it serializes an expression to a record
-batch, whose columns are the literals and options, and whose metadata list the elements in order. pyarrow 18
+pyarrow gives no access to the parts of an expression. To pickle an expression, pyarrow makes a record batch,
+whose columns are the literals and options, and whose metadata list the elements in order. pyarrow 18
 to 26 use the same form.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only for a table.
+Functions without state: safe from any thread. This module imports pyarrow, so it is
+imported only when a table is made.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import pyarrow.compute as pc
 
 
 class Element(NamedTuple):
-    """A part of an expression. `kind` "call" begins a call of the function `name`, whose arguments follow,
-    and "end" ends it. "field_ref" is a column. "nested_field_ref" comes before the columns of a path; `name`
-    is their number. "literal" and "options" (of the call) have a `value`.
+    """A part of an expression. `kind` "call" begins a call of the function `name`; its arguments follow, and
+    "end" ends the call. "field_ref" is the column `name`. "nested_field_ref" begins a path to a nested field;
+    `name` is the number of "field_ref"s that follow. "literal" and "options" (of the call) have a `value`.
     """
 
     kind: str
@@ -52,7 +53,7 @@ def names_of(expressions: Iterable[pc.Expression]) -> set[str] | None:
         at = 0
         while at < len(parts):
             kind, name, _ = parts[at]
-            if kind == "nested_field_ref":  # the first one is the column; the others are fields within it
+            if kind == "nested_field_ref":  # the next is the column, the rest of the path is within it
                 found.add(parts[at + 1].name)
                 at += int(name)
             elif kind == "field_ref":
@@ -85,7 +86,7 @@ def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
     try:
         return _pairs(exported.metadata)
     finally:
-        pa.Schema._import_from_c(place)  # the import releases it
+        pa.Schema._import_from_c(place)  # frees `exported`
 
 
 def _pairs(address: int | None) -> list[tuple[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from segstore.errors import MissingPackageError, pip_install
 
 OLDEST = {"duckdb": "1.4.2", "polars": "1.35", "pyarrow": "19.0"}
-"""The oldest tested versions: DuckDB's for `attach`, the others for `scan_polars`. pyarrow 18 does not
-suffice, because it makes no views of buffers.
+"""The oldest tested versions: of DuckDB for `attach`, of polars and pyarrow for `scan_polars`. pyarrow 18
+does not suffice, because it makes no views of buffers.
 """
 
 
@@ -17,7 +17,7 @@ def release(version: str) -> tuple[int, ...]:
 
 def check_version(what: str, package: str, version: str) -> None:
     """Raise MissingPackageError, whose text asks for a later version, if the installed version is too old for
-    `what`.
+    the call `what`.
     """
     oldest = OLDEST[package]
     if release(version) < release(oldest):

@@ -47,8 +47,8 @@ def scan_polars(
 
     Raises MissingPackageError without pyarrow 19 or later, or without polars 1.35 or later; and the errors of
     `Store.scan`, such as UnknownTopicOrPartitionError. polars raises the errors of a collect: polars 1 puts
-    them into a ComputeError. A directory is closed after its records are read. If the streaming engine stops
-    early, polars may leave it open until its next call.
+    them into a ComputeError. The store of a directory is closed after its records are read. If the streaming
+    engine stops early, polars may leave the store open until the next call of polars.
     """
     with Needing("polars", "scan_polars"):
         import polars as pl

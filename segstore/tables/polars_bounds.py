@@ -3,7 +3,8 @@
 The predicate is read in polars' own JSON form. An unknown part excludes no record: bounds only skip reads,
 and polars applies the predicate to the records that are read.
 
-On disk: nothing. Threads: no state. It imports polars, and is imported only when polars asks for records.
+On disk: nothing. Threads: no state. This module imports polars, so it is imported only when
+polars asks for records.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _EXACT = 1 << 53
 wrongly.
 """
 _LARGEST = 1 << 20
-"""The most bytes of a predicate that is walked. A walk over a longer one, such as a list of a million keys,
-may cost more than it saves.
+"""The most bytes of a predicate that is walked. A walk over a longer predicate, such as a list of a
+million keys, may cost more than it saves.
 """
 _OPPOSITE = {"Lt": "GtEq", "GtEq": "Lt", "Gt": "LtEq", "LtEq": "Gt", "Eq": "NotEq", "NotEq": "Eq"}
 _TURNED = {"Lt": "Gt", "Gt": "Lt", "LtEq": "GtEq", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
@@ -42,8 +43,8 @@ _UNITS = {"offset": "number", "partition": "number", "timestamp": "UTC", "topic"
 
 
 def bounds_of(predicate: pl.Expr, topic: str, partitions: Callable[[], Iterable[int]]) -> Bounds:
-    """Return bounds outside of which `predicate` is true for no record of a topic. `partitions` returns the
-    topic's partitions, and is called only if the predicate compares them.
+    """Return bounds that contain all records of a topic for which `predicate` is true. `partitions` returns
+    the topic's partitions, and is called only if the predicate compares them.
     """
     try:
         if len(predicate.meta.serialize()) > _LARGEST:
@@ -55,8 +56,8 @@ def bounds_of(predicate: pl.Expr, topic: str, partitions: Callable[[], Iterable[
 
 
 class Span(NamedTuple):
-    """The integers of a column, from `first` to `last`, that equal a constant; no integer if `last` is
-    lower.
+    """The integers of a column that equal a constant, from `first` to `last`, such as all ms of a day. If
+    `last` is below `first`, no integer equals the constant.
     """
 
     first: int
@@ -201,8 +202,8 @@ def _of_null(op: str, unit: str, wanted: bool) -> Bounds:
     """Return the bounds of a comparison with null."""
     if op not in _OF_VALIDITY:
         return NOTHING
-    # These operators treat nulls as equal, so a column that has no nulls differs from null in all records.
-    # Only days and years can be null, for timestamps beyond the calendar.
+    # To these operators null equals null, so a column without nulls differs from null in all records. Only
+    # days and years may be null, for timestamps beyond the calendar.
     return NOTHING if (op == "EqValidity") is wanted and unit not in _OF_DAYS.values() else ALL
 
 
@@ -310,8 +311,8 @@ def _is_constant(node: Any) -> bool:
 
 
 def _span(unit: str, value: pl.Series) -> Span | None:
-    """Return the integers of a column of `unit` that equal a constant. Return None if the constant's type is
-    unknown, or if polars compares this type in a special way.
+    """Return the integers of a column of `unit` that equal the constant `value`. Return None if the
+    constant's type is unknown, or if polars compares a column of `unit` with this type in a special way.
     """
     dtype = value.dtype
     if unit == "float":

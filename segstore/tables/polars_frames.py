@@ -1,8 +1,8 @@
 """`TopicFrames`: a topic's table as a source of polars, which asks for columns, a predicate and a number of
 rows.
 
-On disk: only reads. Threads: any; each iteration of frames belongs to one thread at a time. It imports
-polars, and is imported only for a LazyFrame.
+On disk: only reads. Threads: any; each iteration of frames belongs to one thread at a time. This module
+imports polars, so it is imported only when a LazyFrame is made.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TopicFrames:
         errors of `Store.scan`, and polars' errors for a predicate that polars can't compute.
         """
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
-        # n_rows counts all records: within bounds the first n_rows would be other records.
+        # `n_rows` counts records from the scan's first on, so with `n_rows` no record may be skipped.
         bounds = ALL if condition is None or n_rows is not None else self._bounds(condition)
         found = self._table.batches(self._needed(with_columns, condition), bounds, with_views)
         with closing(cast("Generator[pa.RecordBatch]", found)) as batches:

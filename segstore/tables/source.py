@@ -20,8 +20,8 @@ from segstore.storage.store.store import Store
 
 @contextmanager
 def opened(store_or_path: Store | str | os.PathLike[str]) -> Iterator[Store]:
-    """Yield an open store, and leave it open; or open a directory to read, even beside a live writer, and
-    close it at the end of the block.
+    """Yield `store_or_path` if it is an open store. Otherwise open the directory read-only, even while
+    another process writes it, and close the store at the end of the block.
     """
     if isinstance(store_or_path, Store):
         yield store_or_path
@@ -31,7 +31,7 @@ def opened(store_or_path: Store | str | os.PathLike[str]) -> Iterator[Store]:
 
 
 class ScanTerms(NamedTuple):
-    """The scope of a scan, in the arguments of `Store.scan`."""
+    """The arguments of `Store.scan`, except the topic."""
 
     partitions: Collection[int] | None = None
     start: int | Edge = EARLIEST
@@ -43,8 +43,8 @@ class ScanTerms(NamedTuple):
 
 
 class TopicSource:
-    """A topic and the scope of its scans. Each scan reads the topic again, with records that were appended
-    since. The constructor raises the errors of `Store.scan`.
+    """A topic and the arguments of its scans. Each scan reads the topic again, with records that were
+    appended since. The constructor raises the errors of `Store.scan`.
     """
 
     def __init__(self, store_or_path: Store | str | os.PathLike[str], topic: str, **terms: Any) -> None:

@@ -1,5 +1,5 @@
-"""`Table`: a topic as a table for query engines. It has a topic's columns, or decoded columns in place of the
-value.
+"""`Table`: a topic as a table for query engines, with the topic's columns, or with decoded columns in place
+of the value.
 
 On disk: only reads. Threads: any; each iteration of batches belongs to one thread at a time.
 """
@@ -65,9 +65,9 @@ class Table:
         """Yield the present records as record batches of these columns, by default of all. The batches have
         all records within `bounds`, and may have records outside of `bounds`.
 
-        A store that is opened for the iteration is closed at its end, also if the iterator is closed or
-        dropped early. Values are read only for a decoded column. `finish` is as in `TopicScan.batches`.
-        Raises RecordDeserializationError.
+        If `batches` opens a store, it closes the store at the end of the iteration, also if the iterator is
+        closed or dropped early. Values are read only if a column needs them. `finish` is as in
+        `TopicScan.batches`. Raises RecordDeserializationError.
         """
         wanted = self.schema.names if columns is None else list(columns)
         for name in wanted:

@@ -3,11 +3,11 @@ functions can read any number of times.
 
 On disk: only reads. Threads: any; a scanner belongs to one thread at a time.
 
-Arrow's C++ can't call a scan of another library that reads only some columns and the records of a filter. So
-each method of `Dataset` that would read in C++ is overridden here. The C++ dataset of this object raises if
-it is read. Without a C++ dataset, a union of two topics, for example, would follow a null pointer.
+Arrow's C++ can't pass columns and a filter to a scan in another library. So each method of `Dataset` that
+would read in C++ is overridden here. The C++ dataset of this object raises if it is read. Without a C++
+dataset, a union of two topics, for example, would follow a null pointer.
 
-It imports pyarrow, and is imported only for a dataset.
+This module imports pyarrow, so it is imported only when a dataset is made.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         return TopicScanner(self._table, columns, self._both(filter), rows, self._partitions)
 
     def _both(self, condition: pc.Expression | None) -> pc.Expression | None:
-        """Return the conjunction of the dataset's own filter and another one."""
+        """Return the expression "the dataset's own filter and `condition`"."""
         if condition is None:
             return self._condition
         if not isinstance(condition, pc.Expression):
@@ -105,8 +105,8 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         return self.scanner([], filter, **options).count_rows()
 
     def head(self, num_rows: int, *args: Any, **options: Any) -> pa.Table:
-        """Return the first records, in order of partition and offset, as a table. The other arguments of this
-        and the next methods are the arguments of `scanner`.
+        """Return the first records, in order of partition and offset, as a table. `args` and `options`, here
+        and in `take`, `to_batches` and `to_table`, are the arguments of `scanner`.
         """
         return self.scanner(*args, **options).head(num_rows)
 
@@ -129,14 +129,14 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         return TopicDataset(self._table, self._rebuild, self._both(expression))
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **kwargs: Any) -> pds.InMemoryDataset:
-        """Return a dataset of all records in another order. It has them in memory."""
+        """Return a dataset of all records, sorted in memory."""
         return pds.InMemoryDataset(self.to_table().sort_by(sorting, **kwargs))
 
     def join(
         self, right_dataset: pds.Dataset | pa.Table, keys: Any, *args: Any, **kwargs: Any
     ) -> pds.InMemoryDataset:
-        """Return a dataset of all records joined with others, as `pyarrow.Table.join`, in memory. Headers are
-        left out, because Arrow can't join lists.
+        """Return a dataset in memory: all records, joined with `right_dataset` by `pyarrow.Table.join`.
+        Headers are left out, because Arrow can't join lists.
         """
         joined = _joinable(self).join(_joinable(right_dataset), keys, *args, **kwargs)
         return pds.InMemoryDataset(joined)
@@ -144,8 +144,8 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     def join_asof(
         self, right_dataset: pds.Dataset | pa.Table, *args: Any, **kwargs: Any
     ) -> pds.InMemoryDataset:
-        """Return a dataset of all records joined with others by the nearest key, as
-        `pyarrow.Table.join_asof`, in memory. Headers are left out.
+        """Return a dataset in memory: all records, joined with `right_dataset` by the nearest key, by
+        `pyarrow.Table.join_asof`. Headers are left out.
         """
         joined = _joinable(self).join_asof(_joinable(right_dataset), *args, **kwargs)
         return pds.InMemoryDataset(joined)
@@ -160,14 +160,14 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
 
 def _joinable(dataset: pds.Dataset | pa.Table) -> pa.Table:
-    """Return a dataset as a table in memory. Of a topic the columns that Arrow can't join are left out."""
+    """Return a dataset as a table in memory, a topic without the columns that Arrow can't join."""
     if not isinstance(dataset, TopicDataset):
         return dataset.to_table() if isinstance(dataset, pds.Dataset) else dataset
     return dataset.to_table([each.name for each in dataset.schema if not pa.types.is_nested(each.type)])
 
 
 class _Refusal:
-    """A file that can't be read."""
+    """A file whose methods raise InvalidTypeError."""
 
     closed = False
 

@@ -2,10 +2,11 @@
 
 On disk: only reads. Threads: any; each iteration belongs to one thread at a time.
 
-It is not a `pyarrow.dataset.Scanner`. Arrow's scanner reads ahead in its own threads, and a process that ends
-while they run Python code, for example after a LIMIT, crashes. Here the thread that takes a batch reads it.
+`TopicScanner` is not a `pyarrow.dataset.Scanner`. Arrow's scanner reads ahead in its own threads, and a
+process that ends while these threads run Python code, for example after a LIMIT, crashes. Here the thread
+that takes a batch reads it.
 
-It imports pyarrow, and is imported only for a dataset.
+This module imports pyarrow, so it is imported only when a dataset is made.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 
 class TopicScanner:
-    """The result of `TopicDataset.scanner`. It has the methods of `pyarrow.dataset.Scanner`; each of them
-    reads the topic again.
+    """The result of `TopicDataset.scanner`. A `TopicScanner` has the methods of
+    `pyarrow.dataset.Scanner`; each method reads the topic again.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class TopicScanner:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def scan_batches(self) -> Iterator[pds.TaggedRecordBatch]:
-        """Return the records as an iterator of pairs (record batch, no fragment)."""
+        """Return the records as an iterator of `TaggedRecordBatch`es without a fragment."""
         return (pds.TaggedRecordBatch(batch, None) for batch in self.to_batches())
 
     def to_table(self) -> pa.Table:
@@ -126,7 +127,9 @@ class TopicScanner:
             yield self._projected(kept.slice(at, self._batch_size))
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records for which the filter is true, without a copy if these are all or none."""
+        """Return the records of a batch for which the filter is true. If all or no records are, nothing is
+        copied.
+        """
         if self._condition is None:
             return batch
         (mask,) = _evaluated(

@@ -19,7 +19,7 @@ from .values.decoding import VALUE, Columns, Decoder, decoded, up_to_bad
 
 WAY_OUT = 'on_bad="null" or on_bad="column" passes it by; value_schema says other types'
 ERROR = "value_error"
-"""The column with the reasons for bad values, of on_bad="column"."""
+"""The name of the column that has the reasons of bad values if on_bad="column"."""
 PLACE = ("partition", "offset")
 
 
@@ -28,7 +28,7 @@ class TypedColumns:
     InvalidArgumentError if two columns have the same name.
 
     With on_bad="error" only the selected columns are decoded, so a value that is bad in another column counts
-    as good. Otherwise all are decoded, so that the same values are bad whichever columns are selected.
+    as good. Otherwise all columns are decoded, so that the selection does not change which values are bad.
     """
 
     def __init__(self, decoder: Decoder, on_bad: str, value_prefix: str) -> None:
@@ -59,7 +59,7 @@ class TypedColumns:
         return list(dict.fromkeys([*plain, VALUE, *(PLACE if self._on_bad == "error" else ())]))
 
     def batch(self, topic: str, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return a batch of `columns`, made from a batch of their `stored` columns. Raises
+        """Return a batch of `columns`, made from `batch`, which has the columns `stored(columns)`. Raises
         RecordDeserializationError.
         """
         wanted = pa.schema([self.schema.field(name) for name in columns])

@@ -1,8 +1,8 @@
-"""Byte strings as Arrow's views. polars takes views unchanged. Arrays with offsets it converts to views, in
+"""Byte strings as Arrow's views. polars takes views unchanged, but converts arrays with offsets to views, in
 one thread only. Nothing is on disk.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when polars asks for
-records.
+Functions without state: safe from any thread. This module imports pyarrow, so it is imported only when
+polars asks for records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def viewed(array: pa.Array) -> pa.Array:
     if kind is None or not n:
         return array if kind is None else pa.array([], kind)
     validity, _, data = array.buffers()
-    at = array.offset % 8 if array.null_count else 0  # a bitmap begins at a byte
+    # The null bitmap begins at a whole byte, so it may have up to 7 bits before the first value.
+    at = array.offset % 8 if array.null_count else 0
     views = pa.allocate_buffer((at + n) * _SIZE)
     memory, column = np.frombuffer(views, np.uint8), over(array)
     memory[: at * _SIZE] = 0

@@ -1,5 +1,5 @@
 """`CutLogs`: cuts the durable states of share partitions whose log has lost its end in a crash (rule Q48 of
-docs/queue-rules.md). A shared part of a store that was not closed cleanly.
+docs/queue-rules.md). A store that was not closed cleanly has one CutLogs.
 
 If a state had offsets above the end of the log, records that are appended at these offsets later would be
 skipped. So the state is cut at the end that the log had when the store was opened, before the first append.
@@ -64,8 +64,8 @@ class CutLogs:
             log.exception("share partition %s is cut at the end of its log later", key)
 
     def cut(self, key: ShareKey) -> None:
-        """Cut a share partition's state, unless that was done. Raises StorageError, and the errors of a write
-        of its state or its group.
+        """Cut a share partition's state, unless this object has cut it before. Raises StorageError, and the
+        errors of writes of states and groups.
         """
         end = self._ends.get(key[1:])
         if end is None or key in self._done:
@@ -86,7 +86,7 @@ class CutLogs:
         self._states.raise_epoch(key, state.state_epoch + 1, kept)
 
     def _raise_group(self, group: str, epoch: int) -> None:
-        """Raise a group's epoch, unless the group is missing, because a deletion was interrupted."""
+        """Raise a group's epoch. If the group does not exist, log a warning."""
         try:
             self.raise_group(group, epoch)
         except GroupNotFoundError:

@@ -1,4 +1,4 @@
-"""`DeadLetterQueue`: copies records that a share group can't process to the group's dead letter topic
+"""`DeadLetterQueue`: copies a record to the share group's dead letter topic if the group can't process it
 (KIP-1191; Kafka: ShareGroupDLQStateManager, ShareGroupDLQRecordFetcher).
 
 On disk: appends to the dead letter topic, and creates it if that is allowed. A record's state ARCHIVING is
@@ -105,8 +105,8 @@ class DeadLetterQueue:
         self._store.context.scheduler.after(seconds, run)
 
     def copy(self) -> None:
-        """Copy the waiting dead letters of all share partitions; after a failure they wait for
-        the next try.
+        """Copy the waiting dead letters of all share partitions, and schedule another try for the letters
+        that can't be copied now.
         """
         with self._copying:
             failed = [leader for leader in self._taken() if not self._is_copied(leader)]
@@ -126,7 +126,7 @@ class DeadLetterQueue:
             yield leader
 
     def _is_copied(self, leader: ShareLeader) -> bool:
-        """Copy the dead letters of a share partition; return False if some must wait for a later try."""
+        """Copy the dead letters of a share partition; return False if `copy` must be tried again later."""
         while leader.letters and not leader.is_fenced:
             letters = _neighbours(leader)
             try:
@@ -134,7 +134,7 @@ class DeadLetterQueue:
             except StoreClosedError:
                 return True
             except NotLeaderOrFollowerError:
-                return False  # the next load of the share partition finds these records ARCHIVING
+                return False  # the next load of the state queues the letters again
             except SegstoreError as error:
                 if passes(error):
                     log.warning("dead letters of share partition %s wait: %s", leader.key, error)
@@ -156,7 +156,7 @@ class DeadLetterQueue:
         turn = ShareTurn()
         leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters
-        while letters and first <= letters[0].first <= last:  # a later one may have lower offsets
+        while letters and first <= letters[0].first <= last:  # letters queued later may have lower offsets
             letter = letters.popleft()
             if letter.last > last:
                 letters.appendleft(letter._replace(first=last + 1))
@@ -250,7 +250,7 @@ def _letters(
 
 
 def _copied(source: PartitionLog, first: int, last: int) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Yield offset, key and value of the records that can be read."""
+    """Yield (offset, key, value) of each record that can be read."""
     at = first
     while at <= last:
         try:
@@ -283,7 +283,7 @@ def _headers(leader: ShareLeader, letter: DeadLetter, offset: int) -> Headers:
 
 
 def _batches(letters: Iterator[_Letter], most: int) -> Iterator[list[_Letter]]:
-    """Yield lists of records that fit into one batch, with at least one record each."""
+    """Yield lists of records. Each list fits into one batch, and has at least one record."""
     batch: list[_Letter] = []
     size = 0
     for letter in letters:

@@ -2,8 +2,8 @@
 fetches, dead letters (rules Q33, Q34, Q103 of docs/queue-rules.md).
 
 On disk: writes through `state_log`. Threads: any; no lock of a share partition is held during a write of its
-state or a wake. An interrupt fences the share partitions with pending writes, because only the log knows
-whether the writes were made.
+state or a wake. After an interrupt share partitions with pending writes are fenced, that is loaded anew,
+because only the log knows whether the writes were made.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from segstore.logger import Logger
 
 log = Logger("segstore")
 Failures = dict[ShareKey, SegstoreError]
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)
 FENCING = (
     FencedLeaderEpochError,
     FencedStateEpochError,
     GroupNotFoundError,
-    InvalidRequestError,  # the durable state was deleted (rule Q99)
+    InvalidRequestError,  # means that the durable state was deleted (rule Q99)
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
@@ -66,10 +66,10 @@ class ShareEffects:
         self._leaders, self._waiters, self._timer, self._letters = leaders, waiters, timer, letters
 
     def settle(self, turn: ShareTurn) -> Failures:
-        """Carry out all outcomes of a turn, and the outcomes that follow from them; return the first write
-        error of each share partition. The writes are one call of the state log; a second write of the same
-        share partition follows in the next call. If this call is interrupted, the caller must call
-        `turn.abandon`.
+        """Carry out all outcomes that a call has collected in its turn, and the outcomes that follow from
+        these; return the first write error of each share partition. One call of `StateLog.write` makes all
+        the writes, but a second write of the same share partition follows in another call. If this call is
+        interrupted, the caller must call `turn.abandon`.
         """
         found: Failures = {}
         while turn.due:
@@ -92,8 +92,8 @@ class ShareEffects:
     def _write(
         self, turn: ShareTurn, writing: Mapping[ShareKey, tuple[ShareLeader, StateWrite]], failures: Failures
     ) -> None:
-        """Write states, and report the results to the share partitions, whose outcomes are added
-        to the turn.
+        """Write states, report the results to the share partitions, and add the resulting outcomes to the
+        turn.
         """
         results = self._states.write(dict(zip(writing, starmap(_update, writing.values()), strict=True)))
         for key, (leader, write) in writing.items():
@@ -117,7 +117,8 @@ class ShareEffects:
 
         try:
             leader.change(turn, written)
-        except NotLeaderOrFollowerError as fenced:  # loaded anew, and the load may have missed this write
+        except NotLeaderOrFollowerError as fenced:
+            # dropped from memory; a new load may have missed this write
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)

@@ -151,8 +151,8 @@ class ShareFetch:
     # --- choose --------------------------------------------------------------------------------
 
     def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_GrantFetch]) -> None:
-        """Start fetches of partitions that have records to grant, at most one for each record that may be
-        acquired.
+        """Append to `fetches` one fetch for each partition that has records to grant, at most as many fetches
+        as records that the request may still acquire (`_left`).
         """
         for topic_id, partition in wanted:
             if len(fetches) >= self._left:
@@ -170,7 +170,7 @@ class ShareFetch:
         leader = self._leaders.get(*key) or self._leaders.lead(key)
         try:
             return self._begin(leader)
-        except NotLeaderOrFollowerError:  # fenced after `get` returned it
+        except NotLeaderOrFollowerError:  # another thread fenced the share partition after `get`
             return self._begin(self._leaders.lead(key))
 
     def _begin(self, leader: ShareLeader) -> _GrantFetch | None:

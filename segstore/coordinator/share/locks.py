@@ -1,9 +1,9 @@
 """`LockTimer`: releases the expired acquisition locks of a store's share partitions in time (Kafka:
 AcquisitionLockTimerTask, one object per batch or offset).
 
-Nothing is on disk. Threads: any; the store's scheduler calls `ring`. A share partition is in the heap once,
-with the expiry time that its earliest lock had when it was planned. If that lock was released or renewed
-since, the timer only checks the share partition once too often (rule Q37 of docs/queue-rules.md).
+Nothing is on disk. Threads: any; the store's scheduler calls `ring`. `plan` puts a share partition into a
+heap with the expiry time of its earliest lock. If that lock is released or renewed afterwards, the timer
+checks the share partition once too often, which is harmless (rule Q37 of docs/queue-rules.md).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LockTimer:
             return
         with self._lock:
             heappush(self._heap, (due, next(self._count), leader))
-            leader.planned = due  # last: if an interrupt stops the push, the next call repeats it
+            leader.planned = due  # after the push: an interrupted push is repeated by the next call
         self._alarm.set(due)
 
     def ring(self) -> None:

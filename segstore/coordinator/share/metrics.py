@@ -89,7 +89,9 @@ class MeasuredSharePartition(Protocol):
 
 
 class ShareMetrics:
-    """The counters of one store. `letters`, `appends` and `failures` count dead letters, by group."""
+    """The counters of one store. The counters of dead letters are by group: `letters` that were written,
+    `appends` that were tried, and `failures`, after which records got no dead letter.
+    """
 
     def __init__(self) -> None:
         self.acknowledgements: Counter[int] = Counter()

@@ -50,7 +50,7 @@ log = Logger("segstore")
 class ShareTurn:
     """The outcomes that one call has collected from share partitions: `due` are to be carried out,
     `under_way` are being written. If an interrupt leaves a turn to be garbage collected before its writes
-    have completed, the share partitions of these writes are fenced.
+    have completed, the share partitions of these writes are fenced: the next request loads them anew.
     """
 
     __slots__ = ("__weakref__", "due", "under_way")
@@ -69,8 +69,8 @@ class ShareTurn:
 
 
 class ShareLeader:
-    """A share partition in memory, and its lock. `is_fenced` is set if this object must not be used any more,
-    and the next request loads another object.
+    """A share partition in memory, and its lock. If `is_fenced` is set, this object must not be used any
+    more: the next request loads another one.
 
     `fetcher` refers weakly to the fetch that has the fetch lock, so the fetch lock is free once that fetch
     object is gone; `is_missed` is set if another fetch has found the fetch lock taken. `planned` is the time
@@ -101,8 +101,8 @@ class ShareLeader:
         return f"<ShareLeader {self.key}>"
 
     def ask(self, event: Callable[[SharePartition], T]) -> T:
-        """Return the result of `event`, which may change the core, called under the lock. Raises
-        NotLeaderOrFollowerError if the share partition is fenced, and the errors of the event.
+        """Call `event` with `core` under the lock, and return the event's result. The event may change
+        `core`. Raises NotLeaderOrFollowerError if the share partition is fenced, and the errors of the event.
         """
         with self.lock:
             self._begin()
@@ -115,7 +115,7 @@ class ShareLeader:
             return found
 
     def change(self, turn: ShareTurn, event: Callable[[SharePartition], Outcome]) -> None:
-        """Add the outcome of `event` to a turn. Raises the errors of `ask`."""
+        """Call `event` with `core` under the lock, and add its outcome to a turn. Raises `ask`'s errors."""
         with self.lock:
             self._begin()
             try:
@@ -138,7 +138,7 @@ class ShareLeader:
         if self.is_fenced or self._changing:
             self.is_fenced = True
             raise NotLeaderOrFollowerError(f"share partition {self.key} is led anew")
-        self._changing = True  # stays True if the event is interrupted
+        self._changing = True  # stays True if an interrupt ends the event
 
     def expire(self, now: float, limits: Limits) -> Outcome:
         """Release the expired locks; called within `change`."""

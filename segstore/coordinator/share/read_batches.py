@@ -24,7 +24,7 @@ from segstore.storage.transfer.stretch import StoredBatches, Stretch
 
 _LEAST, _MOST = 4 << 10, 64 << 10
 _OF_ONE = 256
-"""Size of one read in bytes: the least, the most, and the size for each wanted record."""
+"""The size of a read in bytes is `_OF_ONE` for each wanted record, at least `_LEAST`, at most `_MOST`."""
 
 
 class BatchesRead(NamedTuple):
@@ -69,7 +69,7 @@ def read_batches(
 ) -> BatchesRead | None:
     """Return batches of at most `max_bytes`, from the batch that has `offset` to at most the batch that has
     the offset `enough`; None if there is no such batch. With `min_one` the first batch may be larger than
-    `max_bytes`. `large` says whether the batches of the last read were large.
+    `max_bytes`. `large` is `are_large` of the last read of this log.
 
     Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
     """

@@ -1,5 +1,5 @@
 """`ShareCoordinator`: grants records to the members of a store's share groups, and takes their
-acknowledgements (KIP-932; Kafka: SharePartitionManager). A shared part of a store.
+acknowledgements (KIP-932; Kafka: SharePartitionManager). A store has one ShareCoordinator.
 
 On disk: reads logs; writes the state of acknowledged records through `state_log`, and dead letters through
 `dead_letters`. Threads: any; a thread waits for the disk work of another thread only in a write of state. No
@@ -116,20 +116,20 @@ class ShareCoordinator:
 
     def on_available(self, group: str, wake: Wake) -> ShareWaiter:
         """Register `wake`, which any thread calls when records of a group become available, or the window of
-        a share partition moves. New appends are signalled by the store's publications instead. `wake` must
-        not wait or raise.
+        a share partition moves. New appends do not call `wake`: the store's publications signal
+        them. `wake` must not wait or raise.
         """
         return self._waiters.add(group, wake)
 
     def may_wait(self, group: str, partitions: Iterable[At]) -> bool:
-        """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas,
-        because a partition or its state must be loaded, or the log must be searched for aborted transactions.
-        Return True also if an error hides the answer; the request then gets the same error.
+        """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas: to
+        load a partition or its state, to write the state, or to search the log for aborted transactions.
+        Return True also if the check itself fails.
         """
         try:
             return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
         except SegstoreError:
-            return True  # the request will get the same error, and report it
+            return True  # `acquire` or `acknowledge` meets the same error, and reports it
 
     def _may_wait(self, leader: ShareLeader | None) -> bool:
         if leader is None or self._states.write_may_wait(leader.key):
@@ -143,10 +143,11 @@ class ShareCoordinator:
     def acknowledge(
         self, group: str, member: str, batches: Mapping[At, Sequence[AckBatch]]
     ) -> dict[At, SegstoreError | None]:
-        """Apply a member's acknowledgements, of each partition all or none. Return, for each partition, None
-        once its acknowledgements are in the log, or the error. All partitions are written together.
+        """Apply a member's acknowledgements. Return, for each partition, None if its acknowledgements are in
+        the log, or the error. If one acknowledgement of a partition is invalid, all of the partition's are
+        refused except the renewals before it (rule Q31). The states of all partitions are written together.
 
-        Errors: InvalidRecordStateError and InvalidRequestError, after which nothing was done;
+        Errors: InvalidRecordStateError and InvalidRequestError for an invalid acknowledgement;
         UnknownTopicOrPartitionError if nothing of the partition was acquired since this process began;
         NotLeaderOrFollowerError if the share partition was loaded anew; StorageError and other errors of the
         log, after which the member still has the records. Raises StoreClosedError, ForkedError.
@@ -240,7 +241,7 @@ class ShareCoordinator:
             self._effects.expire(leaders)
 
     def _change(self, leaders: Iterable[ShareLeader], event: Event) -> None:
-        """Run an event in share partitions; its write errors are only logged."""
+        """Run an event in share partitions; errors of the writes that follow are only logged."""
         turn = ShareTurn()
         try:
             for leader in leaders:

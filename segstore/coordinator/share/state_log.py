@@ -1,5 +1,5 @@
 """`StateLog`: the durable states of all share partitions, in memory and in the log (Kafka: ShareCoordinator).
-A shared part of a store.
+A store has one StateLog.
 
 On disk: owns the topic `__share_group_state` (its modules are `state_topic` and `state_schema`). A state is a
 snapshot and the updates after it; records before the snapshots of all share partitions are pruned.
@@ -224,10 +224,10 @@ def _raise_first(requests: Sequence[StateRequest]) -> None:
 
 def _cold(table: StateTable, before: int) -> list[ShareKey]:
     """Return the share partitions whose last snapshot was written at `before` or earlier. Return none if
-    `snapshot_cold` has written the last snapshot of every share partition, which is known because the write
-    time of such a snapshot differs from its creation time.
+    `snapshot_cold` has written the last snapshot of every share partition.
     """
     heads = list(table.heads())
+    # a snapshot that `snapshot_cold` repeats keeps its creation time, and gets a new write time
     if all(state.created_ms != state.written_ms for _, state in heads):
         return []
     return [key for key, state in heads if state.written_ms <= before]

@@ -44,7 +44,7 @@ class _Drafted(NamedTuple):
     value: bytes | None
 
 
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)
 _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTerms)
 
@@ -74,15 +74,15 @@ class StatePartition:
     # --- read ----------------------------------------------------------------------------------
 
     def look(self, find: Callable[[StateTable], T]) -> T:
-        """Return the result of `find` on the table, called under the lock; the partition is loaded first if
-        necessary. Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
+        """Call `find` with the table under the lock, and return the result. If the partition is not loaded,
+        load it first. Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
         """
         with self._lock:
             return find(self._loaded())
 
     def glance(self, find: Callable[[StateTable], T]) -> T | None:
-        """Return the result of `find` on the table, called under the lock; None if the partition is not
-        loaded.
+        """Call `find` with the table under the lock, and return the result. If the partition is not loaded,
+        return None.
         """
         with self._lock:
             return None if self._table is None else find(self._table)
@@ -94,7 +94,7 @@ class StatePartition:
         if source is None:
             return StateTable(self._updates_per_snapshot)  # the table of a missing topic is not cached
         source.check_committed()
-        # asked before the load: if records become visible after the load, the answer must be False
+        # read before the load: records that become visible after the load are not in `table`
         is_sure = self._is_sure or source.shows_all
         table = load(source, self._updates_per_snapshot)
         if is_sure and not self._is_writing:
@@ -126,7 +126,7 @@ class StatePartition:
                     if not request.is_done:
                         self._write_all()
         finally:
-            if self._queue:  # interrupted, or the lock was not free in time: no later write may take them
+            if self._queue:  # after an interrupt or a timeout no other thread may write them
                 with suppress(ValueError):
                     self._queue.remove(requests)
 
@@ -253,7 +253,7 @@ def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
 
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
-    """Return whether a failed append left nothing in the log, whose end was at `end` before."""
+    """Return whether a failed append left nothing in the log, which ended at `end` before the append."""
     # With replicas a StorageError leaves the outcome open: the disk may have refused only the sync, or
     # another replica may have the records.
     if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):

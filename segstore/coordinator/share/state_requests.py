@@ -1,5 +1,5 @@
-"""Requests for writes to `__share_group_state`: each returns its record, or raises the error that refuses it
-(Kafka: ShareCoordinatorShard).
+"""Requests for writes to `__share_group_state`. A request's `change` returns the record to write, or raises
+an error if the state forbids the write (Kafka: ShareCoordinatorShard).
 
 Nothing is on disk. Threads: a request belongs first to the thread that made it, then to the thread that
 writes it.
@@ -22,7 +22,7 @@ from segstore.errors import (
     SegstoreError,
 )
 
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)
 _delta: Callable[[tuple[Any, ...]], StateDelta] = partial(tuple.__new__, StateDelta)
 UNKNOWN = -1
@@ -44,9 +44,9 @@ class StateTerms(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """The updates of a share partition that are earlier in the same append: their number, and the state after
-    them without its batches. `head` is None if the append has a record of another kind of the share
-    partition, because no update may follow that record.
+    """The effect of the records that one append already has for a share partition. `updates` is the number of
+    these records, `head` the state after them, whose batches are not up to date. If one of the records is no
+    ShareUpdate, `head` is None: no other record may follow it in the append.
     """
 
     head: Durable | None
@@ -54,7 +54,7 @@ class Ahead(NamedTuple):
 
 
 def ahead_of(current: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
-    """Return the `Ahead` that the next request of the share partition gets, after `change`."""
+    """Return the `Ahead` of a share partition after one more record in the append, `change`."""
     head = _head(current, before)
     if change.delta is None or head is None:
         return Ahead(None, 0)
@@ -69,9 +69,9 @@ def _head(current: SharePartitionState | None, before: Ahead | None) -> Durable 
 
 class Update(NamedTuple):
     """A change of a share partition's state (Kafka: WriteShareGroupState). `start` is the start offset before
-    the change, -1 if it is not known; `complete` is the count after the change. Without `lead` the record has
-    the leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) the record has this
-    `leader_epoch`, and is not written if it would change nothing.
+    the change, -1 if it is not known; `complete` is the count after the change. If `lead` is True (Kafka:
+    ReadShareGroupState), the record sets the state's leader epoch to `leader_epoch`, and is not written if it
+    would change nothing. Otherwise the record keeps the state's leader epoch.
     """
 
     state_epoch: int
@@ -142,7 +142,10 @@ class UpdateRequest(StateRequest):
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
     def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """Return True unless a snapshot is due, because the snapshot must contain all earlier updates."""
+        """Return whether this request and the earlier requests of the append all write ShareUpdates. If a
+        snapshot is due, return False: the snapshot must contain the earlier updates, so these are written
+        first.
+        """
         return (
             current is not None
             and ahead.head is not None
@@ -155,7 +158,7 @@ class UpdateRequest(StateRequest):
         return update.leader_epoch == leader_epoch and not update.batches and update.start <= state.start
 
     def _delta(self, state: Durable) -> StateDelta:
-        """Return the update with the start and count that the state has after it."""
+        """Return the record of the update, with the start and count of the state after the update."""
         update = self.update
         leader_epoch = update.leader_epoch if update.lead else state.leader_epoch
         after = changed(state, _delta((0, leader_epoch, update.start, update.complete, ())))

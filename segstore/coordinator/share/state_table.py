@@ -2,8 +2,8 @@
 the log.
 
 All records are applied in the order of the log: a snapshot replaces the earlier state, and later updates are
-combined with it. Updates are decoded only if no snapshot follows them. Records of unknown types are skipped,
-and nothing is pruned from the first of them on.
+combined with it. Updates are decoded only if no snapshot follows them. Records of unknown types are skipped.
+From the first such record on nothing is pruned.
 On disk: only reads. Threads: under the lock of the partition, which `state_partition` owns.
 """
 
@@ -42,8 +42,8 @@ class StateChange(NamedTuple):
 class SharePartitionState:
     """The state of a share partition in `fold`. `updates` is the number of ShareUpdate records since the last
     snapshot that was due because of updates. `state_epoch` and `leader_epoch` are the largest of all records;
-    the state may have lower epochs. `newer` is the reason if the share partition can't be used, because it
-    has a record of a newer version.
+    the state may have lower epochs. If a record has a newer version, the share partition can't be used, and
+    `newer` is the reason as text; else `newer` is empty.
     """
 
     __slots__ = ("fold", "leader_epoch", "newer", "state_epoch", "updates")
@@ -54,8 +54,8 @@ class SharePartitionState:
 
 
 class StateTable:
-    """The share partitions of a partition of the topic, by key. Records below `prune` are not needed. A
-    snapshot is due after `updates_per_snapshot` updates.
+    """The share partitions of a partition of the topic, by key. Records below the offset of `prune` are not
+    needed. A snapshot is due after `updates_per_snapshot` updates.
     """
 
     def __init__(self, updates_per_snapshot: int) -> None:
@@ -80,7 +80,7 @@ class StateTable:
         return state
 
     def heads(self) -> Iterator[tuple[ShareKey, Durable]]:
-        """Yield the states of usable share partitions, whose batches may be out of date."""
+        """Yield (key, state) of each usable share partition. The batches of a state may be out of date."""
         for key, state in self._states.items():
             if state.fold.head is not None and not state.newer:
                 yield key, state.fold.head
@@ -117,7 +117,7 @@ class StateTable:
         state = self._states.setdefault(key, SharePartitionState())
         state.fold.snapshot(snapshot)
         state.newer = ""
-        # If `updates` is lower, the snapshot had another cause, and the count goes on.
+        # A snapshot with fewer updates had another cause: counting goes on.
         if state.updates >= self.updates_per_snapshot:
             state.updates = 0
         state.state_epoch = max(state.state_epoch, snapshot.state_epoch)
@@ -173,8 +173,8 @@ class _WaitingUpdates:
         self.junk: list[UnreadableRecord] = []
 
     def exceeds(self, leader_epoch: int) -> bool:
-        """Return whether an update may have a larger leader epoch, which counts even if a
-        snapshot follows.
+        """Return whether a waiting update has a leader epoch above `leader_epoch`. Such an update must be
+        applied even if a snapshot follows.
         """
         epochs = (int.from_bytes(v[6:10], "big", signed=True) for _, v in self.updates if v is not None)
         return any(epoch > leader_epoch for epoch in epochs)

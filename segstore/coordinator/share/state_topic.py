@@ -2,8 +2,9 @@
 
 On disk: the topic, which is not compacted, because the updates of a share partition have another key than its
 snapshot; outdated records are pruned. The topic is created with Kafka's settings when the first share
-partition is initialised; a broker's topic becomes this store's own with the first write. The partition of a
-share partition's records is chosen by Java's hash of its key (Kafka: ShareCoordinatorService.partitionFor).
+partition is initialised. In a copy of a broker's directory, the first write gives the broker's topic these
+settings. The partition for a share partition's records is chosen by Java's hash of the share partition's key
+(Kafka: ShareCoordinatorService.partitionFor).
 Threads: any; each call asks the store for the partitions that exist.
 """
 
@@ -33,9 +34,9 @@ _AROUND = HEADER_SIZE + 36  # an upper bound of the bytes around a record's key 
 
 class TopicsSeen:
     """A snapshot of the store's topics, which is valid until a topic is created, altered or deleted. `ids`
-    are the existing partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or is
-    still a broker's. `partition_for` returns the partition for a share partition's records, also before the
-    topic exists.
+    are the existing partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or
+    was created by a broker and not altered since. `partition_for` returns the partition for a share
+    partition's records, also before the topic exists.
     """
 
     __slots__ = ("_sources", "_store", "_writers", "ids", "is_ours", "partition_for", "topics")
@@ -101,8 +102,8 @@ class StateTopic:
         return self._store.partition(TOPIC, partition) if partition in self.ids else None
 
     def make(self) -> TopicsSeen:
-        """Create the topic if it is missing, and take over a broker's topic; return a snapshot of the topics
-        after that. Raises StorageError, and the errors of `Store.create_topic`.
+        """Create the topic if it is missing, or alter a topic that a broker created; return a new snapshot of
+        the topics. Raises StorageError, and the errors of `Store.create_topic`.
         """
         seen = self.seen()
         if not seen.ids:

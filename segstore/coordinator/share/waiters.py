@@ -14,7 +14,7 @@ Wake = Callable[[], object]
 
 
 class ShareWaiter:
-    """A registered call, made whenever records of a group become available, until `cancel`."""
+    """A registered `wake`, called whenever records of `group` become available, until `cancel`."""
 
     __slots__ = ("_waiters", "group", "wake")
 
@@ -34,7 +34,7 @@ class ShareWaiters:
         self._by_group: dict[str, tuple[ShareWaiter, ...]] = {}  # immutable values, so `wake` takes no lock
 
     def add(self, group: str, wake: Wake) -> ShareWaiter:
-        """Register `wake`, which any thread may call; it must not wait."""
+        """Register `wake`, which any thread may call. `wake` must not wait."""
         waiter = ShareWaiter(self, group, wake)
         with self._lock:
             self._by_group[group] = (*self._by_group.get(group, ()), waiter)
@@ -50,11 +50,11 @@ class ShareWaiters:
                 self._by_group.pop(waiter.group, None)
 
     def wake(self, group: str) -> None:
-        """Call the waiters of a group."""
+        """Call `wake` of all waiters of a group."""
         for waiter in self._by_group.get(group, ()):
             waiter.wake()
 
     def wake_all(self) -> None:
-        """Call all waiters, because the store is being closed."""
+        """Call `wake` of all waiters, because the store is being closed."""
         for group in list(self._by_group):
             self.wake(group)

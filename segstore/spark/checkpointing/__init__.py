@@ -2,7 +2,7 @@
 
 On disk: the topic, through the engine (see `segstore.filetree`). A WebHDFS server listens on the loopback
 address, with a secret in its paths, for the client that PySpark ships. This package does not import pyspark.
-Threads: any may use a `Checkpoints`; the server has its own.
+Threads: any may use a `Checkpoints`; the server has threads of its own.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Checkpoints(Closing):
     def url(self, name: str = "", scheme: str = SCHEME) -> str:
         """Return the URL of the checkpoint directory `name`. Raises InvalidArgumentError.
 
-        Scheme "segstore" needs a session that `configure` has set up, and makes Spark take the checkpoint
-        file manager with fewer requests. Scheme "webhdfs" works in every session.
+        Scheme "segstore" needs a session that `configure` has set up; Spark's checkpoint file manager for
+        this scheme makes fewer requests. Scheme "webhdfs" works in every session.
         """
         arguments.one_of("scheme", scheme, [SCHEME, "webhdfs"])
         return f"{scheme}://{HOST}:{self.port}/{self._secret}{clean_path(name)}".rstrip("/")
@@ -78,7 +78,8 @@ class Checkpoints(Closing):
         """Register segstore:// with a session, and set /rdd of these checkpoints as the directory for
         checkpoints of the session's RDDs and DataFrames.
 
-        `rocksdb`: new queries keep their state in RocksDB with a changelog, the setting that suits a log.
+        `rocksdb`: new queries keep their state in RocksDB with a changelog, so that a batch writes only the
+        changes of the state.
         """
         context = spark.sparkContext
         context._jsc.hadoopConfiguration().set(f"fs.{SCHEME}.impl", _CLIENT)
@@ -113,7 +114,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Delay the `nth` matching operation from now on, and the `times - 1` after it, by `seconds`.
+        """Delay the `nth` matching operation from now on, and the next `times - 1` matching ones, by
+        `seconds`.
 
         `operation` is a WebHDFS operation, such as "RENAME", or None for any; `path` is a pattern, with * and
         ?, of the operation's path in the tree (a RENAME's target). With `after` the delay comes after the
@@ -130,8 +132,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Make matching operations fail with an IOException. They are chosen as by `delay`. With `after`, the
-        operation is done before the failure is reported.
+        """Make matching operations fail with an IOException. The arguments choose operations as in `delay`.
+        With `after`, the operation is done before the failure is reported.
         """
         return self._faults.add("fail", operation, path, nth, times, after=after)
 
@@ -144,7 +146,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Cut the connection of matching operations without an answer. They are chosen as by `delay`. Java's
+        """Cut the connection of matching operations without an answer. The arguments choose operations as in
+        `delay`. Java's
         client may repeat the request by itself.
         """
         return self._faults.add("drop", operation, path, nth, times, after=after)

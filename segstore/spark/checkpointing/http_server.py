@@ -25,7 +25,7 @@ from typing import BinaryIO
 _MOST_LINE = 1 << 16
 _MOST_HEADERS = 100
 _PART = 1 << 16
-_MOST_LEFT = 1 << 24  # unread bytes of a body, at most, that are read to keep the connection
+_MOST_LEFT = 1 << 24  # the most unread bytes of a body that are read, so that the connection can stay open
 
 
 class BadRequestError(Exception):
@@ -90,8 +90,8 @@ class RequestBody:
         return self._parts
 
     def drained(self) -> bool:
-        """Read the body to its end, and return True. Return False if it is too long, or if the client still
-        waits for "100 Continue" before it sends the body.
+        """Read the body to its end, and return True. Return False if more than _MOST_LEFT bytes are left, or
+        if the client still waits for "100 Continue" before it sends the body.
         """
         left = 0
         if not self._awaits_continue:
@@ -119,7 +119,7 @@ class RequestBody:
             yield from self._plain(size)
             if not size:
                 while _line(self._source):
-                    continue  # trailers
+                    continue  # the trailers are ignored
                 return
             if _line(self._source):
                 raise ConnectionError("a chunk that does not end where it said")
@@ -172,7 +172,7 @@ log = logging.getLogger("segstore")
 
 HOST = "127.0.0.1"
 _BACKLOG = 128
-_PAUSE = 0.1  # seconds, after accept() fails because no file descriptor is free
+_PAUSE = 0.1  # seconds until the next accept() after one without a free file descriptor
 _WAIT = 10.0  # seconds to wait for threads that still write to the log
 
 Serve = Callable[[CheckpointRequest], Response | None]

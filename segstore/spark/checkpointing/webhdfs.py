@@ -70,7 +70,7 @@ def boolean(value: bool) -> Response:
 
 
 def failure(error: BaseException) -> Response:
-    """Return the RemoteException from which the client makes its own exception."""
+    """Return the response with a RemoteException, from which the client makes an exception of its own."""
     status, java = next((status, java) for kind, status, java in _JAVA if isinstance(error, kind))
     exception = {"exception": java.rpartition(".")[2], "javaClassName": java, "message": _text(error)}
     return answer({"RemoteException": exception}, status)
@@ -244,7 +244,7 @@ class WebHdfs:
             raise OSError(f"offset={start} is behind the end of {path}, of {file.size} bytes")
         length = min(_number(query, "length", file.size), file.size - start)
         parts = self._tree.read(path, start, length)
-        first = next(parts, b"")  # read first, so that its errors still get an answer
+        first = next(parts, b"")  # before the head is sent, so that a failed read gets an error response
         return Response(200, chain([first], parts), length)
 
     def _file(self, path: str) -> File:
@@ -365,7 +365,7 @@ def _guarded(run: Callable[[], Response]) -> Response:
     try:
         return run()
     except ConnectionError:
-        raise  # the client is gone: there is nobody to answer
+        raise  # the client has disconnected, and gets no answer
     except (OSError, SegstoreError) as error:
         if not isinstance(error, (FileNotFoundError, FileExistsError)):
             log.warning("checkpoints: %s", error)

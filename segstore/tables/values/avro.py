@@ -35,7 +35,7 @@ Schemas = Mapping[int, Any] | Callable[[int], Any]
 
 class AvroDecoder:
     """A decoder of values of one schema; `first` returns a topic's first values. With `by_id` each value has
-    its own writer's schema, found by the id in its prefix, and is read as `schema`.
+    its own writer's schema, found by the id in the value's prefix, and is read as `schema`.
     """
 
     def __init__(self, schema: Any, first: First, by_id: Schemas | None = None) -> None:

@@ -1,7 +1,7 @@
 """Arrow types of Avro schemas, and the conversions from fastavro's values to Arrow's.
 
 Dates and times are read as plain numbers: Arrow's types have the same units, and allow years above 9999.
-Nothing is on disk. Threads: any; only a walk has state.
+Nothing is on disk. Threads: any; only a `_SchemaWalk` has state.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _SchemaWalk:
         self._named: dict[str, AvroConversion | None] = {}
 
     def kind(self, schema: Any) -> AvroConversion:
-        """Return the conversion of a schema, which may be a name."""
+        """Return the conversion of `schema`, a schema or the name of one."""
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
@@ -156,8 +156,8 @@ class _SchemaWalk:
 
 
 def full_name(schema: Any) -> str:
-    """Return the name of a schema as a branch of a union, which is the name of its type, with the namespace
-    if the type is a named type.
+    """Return the name of a schema's type, with its namespace if it is a named type. Avro tells the branches
+    of a union apart by this name.
     """
     if isinstance(schema, str):
         return schema
@@ -166,8 +166,8 @@ def full_name(schema: Any) -> str:
 
 def branch_names(schemas: list[Any]) -> dict[str, str]:
     """Return the fields of a union's struct by the full names of its branches. A field has its branch's name,
-    without the namespace if the short name is unique. Values of int are in the field of long, and those of
-    float in the field of double, if both types are branches.
+    without the namespace if the short name is unique. If int and long are branches, values of both are in the
+    field of long. If float and double are branches, values of both are in the field of double.
     """
     branches = {full_name(each): each for each in schemas if each != "null"}
     for narrow, wide in (("int", "long"), ("float", "double")):

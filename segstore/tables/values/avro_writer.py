@@ -2,8 +2,8 @@
 
 Nothing is on disk. Functions without state: safe from any thread.
 
-Rows are dicts, or the items of a table's `to_pylist`. In these, maps are lists of pairs, and a union with
-several types is a dict with a field for each type.
+Rows are dicts, or the items of a table's `to_pylist`. In items of `to_pylist` a map is a list of pairs, and a
+union with several types is a dict with a field for each type.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ Make = Callable[[pa.Array], Columns]
 
 
 class BadValues(Exception):
-    """Values that can't be decoded. `reasons` maps the index of each in the array to the reason."""
+    """Values that can't be decoded. `reasons` maps the index of a bad value in the array to the
+    reason."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         self.reasons = dict(reasons)
@@ -38,15 +39,13 @@ class Decoder(Protocol):
     is_object: bool
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return the columns `names` of a binary array, with nulls for its nulls. Raises BadValues; another
-        exception if the bad values are not known.
+        """Return the columns `names` of the values in a binary array. A null becomes nulls. Raises BadValues,
+        or another exception if the decoder does not know which values are bad.
         """
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception's class and text. pyarrow's " in row 0" is removed, because it decoded only one
-    value.
-    """
+    """Return the class and text of an exception for one value, without pyarrow's " in row 0"."""
     return f"{type(error).__name__}: {error}".removesuffix(": ").removesuffix(" in row 0")
 
 
@@ -90,16 +89,16 @@ def _tried(make: Make, values: pa.Array, first_only: bool = False) -> tuple[Colu
         raise
     except Exception as error:
         found = _searched(make, values, error, first_only)
-        if not found:  # every value can be decoded by itself, so the decoder failed, and no value is wrong
+        if not found:  # each part can be decoded by itself, so no value is bad
             raise
         return None, found
 
 
 def _searched(make: Make, values: pa.Array, error: Exception, first_only: bool) -> dict[int, str]:
-    """Return the bad values of an array that can't be decoded as a whole, found by halving; with `first_only`
-    only the first half with bad values is searched.
+    """Return the reasons of the bad values of an array that `make` can't decode, found by halving. If
+    `first_only`, a second half is searched only if the first half has no bad value.
     """
-    if values.null_count == len(values):  # without a value the error is the decoder's
+    if values.null_count == len(values):  # no value can be the cause of `error`
         return {}
     if len(values) == 1:
         return {0: reason_of(error)}

@@ -21,9 +21,9 @@ class FunctionDecoder:
     pyarrow.Array or ChunkedArray of the same length: of structs, whose fields are the columns, or of another
     type, for the column `value`.
 
-    The function is called with an empty array to learn the type, and then with the values that are not null
-    of batches of any length. If it raises, it is called with parts of the batch until the bad values are
-    found.
+    The function is called once with an empty array, to learn the type, and then for each batch with the
+    batch's values that are not null. If it raises, it is called with parts of the batch until the bad values
+    are found.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -55,7 +55,7 @@ class FunctionDecoder:
 
 
 def _places(values: pa.Array) -> pa.Array:
-    """Return the index of each value in the array without nulls; null for a null."""
+    """Return, for each value, its index in the array without nulls; null for a null."""
     valid = np.asarray(values.is_valid())
     return pa.array(np.cumsum(valid) - 1, mask=~valid)
 

@@ -1,9 +1,9 @@
 """`JsonDecoder`: JSON values as columns, by one call of pyarrow's reader for all values of a batch.
 
-The reader takes lines. Three checks make sure that each value is one line. It begins with "{" and ends with
-"}", so a value can't continue in the next line. The reader refuses a line's end in a string. There are as
-many rows as values, so no value has two objects. Values that are not objects are put into an object of their
-own, whose other fields the reader refuses.
+The reader takes one object a line, so each value must be one object in one line. Each value must begin with
+"{" and end with "}", so it can't continue in the next line. The reader refuses a line's end in a string. The
+number of rows must be the number of values, so no value has two objects. A value that is not an object is put
+into an object with one field; the reader refuses further fields.
 
 Nothing is on disk. Threads: any number may use a decoder.
 """
@@ -69,8 +69,8 @@ class JsonDecoder:
         return made
 
     def _confirmed(self, texts: pa.Array, fields: Sequence[pa.Field]) -> dict[int, str]:
-        """Return the values that are bad when read alone. Only values that Python's check rejects are
-        tried.
+        """Return the reasons of the values that the reader refuses alone. Only values that `is_good` rejects
+        are tried.
         """
         kind = pa.struct(fields) if self.is_object else fields[0].type
         reasons: dict[int, str] = {}
@@ -85,7 +85,9 @@ class JsonDecoder:
         return reasons
 
     def _checked(self, values: pa.Array) -> pa.Array:
-        """Return values that are safe for the reader, with nulls for JSON's null. Raises BadValues."""
+        """Return the values, with nulls for JSON's null. Raises BadValues for values that the reader might
+        misread.
+        """
         reasons = not_unicode(values)
         if self.is_object:
             nulls, others = _no_objects(values)
@@ -126,9 +128,7 @@ def _content(values: pa.Array) -> tuple[Any, Any]:
 
 
 def not_unicode(values: pa.Array) -> dict[int, str]:
-    """Return the reasons of values that are not UTF-8, because pyarrow's reader would accept them as
-    strings.
-    """
+    """Return the reasons of values that are not UTF-8. pyarrow's reader would accept such strings."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -145,8 +145,8 @@ def _undecodable(value: bytes | None) -> str:
 
 
 def _edges(values: pa.Array) -> tuple[Any, Any, Any, Any]:
-    """Return for each value whether it is not null, its first and its last byte (-1 without one) and its
-    length.
+    """Return four arrays with an item for each value: whether the value is not null, its first byte, its last
+    byte (-1 for no byte), its length.
     """
     n = len(values)
     at, content = _content(values)
@@ -188,14 +188,14 @@ def _json_error(text: bytes) -> str:
     if not text:
         return "it has no bytes"
     try:
-        json.loads(text.decode())  # from bytes it would guess the encoding
+        json.loads(text.decode())  # `loads` would guess the encoding of bytes
     except (ValueError, RecursionError) as error:
         return reason_of(error)
     return ""
 
 
 def _refuse_absent(fields: Sequence[pa.Field], made: Columns, texts: pa.Array) -> None:
-    """Raise BadValues for values without a field that must not be null."""
+    """Raise BadValues for values that lack a field which must not be null."""
     for field, column in zip(fields, made, strict=True):
         if not field.nullable and column.null_count > texts.null_count:
             absent = np.flatnonzero(np.asarray(column.is_null()) & np.asarray(texts.is_valid()))
@@ -210,7 +210,7 @@ def _lines(values: pa.Array) -> pa.Buffer:
 
 
 def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Read lines as one block, because the edge of a block within a value would cut the value."""
+    """Read lines as one block: the edge of a second block could cut a value."""
     return pj.read_json(
         pa.BufferReader(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=min(len(lines) + 1, INT32_MAX)),
@@ -219,18 +219,18 @@ def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 def inferred(values: pa.Array) -> JsonDecoder:
-    """Return the decoder for values like these.
+    """Return a decoder whose columns are inferred from these values.
 
-    The first value that is JSON and not null decides whether they are objects. A column's type covers all
-    values, except for values that have no common type with the values before them and are ignored. Whole
-    numbers are int64, larger ones and fractions double; all strings are strings. Raises InvalidArgumentError
-    if no value is JSON.
+    The first value that is JSON and not null decides whether all values must be objects. A column's type
+    covers all values, but a value that has no common type with the values before it is ignored. Whole numbers
+    are int64, larger numbers and fractions double; all strings are strings. Raises InvalidArgumentError if no
+    value is JSON.
     """
     kind = pa.null()
     for text in unframed(values).drop_null().to_pylist():
         try:
             found = type_of(json.loads(text.decode()))
-        except (ValueError, RecursionError):  # it is reported when it is read
+        except (ValueError, RecursionError):  # a scan reports the bad value
             continue
         if not pa.types.is_null(kind) and pa.types.is_struct(kind) != pa.types.is_struct(found):
             continue

@@ -17,11 +17,11 @@ from segstore.errors import InvalidArgumentError
 from segstore.integers import INT64_MAX
 
 DEEPEST = 64
-"""Levels of an inferred type. A value with more levels is not used for it."""
+"""The most levels of an inferred type. Values with more levels are ignored."""
 
 
 def read_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which pyarrow reads JSON that is then cast to `kind`: dates are read as strings."""
+    """Return the type to read before a cast to `kind`: a date is read as a string."""
     if pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_dictionary(kind):
@@ -120,8 +120,8 @@ class ConflictError(ValueError):
 
 
 def type_of(value: Any, depth: int = 0) -> pa.DataType:
-    """Return the type of a value of `json.loads`. Raises ConflictError if it nests too deeply, or if a list's
-    items have no common type.
+    """Return the type of a value of `json.loads`. Raises ConflictError if the value has too many levels, or
+    if a list's items have no common type.
     """
     if depth > DEEPEST:
         raise ConflictError(f"it nests deeper than {DEEPEST} levels")

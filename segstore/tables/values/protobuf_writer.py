@@ -54,7 +54,7 @@ def _fill(message: Any, row: Any) -> None:
     elif name in _FILLED:
         _FILLED[name](message, row)
         return
-    if isinstance(row, bytes):  # the inner message of a type that contains itself
+    if isinstance(row, bytes):  # serialized, such as the inner message of a type that contains itself
         message.MergeFromString(row)
         return
     for field, value in dict(row).items():

@@ -57,7 +57,7 @@ class RowSerializer:
 def _rows(given: Any) -> Iterable[Any]:
     if isinstance(given, str | bytes | Mapping):
         raise InvalidTypeError(f"rows is {type(given).__name__}: allowed is a list of rows, or a table")
-    if hasattr(given, "columns"):  # iterating a table returns its columns, or their names
+    if hasattr(given, "columns"):  # a table, which iterates over columns or names, not rows
         from segstore.records.arrow_table import read_table
 
         given = read_table(given)

@@ -27,14 +27,14 @@ class AckStep(NamedTuple):
     type: int
 
 
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckStep)
 
 
 def check_form(batches: Sequence[AckBatch]) -> None:
-    """Raise InvalidRequestError unless batches are in the order of offsets, and each batch has one known
-    type, or one known type for each offset. The last offset of a batch may be the first offset of the next
-    batch, as in Kafka.
+    """Raise InvalidRequestError unless batches are in the order of offsets, and each batch has one
+    AcknowledgeType for all its offsets, or one for each offset. The last offset of a batch may be the first
+    offset of the next batch, as in Kafka.
     """
     before = -1
     for first, last, types in batches:
@@ -61,10 +61,12 @@ def collect(
     ended: list[AckStep],
     renewed: list[AckStep],
 ) -> None:
-    """Add a step for each run of acknowledged offsets to `ended` or, for RENEW, to `renewed`. Offsets below
-    the start need no step (rule Q29). Raises InvalidRequestError for offsets that were never in flight, and
-    InvalidRecordStateError if the member has not acquired an offset (rule Q30). After an error `ended` and
-    `renewed` have the steps before the refused offset.
+    """Append a step to `ended`, or for RENEW to `renewed`, for each run of offsets with one acknowledgement
+    type. Offsets below the start get no step (rule Q29). After an error `ended` and `renewed` have the steps
+    before the refused offset.
+
+    Raises InvalidRequestError for an offset after the last one in flight; InvalidRecordStateError for an
+    offset that the member has not acquired (rule Q30), or has acknowledged twice, and for a forbidden RENEW.
     """
     end = -1
     for batch in batches:

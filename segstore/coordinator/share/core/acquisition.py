@@ -1,4 +1,4 @@
-"""`Acquisition`: grants offsets that a fetch has read to a member (Kafka: SharePartition.acquire).
+"""`Acquisition`: grants a member offsets that the member's fetch has read (Kafka: SharePartition.acquire).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
@@ -20,11 +20,12 @@ from segstore.coordinator.share.core.values import (
 
 
 class Acquisition:
-    """One grant over the batches that were read (rules Q18 to Q26, Q42 to Q44 of docs/queue-rules.md).
+    """One grant of offsets to a member (rules Q18 to Q26, Q42 to Q44 of docs/queue-rules.md).
 
-    `want` is the number of offsets to grant; in mode BATCH_OPTIMIZED the grant goes on to the end of the
-    record batch, in mode RECORD_LIMIT it never exceeds `want`. `piece` is the least number of new offsets
-    that come in flight together, unless the batches have fewer offsets.
+    `want` is the number of offsets to grant. In mode BATCH_OPTIMIZED the grant goes on to the end of its last
+    record batch; in mode RECORD_LIMIT it never exceeds `want`. New offsets form pieces (Kafka:
+    InFlightBatch): a piece ends with the first record batch that brings it to `piece` offsets, or before a
+    gap.
     """
 
     __slots__ = (
@@ -39,13 +40,13 @@ class Acquisition:
         self._strict, self._want, self._size = mode == AcquireMode.RECORD_LIMIT, want, piece
         self._taken = 0
         self._open: StateRun | None = None  # new offsets, to which more may be added
-        self._piece: OffsetRange | None = None  # the piece in flight from which the last records were granted
-        self._budget: int | None = None  # the number of further records of `_piece`, if it is throttled
+        self._piece: OffsetRange | None = None  # the piece of the last granted offsets that were in flight
+        self._budget: int | None = None  # records of `_piece` that may still be granted; None: no limit
 
     def over(
         self, batches: Sequence[ReadBatch], begin: int, end: int, aborted: Sequence[OffsetRange]
     ) -> tuple[Acquired, ...]:
-        """Grant offsets of `batches`, which were read from `begin` to `end`; return the acquired runs."""
+        """Grant offsets of `batches`, read from `begin` to before `end`; return the acquired runs."""
         flight, self._end = self._flight, end
         at = begin = max(begin, flight.start)
         for batch in batches:
@@ -69,21 +70,21 @@ class Acquisition:
         return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
 
     def _reach(self, last: int) -> int:
-        """Return `last`, the end of a batch; if the window is full, at most the last offset in flight,
-        because no new offset may be granted (rule Q26).
+        """Return the last offset of a batch that may be granted: the end of the batch, `last`, or at
+        most the last offset in flight if the window is full (rule Q26).
         """
         flight = self._flight
         has_room = flight.next_new - flight.start < self._limits.window
         return last if has_room else min(last, flight.next_new - 1)
 
     def _vanished(self, first: int, last: int) -> None:
-        """Archive offsets that are in no batch of the log any more (rule Q22)."""
+        """Archive the offsets from `first` to `last`, which no batch of the log has any more (rule Q22)."""
         if first <= last:
             self._close()
             self._flight.archive_unread(first, last)
 
     def _archive(self, aborted: Sequence[OffsetRange], first: int, last: int) -> None:
-        """Archive the offsets of aborted transactions (rule Q44)."""
+        """Archive offsets from `first` to `last` that belong to aborted transactions (rule Q44)."""
         for each in aborted:
             if each.first <= last and each.last >= first:
                 self._close()
@@ -138,7 +139,7 @@ class Acquisition:
         self._taken += last - first + 1
 
     def _end_of_batch(self) -> None:
-        """Close a piece that is large enough; pieces end with a record batch (rule Q19)."""
+        """Close the open piece at the end of a record batch, if it is large enough (rule Q19)."""
         if self._open is not None and self._open.last - self._open.first + 1 >= self._size:
             self._close()
 

@@ -1,4 +1,4 @@
-"""The combination of a share partition's durable states: a snapshot, and the updates after it (Kafka:
+"""Combines the durable states of a share partition: a snapshot, and the updates after it (Kafka:
 PersisterStateBatchCombiner, ShareCoordinatorShard, ShareCoordinatorOffsetsManager).
 
 Nothing is on disk; all functions are pure. Threads: any for the functions; a `Fold` and a `PrunePoint` belong
@@ -17,9 +17,7 @@ from segstore.coordinator.share.core.values import Durable, StateBatch
 K = TypeVar("K")
 
 _MOST_PENDING = 1024
-"""A fold combines its batches once the uncombined batches are more than the batches of its snapshot plus this
-number.
-"""
+"""The number by which a fold's uncombined batches may exceed its combined batches."""
 
 
 class StateDelta(NamedTuple):
@@ -34,7 +32,7 @@ class StateDelta(NamedTuple):
     batches: tuple[StateBatch, ...] = ()
 
 
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 
@@ -42,12 +40,13 @@ _durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 
 def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
-    """Return the batches from offset `start` on, disjoint and in order. If batches overlap, the larger
-    delivery count wins, then the larger state; equal neighbours are joined. So the result does not depend on
-    the order of writes (Kafka: PersisterStateBatchCombiner).
+    """Return all batches, from offset `start` on, as disjoint batches in order (Kafka:
+    PersisterStateBatchCombiner). An offset in several batches gets the larger delivery count, and for equal
+    counts the larger state, whichever was written last. Equal neighbours are joined.
     """
     kept: list[StateBatch] = []
-    are_combined, end, before = True, start - 1, None  # `end` and `before` are of the last kept batch
+    # `end` is the last offset of the batch kept last, `before` its state and count
+    are_combined, end, before = True, start - 1, None
     for batch in (*stored, *new):
         first, last, *rest = batch
         if last < start:
@@ -101,8 +100,8 @@ def _add(runs: list[StateBatch], run: StateBatch) -> None:
 
 
 def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a ShareUpdate, whose batches are combined with the stored batches. Without a
-    snapshot the update itself is the state.
+    """Return the state after a ShareUpdate, with the batches of `stored` and `delta` combined. If `stored` is
+    None, the update alone is the state.
     """
     after = changed(stored, delta)
     before = () if stored is None else stored.batches
@@ -110,8 +109,9 @@ def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
 
 
 def changed(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a delta, without its batches. Start and count are replaced together; for equal
-    starts the larger count is newer, because a later write may have been applied earlier.
+    """Return the state after a delta, still with the batches of `stored`. Start and count are those
+    of `delta` if `delta` has the larger start, or an equal start and the larger count, else those of
+    `stored`, because an older delta may be applied after a newer one.
     """
     if stored is None:
         return Durable(delta.snapshot_epoch, 0, delta.leader_epoch, delta.start, delta.complete)
@@ -126,9 +126,9 @@ def changed(stored: Durable | None, delta: StateDelta) -> Durable:
 
 
 class Fold:
-    """The state of a snapshot and the updates after it. Batches of updates are combined only when the state
-    is read, or when they have become many. `head` is the state with batches that may be out of date, None
-    before the first record.
+    """The state of a snapshot and the updates after it. The batches of updates are combined with the
+    snapshot's batches only when `state` is read, or when there are many. `head` is the state with the batches
+    of the last combination, None before the first record.
     """
 
     __slots__ = ("_changed", "_pending", "head")
@@ -164,8 +164,8 @@ class Fold:
 
 
 class PrunePoint(Generic[K]):
-    """The offset below which a partition of the state topic can be deleted: the lowest offset among the
-    latest snapshots of all keys. Updates don't count.
+    """The offset below which records of a partition of the state topic can be deleted: the lowest offset
+    among the latest snapshots of all keys. Updates don't count.
     """
 
     def __init__(self) -> None:
@@ -178,17 +178,17 @@ class PrunePoint(Generic[K]):
         self._snapshots[key] = offset
 
     def forget(self, key: K, offset: int) -> None:
-        """Remove a key because of its tombstone, whose offset counts only if no snapshot remains."""
+        """Remove a key, whose tombstone is at `offset`. `offset` counts only if no snapshot remains."""
         self._snapshots.pop(key, None)
         self._tombstone = offset
 
     def keep(self, offset: int) -> None:
-        """Keep a record, and all records after it, from being pruned."""
+        """Never prune the record at `offset` and the records after it."""
         self._kept = offset if self._kept is None else min(self._kept, offset)
 
     @property
     def offset(self) -> int | None:
-        """Return the offset below which records can be deleted; None if there is none."""
+        """Return the offset below which records can be deleted; None if no record can be deleted."""
         lowest = min(self._snapshots.values(), default=self._tombstone)
         if lowest is None or self._kept is None:
             return lowest

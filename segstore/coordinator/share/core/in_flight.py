@@ -2,8 +2,8 @@
 SharePartition, InFlightState).
 
 A hole in `runs` between `start` and `next_new` has offsets that no fetch has read since the share partition
-was loaded (KAFKA-18494). These offsets are fetched as new, and the start does not pass them. `start` is at
-most the first run's first offset; `next_new` is the offset after the last run, or `start`.
+was loaded (KAFKA-18494). These offsets are fetched as new, and the start does not pass them. No run begins
+below `start`. `next_new` is the offset after the last run; if there is no run, it is `start`.
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """

@@ -37,7 +37,7 @@ from segstore.coordinator.share.core.writes import PendingWrite
 ARCHIVING = RecordState.ARCHIVING
 REJECT = AcknowledgeType.REJECT
 NOTHING = Outcome()
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)
 
 
@@ -124,7 +124,7 @@ class SharePartition:
         return tuple(Acquired(run.first, run.last, run.count) for run in locked)
 
     def runs(self) -> tuple[StateRun, ...]:
-        """Return the runs of offsets in flight, for metrics and tests; they must not be changed."""
+        """Return the runs of offsets in flight, which the caller must not change."""
         return tuple(self._flight.runs)
 
     def fetch_offset(self) -> int:
@@ -132,9 +132,7 @@ class SharePartition:
         return self._flight.first_wanted()
 
     def may_grant(self, limits: Limits) -> bool:
-        """Return whether a fetch can acquire records (rule Q26), if the log has any from
-        `fetch_offset` on.
-        """
+        """Return whether records that the log has from `fetch_offset` on may be granted (rule Q26)."""
         if self.start < 0 or any(write.begins for write in self._writes.values()):
             return False
         return self.window < limits.window or self.fetch_offset() < self.next_new
@@ -187,8 +185,8 @@ class SharePartition:
         longer in the log, and are archived.
 
         `mode`: an AcquireMode. `want`: the number of offsets, counted by `mode` (rule Q19). `piece`: the
-        least number of new offsets that come in flight together. `aborted`: offsets of aborted transactions,
-        which are archived without a write (rule Q44); empty for read_uncommitted.
+        least number of new offsets in one piece (see `Acquisition`). `aborted`: offsets of aborted
+        transactions, which are archived without a write (rule Q44); empty for read_uncommitted.
         """
         self._tokens += 1
         token = self._tokens
@@ -215,8 +213,8 @@ class SharePartition:
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
         """Apply acknowledgements of a member: all of them, or if an acknowledgement is invalid, only the
-        renewals before it (rule Q31). Acknowledgements take effect once the write has succeeded; renewals and
-        offsets below the start need no write (rules Q29, Q32).
+        renewals before it (rule Q31). Acknowledgements take effect once the write has succeeded. RENEW, and
+        acknowledgements of offsets below the start, need no write (rules Q29, Q32).
 
         Raises InvalidRequestError for batches out of order or with invalid types, and for offsets after the
         last one in flight; InvalidRecordStateError for offsets that the member has not acquired.
@@ -266,8 +264,8 @@ class SharePartition:
     # --- dead letters ----------------------------------------------------------------------------
 
     def dead_lettered(self, first: int, last: int) -> Outcome:
-        """Archive offsets whose dead letters were written, or can never be written (rule Q70). If the offsets
-        are below the start, the write has only the start.
+        """Archive offsets whose dead letters were written, or can never be written (rule Q70). If the start
+        has passed the offsets, the write has no batch for them, only the start.
         """
         write = self._new_write(stands=True)
         parts = [
@@ -291,7 +289,7 @@ class SharePartition:
     # --- writes ----------------------------------------------------------------------------------
 
     def written(self, token: int, ok: bool, now: float, limits: Limits) -> Outcome:
-        """Complete the write of a token, and return the next actions. After a failed write, records stay
+        """Complete the write of a token, and return the outcome. After a failed write, records stay
         locked by the member that had acquired them; locks that expired during the write are released by a
         further write (rule Q34). Raises KeyError for an unknown token.
         """
@@ -322,7 +320,7 @@ class SharePartition:
         return Outcome(wakes=ok)
 
     def _is_over(self, run: StateRun, now: float) -> bool:
-        """Undo the transition of a run; return whether its lock has expired since."""
+        """Undo the transition of a run after a failed write; return whether the run's lock has expired."""
         self._flight.take_back(run)
         lock = run.lock
         assert lock is not None
@@ -363,7 +361,7 @@ class SharePartition:
         self._flight.begin(run, state, write.token)
 
     def _run_out(self, over: Sequence[StateRun], limits: Limits) -> Outcome:
-        """Release runs whose locks have expired, in memory before the write."""
+        """Release runs whose locks have expired, and return the write and whether to wake fetches."""
         write = self._new_write(stands=True)
         freed = False
         for run in over:
@@ -387,7 +385,7 @@ class SharePartition:
 
 
 def _target(kind: int, run: StateRun, limits: Limits) -> RecordState:
-    """Return the new state of an acknowledged record (rule Q32); a gap is no dead letter."""
+    """Return the new state of an acknowledged record (rule Q32). A GAP never becomes a dead letter."""
     if kind == AcknowledgeType.ACCEPT:
         return RecordState.ACKNOWLEDGED
     if kind == AcknowledgeType.RELEASE:

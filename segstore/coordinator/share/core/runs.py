@@ -1,8 +1,8 @@
 """`StateRuns`: the offsets in flight of a share partition, as maximal runs (Kafka: SharePartition's
 cachedState, InFlightBatch, InFlightState).
 
-Kafka keeps one state and one timer per offset once a batch was cut. A run has adjacent offsets with equal
-fields, so 500 single acknowledgements of a batch leave a handful of runs.
+Kafka keeps a state and a timer for each offset of a batch once one of its offsets was acknowledged alone.
+Here all adjacent offsets with equal fields are one run.
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from segstore.coordinator.share.core.values import OffsetRange, RecordState
 
 NOWHERE = OffsetRange(-1, -2)
-"""The piece of runs in a final state, whose size is not needed any more."""
+"""The `piece` of a run that needs none, for example because its state is final."""
 
 
 class Lock(NamedTuple):
@@ -52,7 +52,7 @@ class StateRun:
         self.piece, self.lock, self.write, self.target = piece, lock, write, target
 
     def values(self) -> tuple[object, ...]:
-        """Return all fields; runs are equal if these are."""
+        """Return all fields, to compare runs."""
         fields = self.first, self.last, self.state, self.count
         return (*fields, self.piece, self.lock, self.write, self.target)
 

@@ -40,7 +40,7 @@ class ShareSession(Generic[P]):
     def __init__(self, group: str, member: str, connection: Hashable) -> None:
         self.group, self.member, self.connection = group, member, connection
         self.next_epoch = 1
-        self._partitions: dict[P, bool] = {}  # True if the next answer must include it
+        self._partitions: dict[P, bool] = {}  # True if the next answer must include the partition
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -49,8 +49,8 @@ class ShareSession(Generic[P]):
         return partition in self._partitions
 
     def change(self, named: Iterable[P], forgotten: Iterable[P]) -> None:
-        """Add the partitions that a request names, also if only for acknowledgements, then remove the
-        partitions that it forgets (rule Q90).
+        """Add the partitions that a request fetches or acknowledges, then remove the partitions that the
+        request forgets (rule Q90).
         """
         for partition in named:
             self._partitions.setdefault(partition, True)
@@ -58,8 +58,8 @@ class ShareSession(Generic[P]):
             self._partitions.pop(partition, None)
 
     def in_turn(self, epoch: int) -> list[P]:
-        """Return the partitions in the order in which the request with this epoch reads them; each partition
-        comes first in turn (rule Q27).
+        """Return the partitions in the order in which the request with this epoch reads them. With each epoch
+        another partition comes first (rule Q27).
         """
         partitions = list(self._partitions)
         at = epoch % len(partitions) if partitions and epoch > 0 else 0
@@ -112,13 +112,13 @@ class ShareSessions(Generic[P]):
     def fetch(
         self, group: str, member: str, epoch: int, connection: Hashable, acknowledges: bool
     ) -> ShareSession[P]:
-        """Handle the session epoch of a ShareFetch request, and return its session: 0 opens a session, the
-        next epoch continues it, -1 closes it. After -1 `is_current` is False, and the caller fetches nothing,
-        and releases the member's locks.
+        """Handle the session epoch of a ShareFetch request, and return its session. Epoch 0 opens a session,
+        the next epoch continues it, -1 closes it. After -1 `is_current` is False; the caller must fetch
+        nothing, and release the member's locks. If epoch 0 replaces a session, the member's locks stay.
 
-        A session that is replaced keeps its locks. Raises InvalidRequestError for acknowledgements with epoch
-        0, ShareSessionLimitReachedError, ShareSessionNotFoundError and InvalidShareSessionEpochError, after
-        which no session has changed (rule Q89).
+        Raises InvalidRequestError for acknowledgements with epoch 0; ShareSessionLimitReachedError,
+        ShareSessionNotFoundError, InvalidShareSessionEpochError. After an error no session has changed (rule
+        Q89).
         """
         if epoch != INITIAL:
             return self._go_on(group, member, epoch)

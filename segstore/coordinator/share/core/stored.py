@@ -36,9 +36,9 @@ def check(durable: Durable) -> None:
 
 
 def cut_above(durable: Durable, log_end: int) -> Durable:
-    """Return the state without offsets at or above the end of a log that has lost its tail (rule Q48),
-    because records that are appended there later would be skipped. Return the same object if there are no
-    such offsets.
+    """Return the state without offsets from `log_end` on, the end of a log that has lost records in a crash
+    (rule Q48); the same object if there are no such offsets. With these offsets in the state, new records
+    that get the same offsets would never be granted.
     """
     if durable.start <= log_end and all(batch.last < log_end for batch in durable.batches):
         return durable

@@ -36,7 +36,7 @@ class AcknowledgeType(IntEnum):
 
 
 class AcquireMode(IntEnum):
-    """The number of records that a fetch acquires (KIP-1206): whole batches, or at most its limit."""
+    """Whether a fetch may exceed its limit of records, to acquire whole batches, or not (KIP-1206)."""
 
     BATCH_OPTIMIZED = 0
     RECORD_LIMIT = 1
@@ -132,7 +132,7 @@ class StateWrite(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Adjacent offsets whose state ARCHIVING is durable, and that must be copied to the dead letter topic."""
+    """Adjacent offsets in the durable state ARCHIVING, whose records a dead letter topic must get."""
 
     first: int
     last: int

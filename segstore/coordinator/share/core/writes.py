@@ -19,7 +19,7 @@ from segstore.coordinator.share.core.values import (
     StateWrite,
 )
 
-# constructed in C, which is faster
+# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
 _batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 _range: Callable[[tuple[int, int]], OffsetRange] = partial(tuple.__new__, OffsetRange)
 _write: Callable[[tuple[Any, ...]], StateWrite] = partial(tuple.__new__, StateWrite)
@@ -28,9 +28,10 @@ _write: Callable[[tuple[Any, ...]], StateWrite] = partial(tuple.__new__, StateWr
 class PendingWrite:
     """A write that is being collected, or is pending.
 
-    `ranges` have the transitions that complete with the write. `letters` are sent after a successful write;
-    if `stands` is set, also after a failed write, because memory was changed before the write (rule Q36 of
-    docs/queue-rules.md). `begins` is True if the write has the first start offset (decision D2 of that page).
+    `ranges` have the transitions that complete with the write. The dead letters in `letters` are sent after a
+    successful write; if `stands` is set, also after a failed write, because memory was changed before the
+    write (rule Q36 of docs/queue-rules.md). `begins` is True if the write has the first start offset
+    (decision D2 of that page).
     """
 
     __slots__ = ("batches", "begins", "letters", "ranges", "stands", "token")
