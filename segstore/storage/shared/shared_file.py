@@ -11,8 +11,8 @@ that finds no living member. The rewrite is in place, because readers may have t
 is written last.
 
 A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
-reads `live`. A host that ends the sharing looks for members, clears `live`, and looks for members again. So
-at least one of the two processes notices the other.
+reads `live`. A host that closes the store looks for other members, refuses new members by `live`, and looks
+for members again. So at least one of the two processes notices the other.
 
 Threads: any; only the host lets the file grow.
 """
