@@ -24,8 +24,8 @@ _PATIENCE = 50  # reads of the marker, one ms apart, while a writer opens or clo
 
 
 class _Belief(NamedTuple):
-    """The result of the check that was made `at` this time (ns, monotonic): `holds` is True if the published
-    ends, whose header has this `nonce`, are the last writer's.
+    """The result of a check of the published ends. `at` is the time of the check (ns, monotonic), `nonce` the
+    number in the header of the ends, and `holds` whether the last writer wrote the ends.
     """
 
     at: int

@@ -1,8 +1,9 @@
 """`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
 
 Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to them
-are weak, so that a dropped client is freed. Threads: any. If two threads close the store, the second thread
-waits for the first, unless the first waits for a listener that runs in the second.
+are weak, so that a dropped client is freed. Threads: any. A second thread that closes the store waits for the
+first thread. It does not wait if it runs a consumer's listener, because the first thread waits for the
+listener.
 """
 
 from __future__ import annotations
@@ -61,9 +62,7 @@ class StoreClient(Protocol):
     turn: Turn
 
     def entered(self) -> bool:
-        """Return whether this very thread is inside one of the client's calls, or runs one of
-        its callbacks.
-        """
+        """Return whether the calling thread is inside a call of this client, or runs one of its callbacks."""
 
     def begin_to_close(self) -> None:
         """Refuse further records, without waiting."""

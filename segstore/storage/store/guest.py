@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
     from segstore.storage.store.writing_side import WritingSide
 
-_CONNECT = 5.0  # seconds
+_CONNECT = 5.0  # the longest wait for the host when the store is opened, in seconds
 
 
 def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
@@ -167,7 +167,9 @@ class StoreGuest(StoreReader):
         return None if ends is None else ends.slot(key)
 
     def slot_of(self, key: int) -> int:
-        """Return the slot of a partition. Raises StoreClosedError if the topic was deleted."""
+        """Return the slot of a partition. Raises StoreClosedError if the partition has none, because the
+        topic was deleted, or is just being created.
+        """
         slot = self._slot(key)
         if slot is None:
             raise StoreClosedError(f"{self.context.root}: the topic was deleted, or is only being made")
@@ -267,7 +269,7 @@ class StoreGuest(StoreReader):
         return [*super().locks, *(each.token for each in list(self._guests.values()))]
 
     def close(self) -> None:
-        """Close the store, and leave its members."""
+        """Close the store, and end the membership of this process."""
         # `closed` is set first, so that no thread reopens a tail that `each.close` has paused. `_members` is
         # closed last, because a process that has released its member's lock counts as dead.
         self.context.closed = True

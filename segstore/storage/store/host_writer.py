@@ -111,7 +111,7 @@ class HostWriter(StoreWriter):
                 self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                # The lock is released already, because members try to take the lock when this socket closes.
+                # Close the socket after the lock was released, because members try to take the lock at once.
                 self.socket.close()
         finally:
             if self.sharing is not None and self._member_sharing is None:

@@ -38,7 +38,7 @@ class Leadership:
 
     @property
     def error(self) -> Exception | None:
-        """Return the error of the last call of the lease, or the refusal of its token."""
+        """Return the error of the last call of the lease (`LeaseWatch.error`); None if there was none."""
         return None if self._watch is None else self._watch.error
 
     def begin(self, lease: Lease, interval: float, deadline: float) -> None:

@@ -325,12 +325,17 @@ class PartitionLog(PublicNames):
 
         `table`: a pyarrow Table, RecordBatch or RecordBatchReader, a polars or pandas DataFrame, a DuckDB
         relation or result, Records, a scan, or another object with `__arrow_c_stream__` or
-        `__arrow_c_array__`. Columns: value, binary or text, is required, null for a record without a value (a
-        tombstone); key, binary or text, null for none; timestamp, an Arrow timestamp of any unit (UTC if it
-        has no zone; fractions of a ms are cut off), a date, or an integer in ms, by default now; headers, a
-        list (large lists and list views too) of struct<key: string, value: binary>, or a map<string, binary>,
-        null for none. The columns topic, partition, offset and timestamp_type are ignored: a record gets
-        those of this log. So a table of `to_arrow` may be appended unchanged.
+        `__arrow_c_array__`. Columns:
+
+        - value: binary or text; required; null makes a tombstone;
+        - key: binary or text; null for no key;
+        - timestamp: an Arrow timestamp of any unit (UTC if it has no zone; fractions of a ms are cut off), a
+          date, or an integer in ms; by default now;
+        - headers: a list (also a large list or list view) of struct<key: string, value: binary>, or a
+          map<string, binary>; null for no headers.
+
+        The columns topic, partition, offset and timestamp_type are ignored, so that a table of `to_arrow` may
+        be appended unchanged.
 
         A stream is read into memory, to its end, before the first record is written. Arrow's memory is
         encoded without a copy. If the rows don't fit into memory, pass the batches of a reader one by one to
@@ -501,8 +506,8 @@ class PartitionLog(PublicNames):
         return self.read_view(None, offset, max_bytes, committed, check_crcs, times)
 
     def read_one(self, offset: int, *, isolation_level: str = _UNCOMMITTED) -> Record:
-        """Return the record at `offset`, or the next record if compaction has removed it or it is a control
-        record. The CRC of its batch is checked.
+        """Return the record at `offset`. If compaction has removed this record, or if it is a control record,
+        return the next record. The CRC of the batch is checked.
 
         `read_committed` passes over aborted records too, and ends at the last stable offset. Raises
         OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset), or no record follows;
@@ -795,7 +800,7 @@ class PartitionLog(PublicNames):
         sendfile). `segstore.transfer_methods()` lists the methods of this machine, docs/transfer.md explains
         each, and `storage.transfer.methods` has measurements.
 
-        Raises SinkError, SinkClosedError, with the sent whole and partial batches. Raises
+        Raises SinkError, SinkClosedError: some batches, and a part of one, may have been sent then. Raises
         InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises
         StorageError of the disk; CorruptRecordError if the first batch is damaged.
         """

@@ -170,9 +170,8 @@ class PartitionLoader:
         if self.sharing is not None and left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
-            # Read the sealed ends before the files, because a stopped guest may continue now: it cuts its
-            # file, then removes its sealed end. After a read of the uncut file its sealed end might be
-            # missing.
+            # A stopped guest that continues now cuts its file, then removes the sealed end. So read the
+            # sealed ends before the files: otherwise an uncut file might be read without its sealed end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
@@ -414,7 +413,7 @@ class Partitions:
 
     def open(self, topic: str, partition: int) -> None:
         """Open a partition. If a file or directory of the partition is damaged, its error is not raised here,
-        but by each later `get`. Further errors are raised here.
+        but by each later `get`. All other errors are raised here.
         """
         try:
             self.get(topic, partition)

@@ -157,7 +157,9 @@ class StoreReader:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with topics and groups; -1 if there are no published ends."""
+        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if there
+        are no published ends.
+        """
         ends = self._ends.believed()
         return -1 if ends is None else ends.news
 
@@ -191,7 +193,9 @@ class StoreReader:
             return None
 
     def _follows(self, followed: FollowedEnds) -> bool:
-        """Return whether a writer of this store now publishes into the memory of `followed`."""
+        """Return whether a writer of this store now publishes into the memory of `followed`. If not, set
+        `followed.outdated`.
+        """
         ends = self._ends.believed()
         mapped = None if ends is None else (ends.memory, ends.shared)
         followed.outdated = mapped != (followed.memory, followed.shared)

@@ -11,8 +11,8 @@ _MOST_NAMED = 10
 
 
 def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
-    """Return up to three lines for people: the disk is full; the store is fenced, or holds no lease; a sync
-    of these logs has failed. `opened` are the open partitions.
+    """Return up to three lines, for an operator: that the disk is full; that the store is fenced, or holds no
+    lease; that a sync has failed, with the directories of the logs. `opened` are the open partitions.
     """
     note = context.full.note
     full = [] if note is None else [f"{note.path}: {note.error}: appends fail until there is room"]

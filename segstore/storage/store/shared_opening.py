@@ -15,7 +15,7 @@ from segstore.storage.store.guest import StoreGuest
 from segstore.storage.store.host_writer import HostWriter
 from segstore.storage.store.writer import let_go_of_lost
 
-_PAUSE = 0.01  # seconds
+_PAUSE = 0.01  # seconds between two tries
 _LEAST = 5.0
 """Seconds that an open waits at least if the store is locked, but shared: another process may be opening or
 closing it.
@@ -29,7 +29,7 @@ def open_shared(
     possible, try again for `seconds`. Raises HostUnavailableError, StoreLockedError, NotShareableError.
     """
     begun = time.monotonic()
-    if not _is_within_open(sys._getframe(1)):  # a signal handler opens the store that is being opened
+    if not _is_within_open(sys._getframe(1)):  # not in a signal handler that has interrupted an open
         _let_go_of_lost(context)
     while True:
         guest = _join(context, config, may_host=shared is True)

@@ -122,7 +122,7 @@ def open(
         try:
             return Store(context, StoreWriter(context, settings))
         except StoreLockedError:
-            if _is_within_open(sys._getframe(1)):  # a signal handler runs within another `open`
+            if _is_within_open(sys._getframe(1)):  # in a signal handler that has interrupted an open
                 raise
             let_go_of_lost(context.files, context.root)
         return until_unlocked(lambda: Store(context, StoreWriter(context, settings)), seconds)
@@ -322,10 +322,10 @@ class Store(PublicNames):
         replication_factor: int | None = None,
         exist_ok: bool = False,
     ) -> TopicInfo:
-        """Create a topic, which is durable when this returns. `config` has Kafka's topic settings by dotted
-        name; `replication_factor` must be 1 or None in a store of one directory. If `exist_ok`, a topic that
-        exists is returned unchanged, provided that it has this number of partitions and the settings in
-        `config`. Its further settings may have any value.
+        """Create a topic, and return it. The topic is durable when this returns. `config` has Kafka's topic
+        settings by dotted name. `replication_factor` must be 1 or None in a store of one directory. If
+        `exist_ok`, a topic that exists is returned unchanged, provided that it has this number of partitions
+        and the settings in `config`. Settings that are not in `config` may have any value.
 
         Raises TopicAlreadyExistsError, or, if `exist_ok`, TopicMismatchError, which names the differences;
         InvalidTopicError, ConfigError, InvalidReplicationFactorError, InvalidArgumentError, StorageError,
@@ -391,9 +391,10 @@ class Store(PublicNames):
             return self.writer().topic_admin.create(name, partitions, config)
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change the settings in `config`, from the next append on; the value None restores the default.
-        Raises the errors of `create_topic`; UnknownTopicOrPartitionError; InvalidTopicError if `config` gives
-        an internal topic a cleanup.policy that differs from Kafka's.
+        """Change the settings in `config`, and return the topic. The new settings are used from the next
+        append on; the value None restores the default. Raises the errors of `create_topic`;
+        UnknownTopicOrPartitionError; InvalidTopicError if `config` gives an internal topic a cleanup.policy
+        that differs from Kafka's.
         """
         check_apart("alter_topic()")
         self.check_keeps("alter_topic()")
@@ -406,8 +407,9 @@ class Store(PublicNames):
             return self.writer().topic_admin.alter(name, config)
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Let the topic have `total` partitions, more than it has now. Raises InvalidArgumentError,
-        UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
+        """Add partitions to a topic, so that it has `total`, and return the topic. Raises
+        InvalidArgumentError unless `total` is larger than before; UnknownTopicOrPartitionError;
+        InvalidTopicError for an internal topic.
         """
         check_apart("add_partitions()")
         self.check_keeps("add_partitions()")

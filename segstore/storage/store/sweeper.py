@@ -150,7 +150,8 @@ class Compaction:
             return None
 
         def advanced(offset: int) -> None:
-            # With this lock held, the topic can't be deleted, so the line is not that of a new topic.
+            # While this lock is held, the topic can't be deleted, so no new topic of its name gets the
+            # offset.
             with partition.context.reserve, partition.names_held():
                 cleaned.update({key: offset})
 

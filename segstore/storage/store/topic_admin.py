@@ -65,8 +65,8 @@ class TopicAdmin:
         topic_files.remove_buried()
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic, which is durable when this returns. Raises TopicAlreadyExistsError,
-        InvalidTopicError, ConfigError, StorageError.
+        """Create a topic, and return it, durable. Raises TopicAlreadyExistsError, InvalidTopicError,
+        ConfigError, StorageError.
         """
         info = new_topic(name, partitions, config)
         with self._lock:
@@ -119,7 +119,7 @@ class TopicAdmin:
             return self._bring(find_topic(self.topics, info.name), info)
 
     def _bring(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
-        """Change the settings of a topic to those of `info`, then its partitions."""
+        """Change a topic's settings, then its partitions, to those of `info`. Return the changed topic."""
         if info.settings != before.settings:
             before = self._alter(before, replace(before, settings=info.settings, ours=True, lost=None))
         listed = set(info.partition_ids)
@@ -194,7 +194,9 @@ class TopicAdmin:
             self._ends.begin_empty(slot_key(info.topic_id, info.name, partition))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change settings; None restores the default. Raises ConfigError, UnknownTopicOrPartitionError."""
+        """Change the settings in `config`, and return the topic; the value None restores the default. Raises
+        ConfigError, UnknownTopicOrPartitionError.
+        """
         with self._context.reserve, self._lock:
             self._context.check_leads()
             before = find_topic(self.topics, name)
@@ -233,8 +235,8 @@ class TopicAdmin:
             return info
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Let a topic have `total` partitions from now on (Kafka: createPartitions). Raises
-        InvalidArgumentError if it has `total` or more already.
+        """Add partitions to a topic, so that it has `total`, and return the topic (Kafka: createPartitions).
+        Raises InvalidArgumentError if it has `total` or more already.
         """
         with self._lock:
             self._context.check_leads()
@@ -247,7 +249,7 @@ class TopicAdmin:
             return self._grow(before, replace(before, partition_ids=tuple(range(total)), ours=True))
 
     def _grow(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
-        """Make the partitions of `info` that `before` lacks."""
+        """Make the partitions of `info` that `before` lacks, and return the changed topic."""
         if forgets(before, info):
             self._partitions.load_all(before)
         info = remembering(before, info, self._partitions.ends_of(before))

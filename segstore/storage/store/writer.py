@@ -467,7 +467,7 @@ class StoreWriter:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with topics and groups."""
+        """Return a number that changes when a topic is created or deleted, or a group changes."""
         return self._ends.news
 
     def wait(self, seen: int, seconds: float) -> None:

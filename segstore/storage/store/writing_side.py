@@ -146,7 +146,7 @@ class WritingSide(Protocol):
 
     @property
     def news(self) -> int:
-        """Return a number that changes with topics and groups."""
+        """Return a number that changes when a topic is created or deleted, or a group changes."""
 
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
