@@ -1,8 +1,8 @@
 """The close note, `.segstore/closed`, by which an open finds out that the store was copied or restored: the
 note has the identities (device, inode, ...) of its own file and of the clean shutdown marker's file.
 
-If the file that an open finds has another identity than the note says, the store was copied. The compared
-file is the marker, if there is a marker; else, after a kill, the note itself.
+An open compares the identity of the marker's file with the identity in the note. After a kill there is no
+marker, and the note's own file is compared. If the identities differ, the store was copied.
 
 A restored store may be older than the original, and may append other records at the same offsets. So each of
 its partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new
@@ -126,7 +126,7 @@ class FoundNote:
 
 
 def owed_by(keys: Collection[int]) -> OwedEpochs:
-    """Return epochs with a random step for these partitions of a restored store."""
+    """Return the `OwedEpochs` of a restored store's partitions, with a random step."""
     return OwedEpochs() if not keys else OwedEpochs(2 + secrets.randbelow(STEPS - 1), keys)
 
 

@@ -46,7 +46,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def _nesting(data: bytes) -> int:
-    """Return the depth of nesting of JSON: the largest number of open brackets."""
+    """Return the depth of nesting of JSON: the largest number of brackets that are open at once."""
     open_now = most = 0
     for bracket in re.findall(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', data, re.DOTALL):
         open_now += (bracket in (b"[", b"{")) - (bracket in (b"]", b"}"))
@@ -58,7 +58,7 @@ def _nesting(data: bytes) -> int:
 
 
 def frame(held: Mapping[str, Any]) -> bytes:
-    """Return a line for an object."""
+    """Return the bytes of a line with this object."""
     body = compact(held)
     return b"%08x %s\n" % (crc32c(body), body)
 

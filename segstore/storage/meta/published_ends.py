@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
-_LONGEST_WAIT = 86_400.0  # seconds
+_LONGEST_WAIT = 86_400.0  # seconds; a longer wait is cut to this time
 _SPINS = 1000
-_PATIENCE = 50  # milliseconds
+_PATIENCE = 50  # milliseconds that a reader waits for the end of a publication
 
 
 class Ends(NamedTuple):
@@ -326,7 +326,7 @@ class EndsWriter(_Mapped):
 
     def _mend(self) -> None:
         """Make the sequence even, add missing checks, and free damaged slots."""
-        # A writer that was killed within a publication leaves an odd sequence, for whose end readers wait.
+        # A writer that was killed within a publication leaves an odd sequence. Readers wait until it is even.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -543,9 +543,9 @@ class EndsWriter(_Mapped):
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark the ends as an open store's, durably. If they were not synced, a power cut could bring back
-        the number of the last clean close without a marker, by which the next open would find that a broker
-        was killed here. Raises OSError.
+        """Mark the ends as an open store's, durably. Otherwise a power cut could bring back the nonce of the
+        last clean close, and the next open takes a nonce without a marker for a sign that a broker was killed
+        here. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
@@ -652,7 +652,7 @@ def _create(files: Files, path: str) -> None:
 
 
 def _wipe(files: Files, path: str, size: int) -> None:
-    """Overwrite a damaged file with free slots. Readers may have it mapped."""
+    """Overwrite a damaged file, which readers may have mapped, with free slots."""
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)

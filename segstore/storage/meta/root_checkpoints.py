@@ -3,10 +3,11 @@
 Each file is a text of (topic, partition, offset) in Kafka's form, which has no checksum; `checked_copy` has
 the same offsets with a checksum. If the last writer wrote the copy, the copy is used, and the texts are
 written anew from the copy. If a broker that was killed may have written the texts after the copy, the texts
-are used, but the smaller of two log start offsets, which keeps more records. If the copy is missing or
-damaged, or a broker has closed the directory since, only the texts are used, and no record is deleted because
-of a text. A log start offset that is in a text only is a "claim": the copy lists it in `claims` until the log
-start offset moves. Partitions that were not opened since the store was opened keep their lines.
+are used; of two different log start offsets the smaller is used, because it keeps more records. If the copy
+is missing or damaged, or a broker has closed the directory since, only the texts are used, and no record is
+deleted because of a text. A log start offset that is in a text only is a "claim": the copy lists it in
+`claims` until the log start offset moves. Partitions that were not opened since the store was opened keep
+their lines.
 
 Threads: any; one lock, held while files are written.
 """
@@ -171,8 +172,8 @@ class OffsetCheckpoint:
 def believed(
     name: str, text: Mapping[TopicPartitionKey, int] | None, copy: Lines | None, current: bool
 ) -> Lines:
-    """Return the offsets to use, from the text of the file `name` and its copy. `text` is None if it can't be
-    used, and so is `copy`. `current`: whether the last writer wrote the copy.
+    """Return the offsets to use, from the `text` and the `copy` of the file `name`; each of the two is None
+    if it can't be used. `current`: whether the last writer wrote the copy.
     """
     if copy is None or text is None or current:
         return dict(copy if copy is not None else text or {})

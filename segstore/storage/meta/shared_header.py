@@ -80,9 +80,9 @@ def look(files: Files, path: str) -> int | None:
 
 
 def end_old(files: Files, path: str) -> None:
-    """Mark a shared file as not live, and remove it. Such a file stays if the store was copied while it was
-    shared, or if the machine was booted again. The caller holds the store's lock, and no member lives. Raises
-    OSError.
+    """Mark an outdated shared file as not live, and remove it. A store has an outdated file if it was copied
+    while it was shared, or if the machine was booted since. The caller holds the store's lock, and no member
+    lives. Raises OSError.
     """
     size = files.size(path)
     # Mark the file, because readers may have it mapped. A file with several hard links is only unlinked,

@@ -98,9 +98,7 @@ class Copies(Generic[T]):
         return right
 
     def _look(self, path: str, other: Copy[T] | None = None) -> Copy[T]:
-        """Read the copy at `path`. If its bytes are the same as those of `other`, they are not
-        parsed again.
-        """
+        """Read the copy at `path`, without parsing its bytes again if `other` has the same bytes."""
         try:
             data = self._files.read_file(path, self._most)
             if other is not None and other.content is not None and data == other.data:

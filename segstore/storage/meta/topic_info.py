@@ -63,15 +63,15 @@ _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_bro
 class TopicInfo:
     """A topic as `Store.topics()` shows it.
 
-    `partitions` is the number of partitions, and `partition_ids` are their numbers, because a copied broker's
-    directory may have only some. `config` has the settings that were set for the topic, by Kafka's names;
-    `settings` has all settings. `ours` is False if the topic has no settings file of segstore. `error` is
-    raised by each use of the topic if its settings can't be read; other topics can be used. If `lost` is not
-    None, it is the damage of the settings file of a topic whose id and partitions were found in its
-    directories: until `Store.alter_topic` or a repair writes settings, nothing of the topic is deleted or
-    compacted, and each append is synced. `compacted` has pairs (partition, offset): below this offset the log
-    was compacted under earlier settings. `of_broker`: whether a broker may have written records of the topic,
-    also messages of magic 0 and 1.
+    `partitions` is the number of partitions; `partition_ids` are the partitions' numbers, of which some may
+    be missing in a copied broker's directory. `config` has the settings that were set for the topic, by
+    Kafka's names; `settings` has all settings. `ours` is False if the topic has no settings file of segstore.
+    `error` is the reason why the topic can't be used, or None; each use of the topic raises it. `lost` is the
+    damage of the settings file, or None, of a topic whose id and partitions were found in its directories:
+    until `Store.alter_topic` or a repair writes settings, nothing of the topic is deleted or compacted, and
+    each append is synced. `compacted` has pairs (partition, offset): below this offset the log was compacted
+    under earlier settings. `of_broker`: whether a broker may have written records of the topic, also messages
+    of magic 0 and 1.
     """
 
     name: str

@@ -58,7 +58,7 @@ __all__ = ["INTERNAL", "NOT_A_FILE", "TopicFiles", "TopicInfo", "find_topic", "n
 
 log = Logger("segstore")
 
-# Errors of the removal of a deleted partition's directory that a foreign file in it may cause.
+# Errors that a foreign file in a deleted partition's directory may cause when the directory is removed.
 NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})
 
 

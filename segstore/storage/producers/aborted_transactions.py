@@ -84,15 +84,15 @@ def outcomes(log: Viewed) -> Outcomes:
 # --- aborted transactions ------------------------------------------------------------
 
 MOST_SEARCHED = 10_000
-"""The largest number of offsets that a thread which must not block searches for control batches. If more were
-not searched yet, another thread does it.
+"""The largest number of offsets that a thread which must not block searches for control batches. If there are
+more, another thread searches them.
 """
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
 class _ReadEntries(NamedTuple):
-    """The transactions that were found in the log so far: up to `end_offset`, which is in `segment`, before
-    the byte `position`. `aborted` and `ongoing` are those of `Outcomes`.
+    """The transactions that were found in the log below `end_offset`. `segment` is the last segment that was
+    searched, up to the byte `position`. `aborted` and `ongoing` are those of `Outcomes`.
     """
 
     segment: Segment | None
@@ -180,8 +180,8 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # After a compaction or a roll another segment has these offsets. It is read from its
-                    # beginning, and the state skips batches that it knows.
+                    # If the view has another segment here, after a compaction or a roll, read it from its
+                    # beginning, because the state skips batches that it knows.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
@@ -237,9 +237,9 @@ log = Logger("segstore")
 
 
 def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-    """Return (producer id, epoch) of each committed transaction of these producers. Only transactions whose
-    marker has the next epoch are found (KIP-890): before KIP-890 one epoch may have many transactions. Raises
-    StorageError.
+    """Return (producer id, epoch) of the committed transactions of these producers whose markers have the
+    next epoch (KIP-890). Transactions whose markers have the same epoch are left out, because one epoch may
+    have many of them. Raises StorageError.
     """
     return source.with_view(lambda view: _committed(view, producer_ids))
 

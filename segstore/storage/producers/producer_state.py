@@ -304,8 +304,8 @@ class ProducerState:
         return aborted
 
     def save(self, producer_id: int) -> Saved:
-        """Return the state of a producer, for `restore`. `restore` can only undo batches if all later batches
-        are of this producer.
+        """Return the state of a producer, for `restore`. All batches that are applied between `save` and
+        `restore` must be this producer's.
         """
         return Saved(producer_id, self.find(producer_id), self.map_end_offset, self.max_producer_id)
 

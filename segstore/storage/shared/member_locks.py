@@ -19,7 +19,7 @@ from segstore.files import Files, Handle
 MOST: int = lib.SEG_MEMBERS
 """The largest number of members of a store."""
 _NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_PATIENCE, _PAUSE = 10.0, 0.005  # seconds
+_PATIENCE, _PAUSE = 10.0, 0.005  # the longest wait for a lock, and the pause between two tries, in seconds
 
 
 def path_of(root: str) -> str:

@@ -91,7 +91,7 @@ class Members:
         return slot
 
     def _introduce(self, may_host: bool) -> None:
-        """Write the data of this process into its slot. Except for `may_host`, they are for display only."""
+        """Write the data of this process, all for display except `may_host`, into its slot."""
         own = self.shared.member(self.slot)
         own.pid, own.since_ms, own.may_host = os.getpid(), time.time_ns() // 1_000_000, may_host
         own.version, own.number = VERSION.encode()[:15], secrets.randbits(32)

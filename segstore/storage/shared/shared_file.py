@@ -3,12 +3,12 @@
 On disk a header, the members, and a part for each log, as declared in `_native/contract/shared.h`: fixed
 widths in host byte order, no pointers. The file is valid until the machine is booted again, and never synced.
 
-- F1: all shared data is in this file. - F2: the file is fully allocated before it is mapped. It grows in
-steps of 64 KiB, is never truncated, and is never unlinked while a member lives. A mapping stays until the
-object that made the mapping is freed. - F3: the file is valid if its magic, format and size are right, if it
-was made since the machine was booted, and if it is no copy (`which`). An invalid file is rewritten by a host
-that finds no living member. The rewrite is in place, because readers may have the file mapped, and the magic
-is written last.
+- F1: all shared data is in this file.
+- F2: the file is fully allocated before it is mapped. It grows in steps of 64 KiB, is never truncated, and is
+  never unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
+- F3: the file is valid if its magic, format and size are right, if it was made since the machine was booted,
+  and if it is no copy (`which`). An invalid file is rewritten by a host that finds no living member. The
+  rewrite is in place, because readers may have the file mapped, and the magic is written last.
 
 A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
 reads `live`. A host that closes the store looks for other members, refuses new members by `live`, and looks
@@ -42,7 +42,7 @@ from segstore.version import VERSION
 MOST = 1 << 36  # bytes of the largest file, for eight million logs
 _LIVE, _CLOSED_TO_OTHERS = 1, 2
 """Values of the header's `live`. The third value, 0, means that the file's content is outdated."""
-_PATIENCE, _PAUSE = 10.0, 0.005  # seconds
+_PATIENCE, _PAUSE = 10.0, 0.005  # the longest wait for a joining process, and the pause between two looks (s)
 _LOGS, _LOG = lib.SEG_SHARED_LOGS, lib.SEG_SHARED_LOG
 
 
@@ -172,7 +172,7 @@ class SharedFile:
         return self._part("seg_shared_member *", at)
 
     def _part(self, kind: str, at: int) -> Any:
-        """Return a pointer into the newest mapping. The file stays mapped while the pointer is referenced."""
+        """Return a pointer into the newest mapping, which stays while the pointer is referenced."""
         memory = self.memory
         return ffi.gc(ffi.cast(kind, memory + at), partial(_let_go, memory))
 
@@ -264,9 +264,7 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has only one hard link. A copy of the store that was made by hard links has the
-    same file.
-    """
+    """Return whether the file has only one hard link: with more, a copy of the store has the same file."""
     return files.links(path_of(root)) == 1
 
 

@@ -317,8 +317,7 @@ class PartitionLoader:
 
     def _put_aside(self, directory: str) -> None:
         """Move directories, links and other special files with the name of an index, a snapshot or a
-        temporary file to the quarantine. Indexes and snapshots are then made anew from the log. Raises
-        OSError.
+        temporary file to the quarantine. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)

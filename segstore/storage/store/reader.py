@@ -193,7 +193,7 @@ class StoreReader:
             return None
 
     def _follows(self, followed: FollowedEnds) -> bool:
-        """Return whether a writer of this store now publishes into the memory of `followed`. If not, set
+        """Return whether a writer of this store now publishes into the memory of `followed`; if not, set
         `followed.outdated`.
         """
         ends = self._ends.believed()

@@ -68,7 +68,7 @@ def _mend_quotas(context: StoreContext) -> None:
 
 
 def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
-    """Rewrite a damaged copy from the sound copy. Return whether the sound copy exists without a checksum."""
+    """Rewrite a damaged copy from the sound copy; return whether there is a sound copy without a checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
@@ -80,9 +80,7 @@ def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
 
 
 def _upgrade(context: StoreContext) -> None:
-    """Write the quotas with a checksum, in two copies. If the disk is full, the next open tries again. Raises
-    OSError.
-    """
+    """Write the quotas with a checksum, in two copies, unless the disk is full. Raises OSError."""
     try:
         QUOTAS.write(context.files, context.root, (QUOTAS.read(context.files, context.root) or {}))
     except OSError as error:

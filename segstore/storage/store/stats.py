@@ -181,8 +181,8 @@ def _count(view: LogView, files: Files) -> int:
 
 
 def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
-    """Return the batch headers of a step. A compressed message of magic 0 or 1 gets the count of its inner
-    records.
+    """Return the batch headers of a step, with the count of inner records for a compressed message of magic 0
+    or 1.
     """
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)

@@ -537,7 +537,7 @@ class Store(PublicNames):
         )
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
-        """Return a new log of a partition. Subclasses override this."""
+        """Return a new log of a partition; subclasses override this."""
         side = self.engine
         appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
         return PartitionLog(topic, partition, self, self.context, source, appender)
@@ -785,8 +785,8 @@ class Store(PublicNames):
         return self._clients.unwritten()
 
     def _close_in_order(self, timeout: float, orderly: bool) -> None:
-        """Close the clients, then the store. If both raise errors, the store's error is logged, and the error
-        of the clients is raised.
+        """Close the clients, then the store; if both raise errors, log the store's, and raise the
+        clients'.
         """
         try:
             self._clients.close(timeout, orderly)

@@ -280,8 +280,8 @@ class Sweeper:
         return tuple(found[key] for key in sorted(found))
 
     def _run_due_retention(self) -> float:
-        """Run retention if it is due, and return the seconds until it is due again. A compaction calls this,
-        because a compaction with a low rate limit may take hours.
+        """Run retention if it is due, and return the seconds until it is due again; called during a
+        compaction, which may take hours.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -295,7 +295,7 @@ class Sweeper:
         return interval
 
     def _save(self) -> None:
-        """Write the notes of sweeps. An error is only logged, and the next sweep tries again."""
+        """Write the notes of sweeps; an error is only logged, because the next sweep tries again."""
         topics, reported = self._topics(), self._unsaved
         try:
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
@@ -388,8 +388,8 @@ class Sweeper:
             self._clear(closing=True)
 
     def _clear(self, *, closing: bool = False) -> None:
-        """Remove the files of deleted segments whose delay is over; all files if `closing`, or if the disk is
-        full. An error is only logged.
+        """Remove the files of deleted segments whose delay is over, or of all deleted segments if `closing`
+        or if the disk is full; an error is only logged.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

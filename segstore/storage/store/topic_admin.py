@@ -177,8 +177,8 @@ class TopicAdmin:
         self._begin_recovery_points(info)
 
     def _begin_recovery_points(self, info: TopicInfo) -> None:
-        """Add the partitions of a compacted topic to the recovery point checkpoint, with offset 0. Recovery
-        takes offset gaps above a recovery point for damage by a power cut, not for gaps of compaction. Raises
+        """Add the partitions of a compacted topic to the recovery point checkpoint, with offset 0, so that
+        recovery takes an offset gap above the recovery point for damage, not for a gap of compaction. Raises
         OSError.
         """
         if info.gapped:

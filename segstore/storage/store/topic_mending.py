@@ -70,9 +70,7 @@ def _identified(
 
 
 def _upgrade(context: StoreContext, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
-    """Write the settings with a checksum, in two copies. If the disk is full, the next open tries again.
-    Raises OSError.
-    """
+    """Write the settings with a checksum, in two copies, unless the disk is full. Raises OSError."""
     try:
         topic_files.write(info, deleting=deleting)
     except OSError as error:

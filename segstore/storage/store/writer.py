@@ -266,8 +266,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.told or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directories in `.segstore/`. Write the format file first, unless a sound one is there
-        (`stated`).
+        """Make the directory `.segstore/`, the format file unless a sound one is there (`stated`), and the
+        directory for topics.
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -347,7 +347,7 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints. A full disk is only noted, and the next call tries again."""
+        """Write the checkpoints; a full disk is only noted, because the next call tries again."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
@@ -356,8 +356,8 @@ class StoreWriter:
             self.context.full.met(error)
 
     def _reserve_size(self) -> int:
-        """Return the bytes to reserve on the disk, so that a topic can be deleted when the disk is full. The
-        root's checkpoints, which are then rewritten, have a line for each partition.
+        """Return the bytes to reserve on the disk for the deletion of a topic, which rewrites the root's
+        checkpoints with their line for each partition.
         """
         partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
         return SIZE + partitions // _LINES * PIECE
@@ -641,8 +641,8 @@ def locked(files: Files, root: str) -> StoreLockedError:
 
 
 def _remove_lock_file(context: StoreContext) -> None:
-    """Remove the lock file after an error, and the directory if this open made it. Nothing is removed from a
-    directory with a store.
+    """Remove the lock file after an error, and the directory if this open made it, unless the directory is a
+    store.
     """
     files, root = context.files, context.root
     with suppress(OSError), files.lock(names.below(root, names.LOCK)):
