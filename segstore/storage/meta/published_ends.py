@@ -398,7 +398,7 @@ class EndsWriter(_Mapped):
 
     def tell_shared(self) -> None:
         """Map the shared file again, and have all readers do so, because sharing has begun or the file has
-        grown. This is called before other processes append to the logs that the file has room for now. Raises
+        grown. Other processes must not append to logs in the new part of the file before this call. Raises
         OSError.
         """
         with self.lock:

@@ -81,8 +81,8 @@ class BelievedEnds:
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
                 break
-            # A writer that opens or closes the store changes first the marker, then the ends, or the reverse.
-            # Read both again. The log's own end can't be used, because half of an atomic append may be there.
+            # A writer that opens or closes the store changes the marker, then the ends, so read both again.
+            # The log's own end can't be used instead, because half of an atomic append may be there.
             time.sleep(0.001)
         return ends if belief.holds else None
 

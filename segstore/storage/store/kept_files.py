@@ -113,8 +113,8 @@ class KeptFiles:
 
     def skip_producer_ids(self) -> None:
         """Raise the first free producer id by a random step, because another copy of this store may hand out
-        the next ids. The id is not raised if the disk is full, or if the file is damaged: then the next id is
-        taken from the logs. Raises OSError.
+        the next ids. Nothing is done if the disk is full. A damaged file is not changed either, because the
+        next id is then taken from the logs. Raises OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):

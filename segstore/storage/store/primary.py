@@ -400,10 +400,10 @@ class Primary:
     # --- the fence ----------------------------------------------------------------------------
 
     def demote(self, fence: Fence) -> None:
-        """Refuse appends and changes of topics from now on, durably. A second call with the same `fence`
-        changes nothing. Raises InvalidRequestError if the fence is not that of the registered standby's
-        directory; FencedLeaderEpochError if its epoch is not above all epochs of this store: nothing is
-        changed then. Raises StorageError.
+        """Refuse appends and changes of topics from now on, durably. A second call with the same leader epoch
+        and directory changes nothing. Raises InvalidRequestError if the fence's directory is not the
+        registered standby's; FencedLeaderEpochError if its epoch is not above all epochs of this store:
+        nothing is changed then. Raises StorageError.
         """
         with self._changing, os_errors():
             held, registered = self.fence, self.registration

@@ -25,7 +25,9 @@ from segstore.storage.meta.sweep_states import SWEEPS
 
 
 def mend_small(context: StoreContext, there: Collection[str]) -> None:
-    """Repair the damaged files among `there`, the paths of all files below the root. Raises OSError."""
+    """Repair the damaged files among `there`, the paths (below the root) of the files in the root and in
+    `.segstore`. Raises OSError.
+    """
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
     if f"{names.OURS}/{names.SCRAM}" in there or f"{names.OURS}/{names.SCRAM_COPY}" in there:

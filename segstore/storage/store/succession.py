@@ -94,9 +94,9 @@ class Succession:
         return not self._done.is_open and self._try(host)
 
     def _try(self, gone: SharedMember | None = None) -> bool:
-        """Try to become the host, for `_patience` seconds; return whether this process has become the host.
-        Return False at once if another member has. `gone` is the former host, for whose lock `_LATE` seconds
-        are waited, because the kernel frees the locks of a dead process last.
+        """Try for `_patience` seconds to become the host, and return whether this process is the host now.
+        Return False at once if another member has become the host. If `gone` is given, the former host, try
+        for `_LATE` seconds, because the kernel frees the lock of a dead host some time after its socket.
         """
         patience = self._patience if gone is None else _LATE
         pause, end = _PAUSE, time.monotonic() + patience

@@ -203,7 +203,7 @@ class Sweeper:
     `cleaned` is the cleaner's checkpoint; `checkpoint()` writes the checkpoints of the store.
 
     If a compaction has failed, background sweeps don't compact this partition again until the store is opened
-    anew (Kafka: LogCleanerManager.markPartitionUncleanable), unless the disk was full. `sweep` compacts it.
+    anew (Kafka: LogCleanerManager.markPartitionUncleanable), unless the disk was full; `sweep` tries again.
     """
 
     def __init__(
