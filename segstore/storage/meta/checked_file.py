@@ -118,8 +118,8 @@ class CheckedFile(Generic[T]):
         return ""
 
     def write(self, files: Files, root: str, value: T, *, durably: bool = True) -> None:
-        """Replace the file and its second copy, if it has one. They are durable when this returns, unless
-        `durably` is False. Raises OSError; then one of two copies may have the new value.
+        """Replace the file, or both copies; durable when this returns, unless `durably` is False. Raises
+        OSError; then one of two copies may have the new value.
         """
         if self._copy:
             self.copies(files, root).write(self.pack(value))

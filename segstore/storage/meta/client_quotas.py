@@ -22,9 +22,9 @@ RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 
 
 class Entity(NamedTuple):
-    """The clients to which limits apply (Kafka: ClientQuotaEntity, KIP-55): those of a user, those with a
-    client id, or those of both. Each field is a name, DEFAULT, or None if the limits don't depend on it; one
-    of the fields is not None.
+    """The clients to which limits apply (Kafka: ClientQuotaEntity, KIP-55): all clients of a user, all
+    clients with a client id, or a user's clients with a client id. A field is a name, DEFAULT, or None for
+    any name; one of the fields is not None.
     """
 
     user: str | None

@@ -30,9 +30,9 @@ NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, 
 
 @dataclass(frozen=True)
 class Copy(Generic[T]):
-    """One of two copies as it was read. `data` are its bytes, `content` the parsed value; both are None if
-    the file is missing or can't be read. `checked`: whether it has a checksum that matches. `error` is the
-    reason why the file can't be read; None if it is sound or missing.
+    """One of two copies as it was read: its bytes `data`, the parsed `content`, and `checked`, whether a
+    checksum matches. `data` and `content` are None if the file is missing or can't be read. `error` is the
+    reason why the file can't be read, else None.
     """
 
     path: str

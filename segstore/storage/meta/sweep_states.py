@@ -1,8 +1,7 @@
 """Notes of sweeps, `.segstore/sweeps.json`: the time of each partition's last sweep, and its error.
 
-Other processes read the file (`segstore topics`, `segstore stats`). No decision depends on it. It is replaced
-by a rename without a sync, and counts as missing if it can't be read, or if its checksum does not match.
-Threads: any; one lock.
+Other processes read the file (`segstore topics`, `segstore stats`), only to show it. The file is replaced by
+a rename without a sync, and counts as missing if it is damaged. Threads: any; one lock.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def replay(
     end: int,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Apply the batches in the segment's first `end` bytes to `state`, except those that it has already.
-    Return the transactions that they abort. `damaged` is passed to `take_in`.
+    """Apply the new batches in the segment's first `end` bytes to `state`, and return the transactions that
+    these batches abort. `damaged` is passed to `take_in`.
     """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle

@@ -253,8 +253,7 @@ def _is_kept(files: Files, root: str) -> bool:
     while has_living_members(files, root):
         if _look(files, root) is not None:
             return True
-        # Wait, because this member may be a process that is joining. It takes a slot first, and releases it
-        # if it finds no live file.
+        # Wait, because a joining process takes a slot first, and releases the slot if it finds no live file.
         if time.monotonic() > end:
             raise StorageError(
                 errno.EBUSY, "Processes share the store by a file that is damaged", path_of(root)

@@ -61,8 +61,8 @@ class BelievedEnds:
 
     def believed(self) -> EndsReader | None:
         """Return the published ends if the last writer wrote them, and no broker has used the directory
-        since; else None. If there is no clean shutdown marker, the nonce of the ends must be 0. If there is a
-        marker, the nonce must be the marker's number, and the ends must have a checksum.
+        since; else None. Without a clean shutdown marker, the nonce of such ends is 0. With a marker, the
+        nonce is the marker's number, and the ends have a checksum.
         """
         ends = self.found()
         if ends is None:

@@ -282,9 +282,9 @@ class PartitionLog(PublicNames):
         pyarrow binary or string array; arrays are encoded without a loop per record. `timestamps`: int64 ms,
         one per record, or one for all. `headers`: per record a sequence of (str, bytes or None), or, faster,
         an Arrow column of lists of key and value, as `Records.to_arrow` returns it. `compression`: none,
-        gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are
-        split into batches of about `batch_bytes` before compression. A crash may keep some whole batches of
-        the append. `expected_offset` is compared as in `append`. Raises the errors of `append`.
+        gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are split into batches
+        of about `batch_bytes` before compression. A crash may keep some whole batches of the append.
+        `expected_offset` is compared as in `append`. Raises the errors of `append`.
         """
         own = self._own
         if (
