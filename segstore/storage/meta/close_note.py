@@ -1,5 +1,5 @@
 """The close note, `.segstore/closed`, by which an open finds out that the store was copied or restored: the
-note has the identities (device, inode, ...) of its own file and of the clean shutdown marker's file.
+note has the identities (device, inode, birth time) of its own file and of the clean shutdown marker's file.
 
 An open compares the identity of the marker's file with the identity in the note. After a kill there is no
 marker, and the note's own file is compared. If the identities differ, the store was copied.
