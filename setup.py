@@ -50,7 +50,7 @@ BESIDE = [
         ("spans", "spans"),
         ("tail_append", "tail_append", "list_append"),
         ("transfer", "transfer_call"),
-        ("follower", "follower"),
+        ("tailer", "tailer"),
         ("counts", "counts"),
     )
 ]

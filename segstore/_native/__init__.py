@@ -4,7 +4,7 @@ C's state is in structs that the caller owns; `contract/answers.h` lists the exc
 releases the GIL and may be made from any thread. Six modules beside `lib` work on Python's own objects:
 `_producer` has types of the producer; `_spans` reads objects, and keeps the GIL; `_tail_append` mostly keeps
 the GIL for an append, and releases it for a flush; `_transfer` releases the GIL after it has read the
-objects; `_follower` waits, and makes a consumer's record; `_counts` keeps the GIL.
+objects; `_tailer` waits, and makes a consumer's record; `_counts` keeps the GIL.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks this in the source:
 
@@ -14,9 +14,10 @@ when it ends;
 - `held(kind, owner)`: the view may be kept anywhere, and so `held` refuses a memoryview.
 
 All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
-in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. A frame that
-raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe,
-because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last reference goes.
+in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. Local variables
+of a function that raises can be in such a cycle, because the error's traceback refers to them. Other owners
+are safe, because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last
+reference goes.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from types import TracebackType
 from typing import Any
 
 try:
-    from segstore._native._follower import Follower
-    from segstore._native._follower import bind as bind_follower
-    from segstore._native._follower import records as make_consumer_records
     from segstore._native._producer import bind as bind_producer
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
     from segstore._native._tail_append import bind as bind_append
     from segstore._native._tail_append import seg_list_append, seg_tail_append, seg_tail_flush
+    from segstore._native._tailer import EndsTailer
+    from segstore._native._tailer import bind as bind_tailer
+    from segstore._native._tailer import records as make_consumer_records
     from segstore._native._transfer import Sendable, seg_transfer
     from segstore._native._transfer import bind as bind_transfer
 except ModuleNotFoundError as error:
@@ -43,7 +44,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = [
-    "Follower",
+    "EndsTailer",
     "Sendable",
     "address",
     "crc32c",
@@ -73,7 +74,7 @@ _BOUND = "seg_tail_append", "seg_tail_flush", "seg_tail_write", "seg_encode"
 bind_append(*(address(ffi.addressof(lib, name)) for name in _BOUND))
 bind_transfer(address(ffi.addressof(lib, "seg_send_stretch")))
 bind_producer(address(ffi.addressof(lib, "seg_tail_append")))
-bind_follower(address(ffi.addressof(lib, "seg_await_record")))
+bind_tailer(address(ffi.addressof(lib, "seg_await_record")))
 
 
 unset = ffi.new_allocator(should_clear_after_alloc=False)
@@ -84,8 +85,8 @@ memory.
 
 def descriptors() -> Any:
     """Return a slot for two open descriptors, each -1 at first. C opens files into the slot, and closes them
-    with the slot's last reference, because an interrupt of Python code that does so could leave a descriptor
-    open for ever.
+    with the slot's last reference. Python code that opened and closed them could be interrupted in between,
+    and leave a descriptor open for ever.
     """
     return ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
 
@@ -128,11 +129,11 @@ class lent:
 
 
 def crc32c_by(hardware: bool) -> Callable[[bytes], int]:
-    """Return a function for the CRC-32C of bytes. It is the C helper's if the CPU has an instruction for
-    CRC-32C, else that of the crc32c package.
+    """Return a function for the CRC-32C of bytes: the function of the C helper if `hardware` (the CPU has an
+    instruction for CRC-32C), else the function of the crc32c package.
 
-    The package imports importlib.metadata and email, more than a hundred modules: it is imported only if it
-    is needed, and then while segstore is being imported, never later.
+    The crc32c package is slow to import, because it imports more than a hundred modules. It is imported only
+    if needed, and then during the import of segstore.
     """
     if hardware:
         return _crc32c

@@ -67,7 +67,7 @@ class Post:
     time: Any
     sealed: dict[Any, None]
     backing_off: dict[Any, None]
-    told: dict[Any, Any]
+    reported: dict[Any, Any]
     throttle: Any
     noted: Any
     linger: float

@@ -1,10 +1,10 @@
-"""Builds the native part as `segstore._native._segstore`, and the exhibits of `segstore bench zero-copy` as
-an extension of their own; on disk it writes only the build's own output.
+"""Builds two extension modules: `segstore._native._segstore`, and the C code that `segstore bench zero-copy`
+measures. On disk it writes only the build's own output.
 
-setup.py runs it (`cffi_modules`), and the package never imports it. SEGSTORE_SANITIZE=address,undefined
-builds with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 with counts of lines and branches for
-gcov; SEGSTORE_STORM=1 with steps at which a process pauses, dies or stops by chance (step.h), never in the
-same place as the usual build.
+setup.py runs it (`cffi_modules`), and the package never imports it. Environment variables choose other
+builds: SEGSTORE_SANITIZE=address,undefined adds those sanitizers, and C's asserts. SEGSTORE_COVERAGE=1 adds
+counts of lines and branches for gcov. SEGSTORE_STORM=1 adds steps at which a process pauses, dies or stops by
+chance (step.h); such a build must not replace the usual one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOURCES = (
     "encode.c",
     "ends.c",
     "exchange.c",
-    "follow.c",
+    "await_record.c",
     "gather.c",
     "hand_on.c",
     "hand_over.c",

@@ -184,15 +184,15 @@ int64_t seg_nudges(const uint8_t *map, int64_t len, const seg_shared_map *shared
     return outside(map, len, 0, 0) ? -EINVAL : (int64_t)nudges_of(map, shared);
 }
 
-/* The packed words of a slot that a follower compares; readers see the log up to the high watermark. */
-static const int FOLLOWED[SEG_FOLLOWED] = {0, 1, 3, 4, LAYOUT};
+/* The packed words of a slot that a tailer compares; readers see the log up to the high watermark. */
+static const int TAILED[SEG_TAILED] = {0, 1, 3, 4, LAYOUT};
 
 /* The same words of unpacked values. */
-static void followed_of(const int64_t *values, int64_t *words)
+static void tailed_words(const int64_t *values, int64_t *words)
 {
-    for (int i = 0; i < SEG_FOLLOWED; i++)
-        words[i] = values[FOLLOWED[i]];
-    words[SEG_FOLLOWED_LAYOUT_AND_EPOCH] = layout_of(values);
+    for (int i = 0; i < SEG_TAILED; i++)
+        words[i] = values[TAILED[i]];
+    words[SEG_TAILED_LAYOUT_AND_EPOCH] = layout_of(values);
 }
 
 /* Replace a slot's values by those of the shared log with its number, `slot`. */
@@ -203,23 +203,23 @@ static int is_shared(const seg_shared_map *shared, int64_t slot, int64_t key, in
 }
 
 /* The words may be of two moments: then a publication is under way, and its count will change. */
-static int differs(const seg_follower *follower, const seg_followed *f)
+static int differs(const seg_tailer *tailer, const seg_tailed *f)
 {
-    const int64_t *slot = (const int64_t *)(follower->map + SEG_ENDS_HEADER + f->slot * SEG_ENDS_SLOT);
-    if (follower->shared) {
-        int64_t values[WORDS], words[SEG_FOLLOWED];
-        if (is_shared(follower->shared, f->slot, __atomic_load_n(slot, __ATOMIC_ACQUIRE), values)) {
-            followed_of(values, words);
+    const int64_t *slot = (const int64_t *)(tailer->map + SEG_ENDS_HEADER + f->slot * SEG_ENDS_SLOT);
+    if (tailer->shared) {
+        int64_t values[WORDS], words[SEG_TAILED];
+        if (is_shared(tailer->shared, f->slot, __atomic_load_n(slot, __ATOMIC_ACQUIRE), values)) {
+            tailed_words(values, words);
             return memcmp(words, f->words, sizeof words) != 0;
         }
     }
-    for (int i = 0; i < SEG_FOLLOWED; i++)
-        if (__atomic_load_n(slot + FOLLOWED[i], __ATOMIC_ACQUIRE) != f->words[i])
+    for (int i = 0; i < SEG_TAILED; i++)
+        if (__atomic_load_n(slot + TAILED[i], __ATOMIC_ACQUIRE) != f->words[i])
             return 1;
     return 0;
 }
 
-int64_t seg_follow(const uint8_t *map, int64_t len, const seg_shared_map *shared, seg_followed *f, int64_t spins)
+int64_t seg_read_tailed(const uint8_t *map, int64_t len, const seg_shared_map *shared, seg_tailed *f, int64_t spins)
 {
     int64_t values[WORDS];
     int64_t code = seg_snapshot(map, len, shared, &f->slot, values, 1, spins);
@@ -227,17 +227,17 @@ int64_t seg_follow(const uint8_t *map, int64_t len, const seg_shared_map *shared
         return code;
     if (values[0] == SEG_ENDS_DAMAGED)
         return 0;
-    followed_of(values, f->words);
+    tailed_words(values, f->words);
     return 1;
 }
 
 /* Whether a wait for these slots is possible. */
-static int is_within(const seg_follower *f)
+static int is_within(const seg_tailer *f)
 {
     if (outside(f->map, f->len, 0, 0) || f->n < 0 || f->turn < 0)
         return 0;
     for (int64_t i = 0; i < f->n; i++)
-        if (outside(f->map, f->len, &f->followed[i].slot, 1))
+        if (outside(f->map, f->len, &f->tailed[i].slot, 1))
             return 0;
     return 1;
 }
@@ -256,18 +256,18 @@ static struct timespec from_now(int64_t ns)
 }
 
 /* The next partition in turn with changed ends, or -1. */
-static int64_t next_changed(seg_follower *f)
+static int64_t next_changed(seg_tailer *f)
 {
     for (int64_t k = 0; k < f->n; k++) {
         int64_t i = f->turn < f->n ? f->turn : 0;
         f->turn = i + 1;
-        if (differs(f, f->followed + i))
+        if (differs(f, f->tailed + i))
             return i;
     }
     return -1;
 }
 
-int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
+int64_t seg_await_ends(seg_tailer *f, uint32_t nudges, int64_t timeout_ns)
 {
     if (timeout_ns < 0 || !is_within(f))
         return -EINVAL;
@@ -281,7 +281,7 @@ int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
             return f->n;
         int64_t i = next_changed(f);
         if (i >= 0)
-            return seg_follow(f->map, f->len, f->shared, f->followed + i, f->spins) == 1 ? i : -EAGAIN;
+            return seg_read_tailed(f->map, f->len, f->shared, f->tailed + i, f->spins) == 1 ? i : -EAGAIN;
         if (timeout_ns == 0)
             return -ETIMEDOUT;
         /* An absolute time, so that other publications don't prolong the wait. */

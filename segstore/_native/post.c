@@ -110,11 +110,11 @@ PyType_Spec seg_lane_spec = {
 /* --- the sender's state ----------------------------------------------------------------------------- */
 
 /* The sender's state. `pool`, `full`, `open`, `refused`, `gate`, `time`: as in Sending. `sealed`, `backing_off`: as in
- * Schedule. `told`: the failures that were reported; `throttle`: the client's byte rate; `noted`: entries for
+ * Schedule. `reported`: the failures that were reported; `throttle`: the client's byte rate; `noted`: entries for
  * ProducerMetrics, None without metrics. `linger` and `timeout` are in seconds. */
 typedef struct {
     PyObject_HEAD
-    PyObject *lock, *pool, *full, *open, *refused, *gate, *time, *sealed, *backing_off, *told, *throttle, *noted;
+    PyObject *lock, *pool, *full, *open, *refused, *gate, *time, *sealed, *backing_off, *reported, *throttle, *noted;
     double linger, timeout;
     Py_ssize_t most_noted;
 } Post;
@@ -129,7 +129,7 @@ static PyMemberDef post_members[] = {
     {"time", T_OBJECT_EX, offsetof(Post, time), 0, NULL},
     {"sealed", T_OBJECT_EX, offsetof(Post, sealed), 0, NULL},
     {"backing_off", T_OBJECT_EX, offsetof(Post, backing_off), 0, NULL},
-    {"told", T_OBJECT_EX, offsetof(Post, told), 0, NULL},
+    {"reported", T_OBJECT_EX, offsetof(Post, reported), 0, NULL},
     {"throttle", T_OBJECT_EX, offsetof(Post, throttle), 0, NULL},
     {"noted", T_OBJECT_EX, offsetof(Post, noted), 0, NULL},
     {"linger", T_DOUBLE, offsetof(Post, linger), 0, NULL},
@@ -142,7 +142,7 @@ static void free_post(PyObject *object)
 {
     Post *p = (Post *)object;
     PyObject *fields[] = {p->lock, p->pool,   p->full,        p->open, p->refused,  p->gate,
-                          p->time, p->sealed, p->backing_off, p->told, p->throttle, p->noted};
+                          p->time, p->sealed, p->backing_off, p->reported, p->throttle, p->noted};
     for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
         Py_XDECREF(fields[i]);
     free_object(object);
@@ -353,7 +353,7 @@ static int is_quiet(Post *p)
 {
     return PyList_Size(p->refused) == 0 && PyList_Size(p->full) == 0 && PyDict_Size(p->sealed) == 0 &&
         PyDict_Size(p->backing_off) == 0 && PyObject_Size(((Pool *)p->pool)->waiters) == 0 &&
-        PyDict_Size(p->told) == 0 && (p->noted == Py_None || PyObject_Size(p->noted) < p->most_noted);
+        PyDict_Size(p->reported) == 0 && (p->noted == Py_None || PyObject_Size(p->noted) < p->most_noted);
 }
 
 /* Sleep until a thread wakes the sender; returns whether that was so. No batch is due; a thread with the producer's

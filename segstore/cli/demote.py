@@ -53,7 +53,7 @@ def _of_store(path: str) -> bool:
 
 
 def _of_server(bootstrap: str, given: dict[str, str]) -> bool:
-    from segstore.protocol.error_codes import told_error
+    from segstore.protocol.error_codes import broker_error
     from segstore.storage.store.primary import STANDBY_ID
     from segstore.wire.cluster import Cluster
     from segstore.wire.settings import WireConfig
@@ -65,5 +65,5 @@ def _of_server(bootstrap: str, given: dict[str, str]) -> bool:
     finally:
         cluster.close()
     if answer.error_code:
-        raise told_error(answer.error_code, f"{bootstrap}: {answer.error_message or 'no standby'}")
+        raise broker_error(answer.error_code, f"{bootstrap}: {answer.error_message or 'no standby'}")
     return True

@@ -53,7 +53,7 @@ def _rows(path: str, shared: SharedFile, topics: Iterable[TopicInfo]) -> list[di
     from segstore.storage.meta.published_ends import slot_key
     from segstore.storage.shared.held_locks import held_locks
     from segstore.storage.shared.members import living
-    from segstore.storage.store.store_member import told_of
+    from segstore.storage.store.store_member import store_members
 
     keys = {
         slot_key(info.topic_id, info.name, number): f"{info.name}-{number}"
@@ -70,7 +70,7 @@ def _rows(path: str, shared: SharedFile, topics: Iterable[TopicInfo]) -> list[di
             "state": state_of(each.pid),
             "locks": locks.get((each.slot, int(shared.member(each.slot).incarnation)), []),
         }
-        for each in told_of(living(Files(), path))
+        for each in store_members(living(Files(), path))
     ]
 
 

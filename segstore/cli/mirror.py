@@ -184,7 +184,7 @@ def _mirror_from(
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show(bar, running)
         if once:
-            click.echo(_told(running))
+            click.echo(_progress(running))
 
 
 def _show(bar: Progress, running: segstore.Mirror) -> None:
@@ -201,7 +201,7 @@ def _show(bar: Progress, running: segstore.Mirror) -> None:
     )
 
 
-def _told(running: segstore.Mirror) -> str:
+def _progress(running: segstore.Mirror) -> str:
     partitions = running.partitions()
     offsets = sum(each.end_offset - each.start_offset for each in partitions)
     topics = len({each.topic for each in partitions})

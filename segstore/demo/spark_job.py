@@ -37,16 +37,16 @@ _FLIGHT = "carrier string, dep_delay int"
 _HOUR_MS = 3_600_000
 _LOOK = 0.1  # seconds between two looks at the query's progress
 
-Tell = Callable[..., None]
+Report = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of the driver. `path`: the store; `rows`: the rows of a micro-batch; `late_hours`: the
-    watermark's delay: a flight is counted only if it is at most so many hours older than the newest flight
-    that was read; `work`: a directory for temporary files of Spark and Java; `waits`: whether the driver
-    opens the store only after a line on its standard input; `archive`: the URI of an archive of the store,
-    whose flights are counted at the end, or "".
+    """The arguments of the driver. `path` is the path of the store. `rows` is the number of rows of a
+    micro-batch. `late_hours` is the watermark's delay: a flight is counted only if it is at most so many
+    hours older than the newest flight that was read. `work` is a directory for temporary files of Spark and
+    Java. If `waits`, the driver opens the store only after a line on its standard input. `archive` is the URI
+    of an archive of the store, whose flights are counted at the end, or "".
     """
 
     path: str
@@ -62,8 +62,8 @@ def delays(rows: DataFrame, late_hours: int) -> DataFrame:
 
     A row is written when a flight is read that is `late_hours` later than the end of the row's hour. Its
     `key` is the airline, its `timestamp` the beginning of the hour. Its `value` is a JSON object: `flights`
-    is the number of flights, `left` the number of flights that left, `delay` the sum of the delays of these
-    in minutes, and `most` the longest delay.
+    is the number of flights, `left` the number of flights that left. `delay` is the sum of their delays in
+    minutes, and `most` the longest delay.
     """
     from pyspark.sql import functions as f
 
@@ -106,26 +106,26 @@ def heartbeat(store: segstore.Store, late_hours: int) -> None:
         log.append(None, timestamp=newest + (late_hours + 2) * _HOUR_MS)
 
 
-def run(job: Job, tell: Tell) -> None:
-    """Run the query over all flights, then again with the heartbeat. Raises SegstoreError, and Spark's own
-    errors.
+def run(job: Job, report: Report) -> None:
+    """Run the query over all flights, append the heartbeat, and run the query again. Raises SegstoreError,
+    and Spark's own errors.
     """
     options = f'"-Djava.io.tmpdir={job.work}" -XX:-UsePerfData'
     conf = {"spark.local.dir": job.work, "spark.driver.extraJavaOptions": options}
     spark = session("local[2]", quick=True, spark_sql_shuffle_partitions=2, spark_driver_memory="1g", **conf)
     spark.sparkContext.setLogLevel("ERROR")
-    tell("session", version=spark.version)
+    report("session", version=spark.version)
     if job.waits and not sys.stdin.readline():
         return  # the demo has exited
     with segstore.open(job.path) as store, checkpoints(store) as ck:
         ck.configure(spark, rocksdb=True)
-        _follow(start(spark, ck, job.path, job.rows, job.late_hours), tell)
+        _follow(start(spark, ck, job.path, job.rows, job.late_hours), report)
         heartbeat(store, job.late_hours)
-        tell("heartbeat")
-        _follow(start(spark, ck, job.path, job.rows, job.late_hours), tell)
+        report("heartbeat")
+        _follow(start(spark, ck, job.path, job.rows, job.late_hours), report)
     if job.archive:
-        tell("archive", rows=archived(spark, job.archive))
-    tell("done")
+        report("archive", rows=archived(spark, job.archive))
+    report("done")
     spark.stop()
 
 
@@ -134,8 +134,8 @@ def archived(spark: SparkSession, uri: str) -> int:
     return int(spark.read.format("segstore").option("subscribe", SOURCE).load(uri).count())
 
 
-def _follow(query: StreamingQuery, tell: Tell) -> None:
-    """Call `tell` for each micro-batch until the query has stopped. Raises StreamingQueryException;
+def _follow(query: StreamingQuery, report: Report) -> None:
+    """Call `report` for each micro-batch until the query has stopped. Raises StreamingQueryException;
     StorageError if rows were too late.
     """
     reported, ended = -1, False
@@ -144,7 +144,7 @@ def _follow(query: StreamingQuery, tell: Tell) -> None:
         for progress in query.recentProgress:
             if progress["batchId"] > reported:
                 reported = progress["batchId"]
-                tell("batch", **_batch(progress))
+                report("batch", **_batch(progress))
 
 
 def _batch(progress: Any) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _batch(progress: Any) -> dict[str, Any]:
     }
 
 
-def tell(event: str, **fields: Any) -> None:
+def report(event: str, **fields: Any) -> None:
     """Print an event as one line by one write, since Java may print lines to the same standard output."""
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
@@ -175,12 +175,12 @@ def main(text: str) -> int:
     """Run the job of the JSON `text`, and return the exit status."""
     try:
         find_java()
-        run(Job(**json.loads(text)), tell)
+        run(Job(**json.loads(text)), report)
     except JavaNotFoundError as error:
-        tell("missing", error=str(error))
+        report("missing", error=str(error))
     except (SegstoreError, PySparkException) as error:
         sys.stderr.write(f"{error}\n")
-        tell("failed", error=next(iter(str(error).splitlines()), repr(error)))
+        report("failed", error=next(iter(str(error).splitlines()), repr(error)))
         return 1
     return 0
 

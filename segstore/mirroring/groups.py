@@ -1,4 +1,4 @@
-"""`MirroredGroups`: commits the committed offsets of the source's groups here, too (Kafka:
+"""`MirroredGroups`: commits the offsets in this store that the source's groups have committed (Kafka:
 MirrorCheckpointConnector). Records have the same offsets here as at the source, so committed offsets are not
 translated.
 
@@ -16,7 +16,7 @@ from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import BrokerError, SegstoreError
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.replica_fetcher.followed_log import FollowedLog, Key
 from segstore.storage.store.store import Store
 from segstore.wire.cluster import Cluster
@@ -26,8 +26,8 @@ log = Logger("segstore")
 
 class MirroredGroups:
     """The mirroring of committed offsets. An offset is committed here only after the log has reached it: if a
-    consumer of the group began earlier, its position would be out of range. A group that this client may not
-    read is logged once.
+    consumer of the group began earlier, its position would be out of range. If this client may not read a
+    group, a warning is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:
@@ -44,7 +44,7 @@ class MirroredGroups:
     def _groups(self) -> Iterator[str]:
         for answer in self._cluster.ask_each("ListGroups"):
             if answer.error_code:
-                raise told_error(answer.error_code, "ListGroups")
+                raise broker_error(answer.error_code, "ListGroups")
             yield from (each.group_id for each in answer.groups if each.group_id)
 
     def _sync(self, group: str, ends: Mapping[TopicPartition, int]) -> int:
@@ -83,7 +83,7 @@ def read_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAnd
     answer = cluster.ask_coordinator(group, "OffsetFetch", group_id=group, topics=None, groups=[asked])
     found = answer.groups[0] if answer.groups else answer
     if found.error_code:
-        raise told_error(found.error_code, f"the offsets of group {group!r}")
+        raise broker_error(found.error_code, f"the offsets of group {group!r}")
     return dict(_offsets(found.topics))
 
 

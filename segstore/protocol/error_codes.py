@@ -189,7 +189,7 @@ _CODES: dict[type[BaseException], Code] = {
 }
 
 
-def told_error(code: int, message: str) -> errors.BrokerError:
+def broker_error(code: int, message: str) -> errors.BrokerError:
     """Return the client's exception for an error code in a broker's answer; `message` describes the
     request.
     """
@@ -198,8 +198,8 @@ def told_error(code: int, message: str) -> errors.BrokerError:
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the code of an exception for clients, which is that of its class, or of the nearest base class
-    that has one.
+    """Return the error code of an exception for clients: the code of its class or of the nearest base class
+    that has a code, else UNKNOWN_SERVER_ERROR.
     """
     for kind in type(error).__mro__:
         if kind in _CODES:

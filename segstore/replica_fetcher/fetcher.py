@@ -23,7 +23,7 @@ from segstore.errors import (
 )
 from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.protocol.fetch_bytes import Brought
 from segstore.replica_fetcher.compared_fetch import ComparedFetch
 from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, parts_of, version_for
@@ -45,27 +45,27 @@ _FULL_DISK, _REFUSED = 1.0, 5.0
 
 
 class FetcherContext(Protocol):
-    """The calls of a fetcher to its owner. `untold` are logs that have caught up with the end of their first
-    fetch answer, but no later fetch has reported this to their leader yet.
+    """The calls of a fetcher to its owner. `unreported` are the logs that have reached the high watermark of
+    their first fetch answer, if no later fetch has reported this to the leader yet.
     """
 
-    untold: set[FollowedLog]
+    unreported: set[FollowedLog]
 
     def led_by(self, node: int) -> Sequence[FollowedLog]:
         """Return the logs that the broker `node` leads now."""
 
-    def told(self, logs: Sequence[FollowedLog]) -> None:
+    def note_reported(self, logs: Sequence[FollowedLog]) -> None:
         """Note that a fetch has reported the ends of these logs to their leader."""
 
     def stale(self, error: Exception) -> None:
         """Note that the cluster's leaders must be asked for again, because of `error`."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Note that a log can't be fetched any more."""
+        """Note that a log can't be fetched any more, because of `error`."""
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """Return whether the broker's fetcher has no logs left, so that it may stop; if so, remove the
-        fetcher.
+        """If the fetcher's broker leads no log any more, remove the fetcher, which then stops, and return
+        True. Else return False.
         """
 
 
@@ -102,7 +102,7 @@ class ReplicaFetcher(BrokerThread):
                 logs = self._home.led_by(self.node)
                 if not logs:
                     return
-                if self._home.untold:
+                if self._home.unreported:
                     self._report(connection, session, logs)
                 if self._fetch_again(connection, session, logs) or self._fetch_ready(
                     connection, session, logs
@@ -116,12 +116,11 @@ class ReplicaFetcher(BrokerThread):
         logs: Sequence[FollowedLog],
     ) -> None:
         """Report the new ends of caught-up logs to the broker, by a fetch that is answered at once."""
-        # `wait_caught_up` returns only after the broker knows these ends, so the broker must not hold this
-        # fetch until there are new records.
-        reached = [each for each in logs if each in self._home.untold]
+        # `wait_caught_up` waits until the broker has these ends, so this fetch must not wait for new records.
+        reached = [each for each in logs if each in self._home.unreported]
         if reached:
             self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)
-            self._home.told(reached)
+            self._home.note_reported(reached)
 
     def _fetch_ready(
         self,
@@ -129,7 +128,9 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> bool:
-        """Fetch all logs that are not delayed; if all are, wait for the first, and return False."""
+        """Fetch the logs that are not delayed, and return True. If all logs are delayed, wait until the first
+        delay is over, and return False.
+        """
         now = time.monotonic()
         ready = {each.key: each for each in logs if each.not_before <= now}
         if not ready:
@@ -141,15 +142,15 @@ class ReplicaFetcher(BrokerThread):
         return True
 
     def _compare_anew(self) -> None:
-        """Mark all logs for a comparison with the leader's, after a new connection or the loss of the
-        session, because the leader may now be another store than before.
+        """Mark all logs for a comparison with the leader's logs. After a new connection, or the loss of the
+        session, the leader may be another store than before.
         """
         for each in self._home.led_by(self.node):
             each.is_compared = False
 
     def _compare(self, logs: Iterable[FollowedLog]) -> bool:
-        """Do a step of the comparison of logs that are not compared yet; return whether to call again at
-        once.
+        """Continue the comparison of the logs that are not compared yet. Return True if the comparison can go
+        on before an ordinary fetch.
         """
         begun = [each for each in logs if not each.is_compared]
         return bool(begun) and self._compared.step(begun)
@@ -163,9 +164,9 @@ class ReplicaFetcher(BrokerThread):
         *,
         waits: bool = True,
     ) -> None:
-        """Send one request, and handle its answer. `logs` is the result of `FetcherContext.led_by` if all of
-        these logs are in `ready`, else empty. Without `waits` the broker answers at once, even if it has no
-        records.
+        """Fetch the logs in `ready` by one request, and handle its answer. `logs` are all logs that the
+        broker leads, but empty if one of them is not in `ready`. If `waits` is False, the broker answers at
+        once, even without records.
         """
         questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})
@@ -198,7 +199,7 @@ class ReplicaFetcher(BrokerThread):
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Make a template of the next requests, if only the log `alone` had records in an answer."""
+        """Make a template of the next requests, because only the log `alone` had records in an answer."""
         again = self._again
         if again is None or not again.is_of(alone, logs, session_id):
             is_usual = self._terms.isolation == UNCOMMITTED
@@ -232,7 +233,7 @@ class ReplicaFetcher(BrokerThread):
         data = connection.rest(coming)
         if self._is_brought(again, session, data):
             return True
-        if again.is_outdated:  # the answer to an outdated request is ignored (R11)
+        if again.is_outdated:  # the answer to an outdated request is ignored (rule R11)
             self._begin_anew(session)
             return True
         asked = {each.key: each for each in again.logs}
@@ -250,9 +251,9 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         coming: Coming,
     ) -> bool:
-        """If an answer has only records of the template's partition, append them while they arrive, and
-        return True; else return False. If a piece can't be appended, the pieces after it are received, but
-        dropped.
+        """If an answer is long, and has only records of the template's partition, append them while they
+        arrive, and return True. Else return False. If a piece of the records can't be appended, the later
+        pieces are received and dropped.
         """
         begun = again.begun(coming.here, coming.size) if len(coming.here) < coming.size else None
         if begun is None:
@@ -276,7 +277,9 @@ class ReplicaFetcher(BrokerThread):
     def _is_brought(
         self, again: RepeatedFetch, session: FetchSession[Key, FetchPosition], data: memoryview
     ) -> bool:
-        """If an answer has only the next records of the template's partition, append them and return True."""
+        """If an answer has only the next records of the template's partition, append them and return True.
+        Else return False.
+        """
         brought = again.brought(data)
         if brought is None or not self.run(again.followed, partial(again.take, brought)):
             return False
@@ -292,8 +295,8 @@ class ReplicaFetcher(BrokerThread):
         questions: Mapping[Key, Question],
         data: memoryview,
     ) -> FollowedLog | None:
-        """Decode an answer, and handle each partition. Return the log of the answer's only partition, if
-        records of it were appended; else None.
+        """Decode an answer, and handle each partition. If the answer has one partition, and its records were
+        appended, return the partition's log. Else return None.
         """
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:
@@ -308,17 +311,17 @@ class ReplicaFetcher(BrokerThread):
                 alone = logs[key]
             is_quiet = is_quiet and not part.error_code and not part.records
             if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
-                # A session's answer omits partitions that have not changed at the leader. But this log is
-                # truncated, and needs the leader's high watermark again, so a new session begins, whose first
-                # answer has all partitions.
+                # This log is truncated, and needs the leader's high watermark again. An answer of the session
+                # would omit the partition if it has not changed at the leader. The first answer of a new
+                # session has all partitions.
                 session.begin_anew()
         if is_quiet:
             self._go_on(logs, questions)
         return alone if parts == 1 else None
 
     def _go_on(self, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]) -> None:
-        """After an answer without records, move the ends of logs to the leader's ends, if the leader has no
-        batch in between (R41).
+        """After an answer without records, move the end of each log to the end of the leader's log, if the
+        leader has no batch between these ends (rule R41).
         """
         for key, question in questions.items():
             each = logs[key]
@@ -331,13 +334,15 @@ class ReplicaFetcher(BrokerThread):
         return found is not None and each.go_on(question, *found)
 
     def refused(self, code: int) -> None:
-        """Handle an error of a whole answer: after a session error begin anew, else raise BrokerError."""
+        """Handle an error of a whole answer. After a session error all logs are compared again; any other
+        error is raised as a BrokerError.
+        """
         asked = f"Fetch from broker {self.node}"
         if code not in SESSION_ERRORS:
-            raise told_error(code, asked)
+            raise broker_error(code, asked)
         self._compare_anew()
         if code not in (Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH):
-            self._home.stale(told_error(code, asked))
+            self._home.stale(broker_error(code, asked))
             self._closing.wait(self._config.retry_backoff_ms / 1000)
 
     def ask(self, each: FollowedLog) -> Question | None:
@@ -388,13 +393,15 @@ class ReplicaFetcher(BrokerThread):
         return False
 
     def unserved(self, each: FollowedLog, code: int) -> None:
-        """Delay the next fetch of a log that the broker refuses, and have the leaders asked for again."""
-        error = told_error(code, f"Fetch of {each!r} from broker {self.node}")
+        """Delay the next fetch of a log that the broker refuses, and ask the owner for the leaders."""
+        error = broker_error(code, f"Fetch of {each!r} from broker {self.node}")
         each.delay(self._config.retry_backoff_ms / 1000 if is_passing(error) else _REFUSED, error)
         self._home.stale(error)
 
     def _disk_failed(self, each: FollowedLog, error: StorageError) -> None:
-        """Delay the next fetch if the disk is full; after another disk error give up the log."""
+        """If the disk is full, delay the next fetch. After any other error of the disk, stop fetching the
+        log.
+        """
         if error.errno not in NO_ROOM:
             self._home.failed(each, error)
             return
@@ -403,7 +410,9 @@ class ReplicaFetcher(BrokerThread):
         each.delay(_FULL_DISK, error)
 
     def _out_of_range(self, each: FollowedLog, question: Question) -> None:
-        """Ask for the start and end of the leader's log, and truncate this log, or begin it anew (R12)."""
+        """Ask for the start and the end of the leader's log. If the question's offset is not between them,
+        truncate this log or begin it anew (rule R12).
+        """
         try:
             end = self._leader.latest_offset(each, question)
             start = self._leader.earliest_offset(each, question)
@@ -415,6 +424,6 @@ class ReplicaFetcher(BrokerThread):
         if not each.out_of_range(question, start, end):
             at = question.position
             what = f"{each!r} at offset {at.offset} in epoch {at.last_fetched_epoch}, of {start} to {end}"
-            refused = told_error(Code.OFFSET_OUT_OF_RANGE, what)
+            refused = broker_error(Code.OFFSET_OUT_OF_RANGE, what)
             each.delay(self._config.retry_backoff_ms / 1000, refused)
             self._home.stale(refused)

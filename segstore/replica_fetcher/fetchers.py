@@ -25,7 +25,7 @@ class Watcher(Protocol):
         """Note that the cluster's leaders must be asked for again."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Note that a log can't be fetched any more."""
+        """Note that a log can't be fetched any more, because of `error`."""
 
 
 class Fetchers:
@@ -38,8 +38,8 @@ class Fetchers:
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
-        self.untold: set[FollowedLog] = set()
-        """Logs that have caught up, but no later fetch has reported this to their leader yet."""
+        self.unreported: set[FollowedLog] = set()
+        """The logs that have caught up, if no later fetch has reported this to the leader yet."""
         self.change = Latch()
         """Opened, and replaced by a new latch, when logs may have caught up."""
 
@@ -56,9 +56,9 @@ class Fetchers:
                 with held[key].lock:
                     held[key].follow(led)
         for key in held.keys() - self._logs.keys():
-            held[key].on_reached = self.untold.add
+            held[key].on_reached = self.unreported.add
         self._replace(held)
-        self.untold.intersection_update(held.values())
+        self.unreported.intersection_update(held.values())
 
     def changed(self) -> None:
         """Wake the threads that wait until logs have caught up."""
@@ -97,16 +97,16 @@ class Fetchers:
         """Return the logs that the broker `node` leads now."""
         return self._by_leader.get(node, ())
 
-    def told(self, logs: Sequence[FollowedLog]) -> None:
+    def note_reported(self, logs: Sequence[FollowedLog]) -> None:
         """Note that a fetch has reported the ends of these logs to their leader."""
-        self.untold.difference_update(logs)
+        self.unreported.difference_update(logs)
         for each in logs:
-            each.source.is_told = True
+            each.source.is_reported = True
         self.changed()
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """Return whether the broker's fetcher has no logs left, so that it may stop; if so, remove the
-        fetcher.
+        """If the fetcher's broker leads no log any more, remove the fetcher, which then stops, and return
+        True. Else return False.
         """
         with self._lock:
             if self._by_leader.get(fetcher.node):
@@ -116,11 +116,11 @@ class Fetchers:
             return True
 
     def stale(self, error: Exception) -> None:
-        """Pass on that the cluster's leaders must be asked for again."""
+        """Tell the watcher that the cluster's leaders must be asked for again, because of `error`."""
         self._watcher.stale(error)
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Stop fetching a log, and pass on its error."""
+        """Stop fetching a log, and report its error to the watcher."""
         followed.error = error
         with self._lock:
             by_leader = {

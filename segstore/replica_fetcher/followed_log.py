@@ -1,8 +1,8 @@
 """`FollowedLog`: one partition's log, which replicates the log of a leader on another machine (Kafka:
-ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6, R9 to R13, R41).
+ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6, R9 to R13, R41 of docs/replication.md).
 
-On disk is the partition's log, by `storage.log.replica`. Threads: any, one at a time, by `lock`. The answer
-to an outdated request is ignored (R11).
+On disk: changes the partition's log, by `storage.log.replica`. Threads: any, one at a time, by `lock`. The
+answer to an outdated request is ignored (rule R11).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Question(NamedTuple):
 
 
 class FollowedLog:
-    """One followed log. `led` is its leader with the leader epoch; `source` has the known end of the leader's
-    log; `replica_id` is the id of this replica, -1 for a consumer. `error` is the error of the last fetch,
-    None without one.
+    """One followed log. `led` is its leader with the leader epoch. `source` has the end of the leader's log,
+    as the last answer says. `replica_id` is the id of this replica, -1 for a consumer. `error` is the error
+    of the last fetch, None without one.
     """
 
     def __init__(self, topic: str, topic_id: str, partition: int, replica: Replica, replica_id: int) -> None:
@@ -92,7 +92,7 @@ class FollowedLog:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Set the leader, unless `led` has a lower leader epoch, because it comes from outdated metadata."""
+        """Set the leader. Ignore `led` if its leader epoch is lower: it comes from outdated metadata."""
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led
             self.led = led
@@ -108,10 +108,10 @@ class FollowedLog:
     # --- the fetcher's thread ---------------------------------------------------------------------
 
     def ask(self) -> Question:
-        """Return the next fetch (R8). Raises StoreClosedError if the topic was removed."""
+        """Return the next fetch (rule R8). Raises StoreClosedError if the topic was removed."""
         with self.lock:
             held, led = log_of(self.replica), self.led
-        # With an unknown leader epoch, batches of any epoch are appended.
+        # If the leader epoch is unknown, batches of any epoch may be appended.
         epoch = led.leader_epoch if led.leader_epoch >= 0 else INT32_MAX
         follower = Follower(self._replica_id, held, led.leader, epoch, 0)
         request = follower.fetch(-1)
@@ -120,7 +120,8 @@ class FollowedLog:
         return Question(position, led, follower, request)
 
     def take(self, question: Question, data: FetchedData) -> bool:
-        """Append the batches of an answer without error, or truncate the log; return whether it has changed.
+        """Handle an answer without an error: append its batches, or truncate the log. Return whether the log
+        has changed.
 
         Raises CorruptRecordError for damaged batches; InvalidArgumentError for batches that do not continue
         this log; UnusableAnswerError; StorageError.
@@ -138,17 +139,19 @@ class FollowedLog:
         return has_changed
 
     def _note_answer(self, high_watermark: int, end: int, size: int) -> None:
-        """Note the high watermark of an answer, this log's end, and the bytes of the answer's records."""
-        self.source.told(high_watermark, end, size)
+        """Note the leader's high watermark of an answer, this log's end, and the size of the answer's
+        records.
+        """
+        self.source.note_answer(high_watermark, end, size)
         on_reached = self.on_reached
         if on_reached is not None and self.source.has_reached_target(self.replica.high_watermark):
             self.on_reached = None
             on_reached(self)
 
     def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Append the batches of an answer, if they begin at the log's end, and are of the latest leader
-        epoch; return whether they were appended. This is a fast path of `take`. Raises StorageError,
-        StoreClosedError.
+        """Append the batches of an answer, and return True. This is a fast path of `take`. Return False if
+        only `take` can handle the answer: it is outdated, its first batch begins below the log's end, or a
+        batch is not of the latest leader epoch. Raises StorageError, StoreClosedError.
         """
         high_watermark, _, start, records = brought
         with self.lock:
@@ -163,8 +166,8 @@ class FollowedLog:
         return True
 
     def take_piece(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Append the next complete batches of a long answer; return False if `led` is no longer the leader,
-        or nothing was appended. Raises the errors of `take`.
+        """Append the next complete batches of a long answer, and return True. If `led` is no longer the
+        leader, or the batches can't be appended, return False. Raises the errors of `take`.
         """
         if self.take_next(led, brought):
             return True
@@ -176,8 +179,8 @@ class FollowedLog:
 
     def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
         """Move the log end offset to `end_offset`, the end of the leader's log, because the leader's log has
-        no batch from the question's position on (R41). `data` has the leader's high watermark. Return whether
-        the log has changed. Raises StorageError, StoreClosedError.
+        no batch from the question's position on (rule R41). `data` has the leader's high watermark. Return
+        whether the log has changed. Raises StorageError, StoreClosedError.
         """
         answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
         with self.lock:
@@ -190,9 +193,9 @@ class FollowedLog:
         return has_changed
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
-        """Truncate the log, or begin it anew, if the question's offset is outside the leader's log, which
-        goes from `start` to `end` (R12); return whether the log has changed. Raises StorageError,
-        StoreClosedError.
+        """If the question's offset is outside the leader's log, truncate this log, or begin it anew (rule
+        R12). `start` and `end` are the leader's log start and log end offset. Return whether this log has
+        changed. Raises StorageError, StoreClosedError.
         """
         role = question.follower
         with self.lock:
@@ -207,8 +210,8 @@ class FollowedLog:
         return has_changed
 
     def compared(self, question: Question) -> None:
-        """Note that this log and the log of the question's leader have equal records at the offsets that both
-        have.
+        """Note that this log and the log of the question's leader have the same records at all common
+        offsets.
         """
         with self.lock:
             if question.led == self.led:

@@ -1,6 +1,6 @@
 """`FollowedTopics`: the topics of this store, with the ids, partitions and settings of the source's topics.
 
-On disk are the topics' settings and folders, by `TopicAdmin`. Threads: one calls `take`; any reads
+On disk: changes topics' settings and directories, by `TopicAdmin`. Threads: one calls `take`; any reads
 `problems`.
 """
 
@@ -14,7 +14,7 @@ from segstore import names
 from segstore.choices import DELETE, KEEP
 from segstore.config import TopicConfig
 from segstore.logger import Logger
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.replica_fetcher.followed_log import FollowedLog, Key
 from segstore.replica_fetcher.settings import FollowingConfig
 from segstore.replica_fetcher.source_answers import faults
@@ -56,12 +56,13 @@ class FollowedTopics:
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """Called after a truncation or a deletion, with the paths of the copies in the quarantine."""
         self.own: frozenset[str] = frozenset()
-        """Ids of topics that this store has created itself, and that the source has never had. Before such a
-        topic is deleted, its logs are copied to the quarantine.
+        """Ids of topics that this store has created, and the source has never had. Before such a topic is
+        deleted, its logs are copied to the quarantine.
         """
         self.waits = False
-        """Whether a topic is missing, or a partition has no leader, so that the next metadata request must
-        follow soon."""
+        """Whether the next metadata request must follow soon, because a topic can't be followed, or a
+        partition has no leader.
+        """
 
     def take(self, metadata: ClusterMetadata) -> dict[Key, LeaderAndEpoch]:
         """Create, change and delete topics to match the source's metadata; return the leaders of the
@@ -92,13 +93,13 @@ class FollowedTopics:
 
     @property
     def logs(self) -> Iterable[FollowedLog]:
-        """Return the logs of the partitions that the last `take` returned."""
+        """Return the logs of the partitions whose leaders the last `take` returned."""
         return self._logs.values()
 
     def _problem(self, topic: Topic) -> str | None:
         known = self._writer.topics.get(topic.name)
         if topic.error:
-            return str(told_error(topic.error, f"topic {topic.name!r}"))
+            return str(broker_error(topic.error, f"topic {topic.name!r}"))
         if not topic.topic_id:
             return f"topic {topic.name!r} has no id: Kafka has them from 2.8 on"
         if known is None or known.topic_id == topic.topic_id or self._recreated != KEEP:
@@ -135,8 +136,8 @@ class FollowedTopics:
     # --- changes ----------------------------------------------------------------------------------
 
     def _settings(self, found: Mapping[str, Topic]) -> dict[str, TopicConfig]:
-        """Return the source's settings of new topics, or of all topics if sync.topic.configs.interval.seconds
-        have passed since the last time.
+        """Return the source's settings of new topics. Every sync.topic.configs.interval.seconds return the
+        settings of all topics.
         """
         if not self._config.sync_topic_configs_enabled:
             return {}

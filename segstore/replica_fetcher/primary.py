@@ -13,7 +13,7 @@ from segstore import names
 from segstore.choices import SYNC
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.protocol.standby_features import FEATURE, SYNC_FEATURE
 from segstore.replica_fetcher.source_answers import check_epoch
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
@@ -21,7 +21,7 @@ from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster
 
 _EPOCHS = 10
-"""The largest number of epochs that are tried, if the primary answers each with a later epoch of its own."""
+"""Most leader epochs that `begin_epoch` tries, if the primary answers each try with a later epoch."""
 _REFUSALS = {
     Code.CLUSTER_AUTHORIZATION_FAILED: ", which takes this standby if its setting standby.addresses names"
     " this machine, or its list of rights gives CLUSTER_ACTION",
@@ -34,7 +34,9 @@ _REFUSALS = {
 
 
 class PrimaryClient:
-    """A client of the primary, over `cluster`; `directory_id` identifies the standby's directory."""
+    """A client of the primary. `directory_id` is the random id of the standby's directory, by which the
+    primary recognizes the standby.
+    """
 
     def __init__(self, cluster: Cluster, cluster_id: str, directory_id: str, mode: str) -> None:
         self._cluster, self._cluster_id = cluster, cluster_id
@@ -66,7 +68,7 @@ class PrimaryClient:
             ) from None
         if answer.error_code:
             why = _REFUSALS.get(answer.error_code, "")
-            raise told_error(answer.error_code, f"the registration at {self._cluster.bootstrap[0]}{why}")
+            raise broker_error(answer.error_code, f"the registration at {self._cluster.bootstrap[0]}{why}")
         return int(answer.broker_epoch)
 
     def begin_epoch(self, epoch: int) -> int:
@@ -81,7 +83,7 @@ class PrimaryClient:
             check_epoch(part.leader_epoch, self._cluster.bootstrap[0])
             epoch = max(epoch, int(part.leader_epoch)) + 1
         if part.error_code:
-            raise told_error(part.error_code, f"the fence of {self._cluster.bootstrap[0]}")
+            raise broker_error(part.error_code, f"the fence of {self._cluster.bootstrap[0]}")
         return epoch
 
     def announce(self, epoch: int) -> None:
@@ -90,7 +92,7 @@ class PrimaryClient:
         """
         part = self._begin(epoch)
         if part.error_code:
-            raise told_error(part.error_code, f"the fence of {self._cluster.bootstrap[0]}")
+            raise broker_error(part.error_code, f"the fence of {self._cluster.bootstrap[0]}")
 
     def _begin(self, epoch: int) -> Any:
         kind = structs("BeginQuorumEpochRequest")
@@ -103,5 +105,5 @@ class PrimaryClient:
         topic = kind.TopicData(topic_name=CLUSTER_METADATA, partitions=[part])
         answer = self._cluster.ask("BeginQuorumEpoch", cluster_id=self._cluster_id, topics=[topic])
         if answer.error_code:
-            raise told_error(answer.error_code, f"the fence of {self._cluster.bootstrap[0]}")
+            raise broker_error(answer.error_code, f"the fence of {self._cluster.bootstrap[0]}")
         return answer.topics[0].partitions[0]

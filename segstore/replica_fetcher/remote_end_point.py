@@ -1,5 +1,5 @@
 """`RemoteEndPoint`: requests of a fetcher to its broker outside of the fetch session (Kafka:
-RemoteLeaderEndPoint). Nothing is on disk. Threads: the fetcher's.
+RemoteLeaderEndPoint). Nothing is on disk. Threads: the fetcher's thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
 from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, version_for
 from segstore.replica_fetcher.fetch_session import SessionRequest
@@ -39,14 +39,14 @@ class RemoteEndPoint:
         return self._connection.ask_in("Fetch", version, body)
 
     def latest_offset(self, each: FollowedLog, question: Question) -> int:
-        """Return the leader's latest offset (R12); the leader refuses if it has another leader epoch than the
-        question. Raises BrokerError.
+        """Return the leader's latest offset (rule R12). Raises BrokerError if the leader refuses, for example
+        because its leader epoch is not that of the question.
         """
         return self._offset(each, question, _LATEST)
 
     def earliest_offset(self, each: FollowedLog, question: Question) -> int:
-        """Return the leader's log start offset (R12); the leader refuses if it has another leader epoch than
-        the question. Raises BrokerError.
+        """Return the leader's log start offset (rule R12). Raises BrokerError if the leader refuses, for
+        example because its leader epoch is not that of the question.
         """
         return self._offset(each, question, _EARLIEST)
 
@@ -64,16 +64,15 @@ class RemoteEndPoint:
         )
         found = only_part(answer.topics, f"ListOffsets of {each!r}")
         if found.error_code:
-            raise told_error(found.error_code, f"ListOffsets of {each!r} from {self._connection.address}")
+            raise broker_error(found.error_code, f"ListOffsets of {each!r} from {self._connection.address}")
         return int(found.offset)
 
     def gap_to_end(self, each: FollowedLog, question: Question) -> tuple[int, FetchedData] | None:
-        """Return the leader's log end offset and a fetch answer, if the leader surely has no batch between
-        the question's position and that end offset (R41); else None.
+        """If the leader certainly has no batch from the question's position on, return (the leader's log end
+        offset, an empty fetch answer) (rule R41). Else return None.
         """
-        # The log end offset is asked first, and then this partition alone is fetched. If the leader had a
-        # batch between the position and that offset, the answer would have a batch, because the leader does
-        # not truncate in its leader epoch.
+        # This partition alone is fetched after the log end offset was asked for. A leader does not truncate
+        # in its leader epoch, so a batch below that offset would be in the answer.
         end = self._log_end(each, question.position.current_leader_epoch)
         if end <= question.position.offset:
             return None
@@ -89,8 +88,8 @@ class RemoteEndPoint:
         return (end, data) if self.terms.replica_id >= 0 or data.high_watermark >= end else None
 
     def _log_end(self, each: FollowedLog, leader_epoch: int) -> int:
-        """Return the end offset of the leader's current epoch, which is its log end offset; -1 if the leader
-        has another epoch, or refuses.
+        """Return the end offset of the leader's current epoch, which is its log end offset. Return -1 if the
+        leader's epoch is not `leader_epoch`, or if the leader refuses or does not know this request.
         """
         if leader_epoch < 0 or not self._connection.has("OffsetForLeaderEpoch"):
             return -1

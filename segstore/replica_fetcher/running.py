@@ -38,8 +38,8 @@ def deadline_in(timeout_ms: float | None) -> float | None:
 
 
 class Running(Closing, ABC):
-    """A running mirror or standby. As a context manager it is closed at the end of the block. `done` is a
-    latch that is opened when the mirror or standby stops.
+    """A running mirror or standby. At the end of a `with` block it is closed. `done` is a latch that is
+    opened when the mirror or standby stops.
     """
 
     def __init__(self, done: Latch) -> None:
@@ -62,7 +62,7 @@ class Running(Closing, ABC):
         or standby was closed. Raises the error that has stopped it.
         """
         while True:
-            change = self._change()  # got before `holds` is called, else a change might be missed
+            change = self._change()  # the latch is got before `holds()`, so that no later change is missed
             if holds():
                 return True
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
@@ -123,7 +123,7 @@ class Following(Running, Generic[C]):
     @property
     def problems(self) -> dict[str, str]:
         """Return the reasons why topics are not followed, by topic name: they are missing at the source, may
-        not be read, were created again there, or the source's metadata of them is invalid.
+        not be read, were deleted and created again, or have invalid metadata.
         """
         return dict(self._control.problems)
 
@@ -131,7 +131,7 @@ class Following(Running, Generic[C]):
         for each in self._control.fetchers.logs.values():
             with suppress(StoreClosedError):  # the topic was just deleted
                 source = each.source
-                if not (source.has_reached_target(each.replica.high_watermark) and source.is_told):
+                if not (source.has_reached_target(each.replica.high_watermark) and source.is_reported):
                     return False
         return self._control.rounds > 0
 

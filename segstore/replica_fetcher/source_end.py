@@ -1,5 +1,5 @@
 """`SourceEnd`: the end of the leader's log, and the lag of a followed log. Nothing is on disk. Threads: one
-calls `told`; any may call the other methods.
+calls `note_answer`; any may call the other methods.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class SourceEnd:
         self.end = -1
         self.target = -1
         """The leader's high watermark in its first answer, -1 before."""
-        self.is_told = False
+        self.is_reported = False
         """Whether a later fetch has reported to the leader that this log has reached `target`."""
         self.fetched_bytes = self.fetched_offsets = 0
         self._reached_at = time.monotonic()
         self._own_end = -1
 
-    def told(self, end: int, own_end: int, size: int) -> None:
-        """Note the leader's high watermark, this log's end offset, and the size in bytes of an answer's
-        records.
+    def note_answer(self, end: int, own_end: int, size: int) -> None:
+        """Note an answer: `end` is the leader's high watermark, `own_end` this log's end offset after the
+        append, `size` the number of bytes of the answer's records.
         """
         if self.target < 0:
             self.target = end

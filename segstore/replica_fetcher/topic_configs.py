@@ -11,7 +11,7 @@ from segstore.config import TopicConfig
 from segstore.errors import BrokerError, ConfigError
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.wire.cluster import Cluster
 
 log = Logger("segstore")
@@ -21,15 +21,15 @@ _OF_TOPIC = 1
 
 
 class TopicConfigs:
-    """A reader of topics' settings. A topic whose settings this client may not see is logged once."""
+    """Reads topics' settings. If this client may not see the settings of a topic, this is logged once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._warned: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Return the settings of these topics that segstore knows, except for topics whose settings this
-        client may not see. Raises the errors of `Cluster.ask`.
+        """Return topic -> those of its settings that segstore knows. Topics whose settings this client may
+        not see are left out. Raises the errors of `Cluster.ask`.
         """
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
         asked = [kind(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in topics]
@@ -38,7 +38,7 @@ class TopicConfigs:
         found = {}
         for each in self._cluster.ask("DescribeConfigs", resources=asked).results:
             if each.error_code:
-                error = told_error(each.error_code, f"the settings of topic {each.resource_name!r}")
+                error = broker_error(each.error_code, f"the settings of topic {each.resource_name!r}")
                 self._warn_once(each.resource_name, error)
             else:
                 found[each.resource_name] = _settings(each.configs)

@@ -1,7 +1,7 @@
 """`ChangeCounter`: a counter of changes in a replicated store, on which the threads of this process wait.
 
-Nothing is on disk. Threads: any. `tell` does not block, and may be called with locks held. Threads of other
-processes wait for changes in the publications of the directories instead.
+Nothing is on disk. Threads: any. `increment` does not block, and may be called with locks held. Threads of
+other processes can't use the counter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST_WAIT = 1e9  # seconds
 
 
 class ChangeCounter:
-    """A counter of `tell` calls, modulo 2**32, and the threads that wait for it to rise."""
+    """A counter of `increment` calls, modulo 2**32. Threads can wait for its next change."""
 
     __slots__ = ("_count", "_waiting", "number")
 
@@ -26,17 +26,17 @@ class ChangeCounter:
         self._count, self.number = count(1), 0
         self._waiting: list[SimpleQueue[None]] = []
 
-    def tell(self) -> None:
+    def increment(self) -> None:
         """Raise the counter, and wake all waiting threads."""
         self.number = next(self._count) & 0xFFFFFFFF
-        if not self._waiting:  # a thread that begins to wait now sees the new number
+        if not self._waiting:  # a thread that begins to wait now reads the new number first
             return
         for waiter in list(self._waiting):
             waiter.put(None)
 
     def until(self, look: Callable[[], bool], seconds: float, pause: float = _LONGEST_WAIT) -> bool:
         """Wait for at most `seconds` until `look` returns true; return the last result of `look`. `look` is
-        called after each `tell`, and every `pause` seconds.
+        called after each `increment`, and every `pause` seconds.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -51,7 +51,7 @@ class ChangeCounter:
         mine: SimpleQueue[None] = SimpleQueue()
         self._waiting.append(mine)
         try:
-            if self.number == seen:  # from here on each `tell` wakes this thread
+            if self.number == seen:  # from here on each `increment` wakes this thread
                 with suppress(Empty):
                     take(mine, seconds)
         finally:

@@ -1,5 +1,5 @@
-"""A data directory of a replicated store, which is one broker (Kafka: ReplicaManager, ReplicaFetcherThread,
-BrokerLifecycleManager; rules R27, R32).
+"""A data directory of a replicated store. Each directory is one broker (Kafka: ReplicaManager,
+ReplicaFetcherThread, BrokerLifecycleManager; rules R27, R32).
 
 On disk is a Kafka log directory with `meta.properties`. Threads: each directory has three, so a disk that
 hangs holds up no other directory. The first changes roles and fetches (`Fetching`); the second reads logs for
@@ -40,7 +40,7 @@ from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import VoterDirectory
 from segstore.replication.replica_fetch import LeaderRead
-from segstore.storage.inbox.told_topics import tell_topics
+from segstore.storage.inbox.topic_files import write_topic_files
 from segstore.storage.segment.disk_thread import DiskThread
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
@@ -58,7 +58,7 @@ log = Logger("segstore")
 
 T = TypeVar("T")
 LOOK = 0.5
-"""Seconds after which a caller that waits for the thread's answer checks whether the thread still runs."""
+"""Seconds after which a caller of `DataDirectory.call` checks whether the thread still runs."""
 ROUNDS = 8
 """The largest number of fetches of one partition in a row, before the next partition is served."""
 SILENCE = 60.0
@@ -70,8 +70,9 @@ replica.fetch.wait.max.ms)."""
 
 
 class DirectoryChange(NamedTuple):
-    """A change of one topic's metadata, for one directory. `info` has the settings, and the partition ids
-    assigned to this directory, which may be none. `partitions` has the new states of changed partitions.
+    """A change of one topic's metadata, for one directory. `info` has the settings, and the ids of the
+    partitions, perhaps none, that are assigned to this directory. `partitions` has the new states of changed
+    partitions.
     """
 
     info: TopicInfo
@@ -86,7 +87,7 @@ class DirectoryContext(Links, Protocol):
         """Report to the controller that the directory's thread runs, and that its disk answers."""
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Call `work` once the elected leader of the partition takes appends; at once if it already does."""
+        """Call `work` as soon as the elected leader of the partition takes appends, perhaps at once."""
 
 
 class DataDirectory:
@@ -107,13 +108,13 @@ class DataDirectory:
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
-        self._topics_published = False  # whether stagers have the files of all topics
+        self._topics_published = False  # whether `write_topic_files` has written all topics
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
         thread = None if settings.inline else self._disk_thread
         self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
-        self._warned: dict[str, float] = {}  # the latest warnings, with their times
+        self._warned: dict[str, float] = {}  # when each text was logged last
         self._fenced = False  # whether a log takes no more appends, because the disk refused a call
         writer.context.on_background_error = self._on_background_error
 
@@ -128,15 +129,15 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Have the reading thread call `read`, which must not raise. If `read` returns another read, it is
-        called next, but is dropped if more reads are queued.
+        """Have the reading thread call `read`, which must not raise. If `read` returns a further read, the
+        thread calls that read next, unless the queue has other reads.
         """
         self._reading.post(read)
 
     @property
     def hangs(self) -> bool:
-        """Return whether the directory's thread has made no progress for two heartbeat intervals, because the
-        disk or the machine holds the thread up.
+        """Return whether the directory's thread has made no progress for two heartbeat intervals. The disk or
+        the machine is then too slow, or hangs.
         """
         return time.monotonic() - self._thread.turned > 2 * self._settings.heartbeat_interval_ms / 1000
 
@@ -174,11 +175,11 @@ class DataDirectory:
         address is only a hint, so the directory stays online if the disk refuses the write.
         """
 
-        def tell() -> None:
+        def write() -> None:
             with suppress(OSError):
                 self.writer.announce(address)
 
-        self._thread.post(tell)
+        self._thread.post(write)
 
     def ask(self, replica: LocalReplica) -> None:
         """Have the directory's thread fetch for a replica."""
@@ -187,7 +188,7 @@ class DataDirectory:
                 replica.asked = True
                 self._thread.post(replica)
             except BaseException:
-                replica.asked = False  # else later calls would queue no fetch; a second fetch is harmless
+                replica.asked = False  # else later calls would queue no fetch
                 raise
 
     def ask_all(self) -> None:
@@ -227,7 +228,8 @@ class DataDirectory:
         for change in changes:
             if self.error is not None:
                 return
-            # The reserve is used on a full disk, because a majority has already decided the change.
+            # On a full disk the change uses reserved space, because a majority of voters has already decided
+            # it.
             with self.writer.context.reserve:
                 self._apply(change)
 
@@ -244,29 +246,30 @@ class DataDirectory:
             if number in here:
                 replica = self._replica(PartitionKey(info.name, number), change.config)
                 replica.become(registration)
-                # Configured only after `become`, because a replica that stops leading must not use the new
-                # settings as a leader.
+                # `become` comes first: a replica that stops leading must not use the new settings as a
+                # leader.
                 replica.configure(change.config)
                 self._thread.breathe()
         for key in leaving:
             self.replicas[key].go_offline()
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
 
-    def tell_topics(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
-        """Write the files of the topics in `changed` (None: all topics) for stagers. If this call fails, the
-        next call writes all topics. Raises OSError.
+    def write_topic_files(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
+        """Write the settings of topics into the inbox, for processes that stage records. `changed` are the
+        names of the topics to write, None for all. If this call fails, the next call writes all topics.
+        Raises OSError.
         """
         if self.error is not None:
             return
         published, self._topics_published = self._topics_published, False
         visible = {name: info for name, info in topics.items() if not info.internal}
         with self.writer.context.reserve:
-            tell_topics(self.writer.inbox.folder, visible, changed if published else None)
+            write_topic_files(self.writer.inbox.folder, visible, changed if published else None)
         self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
-        """Make the topic, or change it, so that it has the assigned partitions and the partitions in
-        `leaving`; delete the topic if there are no such partitions.
+        """Create or change the topic, so that it has the assigned partitions and those in `leaving`, which
+        are still to be removed. Without any partition, delete the topic.
         """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)
@@ -276,9 +279,9 @@ class DataDirectory:
             self.writer.topic_admin.make(replace(info, partition_ids=ids))
 
     def _leave(self, key: PartitionKey) -> None:
-        """Remove a partition that was moved to another directory, unless it was assigned here again."""
-        # This is called only after another replica has become leader, because until then readers read this
-        # replica.
+        """Remove a partition that was moved to another directory, unless it was assigned here again. Called
+        only after another replica has become leader, because until then readers read this replica.
+        """
         info, replica = self._assigned.get(key.topic), self.replicas.get(key)
         if info is not None and replica is not None and key.partition not in info.partition_ids:
             del self.replicas[key]
@@ -322,7 +325,7 @@ class DataDirectory:
         return True
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Call `work`, which appends the records that a reading thread has read, and then fetch again."""
+        """Call `work`, which appends records for a replica, and then have the replica fetch again."""
         if self.error is None and self.replicas.get(replica.key) is replica:
             self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
 
@@ -338,8 +341,9 @@ class DataDirectory:
 
     def on_error(self, error: Exception) -> bool:
         """Handle an error of the thread's work; return True if the work should be tried again later. Work is
-        tried again after damage in the leader's log, and after a full disk, unless the full disk has fenced a
-        log. After any other error, except for StoreClosedError, the directory goes offline.
+        tried again after damage in the leader's log. It is also tried again after a full disk, unless a log
+        was fenced: a fenced log takes no more appends. After any other error, except for StoreClosedError,
+        the directory goes offline.
         """
         if isinstance(error, StoreClosedError):
             return False
@@ -375,11 +379,11 @@ class DataDirectory:
 def open_directory(
     place: VoterDirectory, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None
 ) -> StoreWriter:
-    """Open a directory for writing. Raises StoreLockedError, StorageError, OSError."""
+    """Open a directory for writing, and return its writer. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
-    # Without an owner the writer would count as lost, and another open in this thread would release its lock.
-    # The context is the owner until there is a store.
+    # Another open in this thread takes the lock of a writer without a living owner. So the context is the
+    # owner until there is a store.
     writer.owner = lambda: context
     return writer
 
@@ -410,7 +414,7 @@ class ReadThread:
 
     def post(self, read: LeaderRead) -> None:
         """Queue a read."""
-        self._separation.told()
+        self._separation.note_other()
         self._asked.put(read)
 
     def stop(self, seconds: float) -> bool:
@@ -428,7 +432,7 @@ class ReadThread:
             self._ended.open()
 
     def _call(self, read: LeaderRead) -> LeaderRead | None:
-        if (more := read()) is not None:  # a read-ahead follows, because a follower catches up
+        if (more := read()) is not None:  # `more` reads ahead for a follower that catches up
             self._separation.keep()
         return more
 
@@ -474,7 +478,7 @@ class Fetching:
             self._ended.open()
 
     def _guarded(self, work: Callable[[], object]) -> bool:
-        """Call `work`, pass its error to `DataDirectory.on_error`, and return whether it may be retried."""
+        """Call `work`, and pass an error to `on_error`; return False if the work must not be retried."""
         try:
             work()
         except (SegstoreError, OSError) as error:
@@ -539,9 +543,9 @@ class Fetching:
             self._guarded(self.breathe)
 
     def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
-        """Call `step`, which fetches for a replica, and schedule the next fetch by its result. If the
-        leader's log is damaged, the fetch is tried again and again, as in Kafka, and the follower leaves the
-        ISR, because it makes no progress.
+        """Call `step`, which fetches for a replica, and schedule the next fetch by the result of `step`. If
+        the leader's log is damaged, the fetch is tried again and again, as in Kafka. The follower then makes
+        no progress, and leaves the ISR.
         """
         more: bool | None = None
         try:

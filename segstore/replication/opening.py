@@ -99,9 +99,10 @@ class Restart:
         return Decision(effects=effects + self._remember(core, before))
 
     def _remember(self, core: Controller, registered: Mapping[Any, PartitionRegistration]) -> Effects:
-        """For each partition whose ISR and ELR are empty now, choose the former ISR member with the longest
-        log. All former members may have lost the ends of their logs (KIP-966: unclean recovery, by leader
-        epoch and log end offset). `registered` are the partitions before the registrations.
+        """For each partition whose ISR and ELR are empty now, make the former member of ISR or ELR with the
+        longest log the last known leader. All former members may have lost the ends of their logs (KIP-966:
+        unclean recovery, by leader epoch and log end offset). `registered` are the partitions before the
+        registrations.
         """
         effects: Effects = ()
         for key, before in registered.items():
@@ -218,8 +219,8 @@ def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> Rep
 
 def _undo(writers: Sequence[StoreWriter]) -> None:
     """Remove the files of a failed first open. The metadata logs of all directories are removed before other
-    files. So even if a disk refuses to remove further files, the next open is a first open again, and can use
-    them.
+    files. So even if a disk refuses to remove further files, the next open is a first open again, which
+    accepts directories with such files.
     """
     if not all(writer.is_new for writer in writers):
         return
@@ -379,7 +380,7 @@ class _Assembly:
         manager, replication, self._ready = self._manager, self._replication, True
         everything = Published(dict(image.brokers), dict(image.partitions.items()), ())
         for directory in manager.directories.values():
-            directory.post(partial(directory.tell_topics, self._admin.topics, None))
+            directory.post(partial(directory.write_topic_files, self._admin.topics, None))
         self._publish(everything)
         manager.remove_unknown(self._admin.topics)
         for directory in manager.directories.values():

@@ -46,7 +46,7 @@ def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: 
             side.context.check_writable()
             _replace(side, store, broker, path)
 
-    apart(run, "segstore-replace")  # in another thread, which Ctrl-C here can't stop halfway
+    apart(run, "segstore-replace")  # Ctrl-C can't interrupt another thread
 
 
 def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:
@@ -150,7 +150,7 @@ def _register(side: ReplicatedWriter, place: VoterDirectory, writer: StoreWriter
     def begin(core: Controller, now: int) -> Decision:
         manager.directories[broker] = made
         keys = [key for key, state in manager.partitions.items() if broker in state.replicas]
-        made.post(partial(made.tell_topics, side.topics, None))
+        made.post(partial(made.write_topic_files, side.topics, None))
         made.post(partial(made.apply, manager.changes_for(broker, keys)))
         manager.remove_unknown_in(made, side.topics)
         made.start()

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 LOOK = 0.05
-"""The longest time in seconds between two checks of a wait for directories; a change that `news` counts
-causes a check at once."""
+"""The longest time in seconds between two checks of a wait for directories; a change of the
+counter `news` causes a check at once."""
 
 
 class ReplicaManager:
@@ -97,7 +97,9 @@ class ReplicaManager:
         return proposed if state is None else proposed.union(state.isr)
 
     def follower(self, key: PartitionKey, rack: str, offset: int) -> LocalReplica | None:
-        """Return the follower in the directory whose id is `rack`, if consumers can read `offset` there."""
+        """Return the follower in the directory with the id `rack`, None if consumers can't read `offset`
+        there.
+        """
         leader = self.leader(key)
         role = None if leader is None else leader.core.role
         if leader is not None and isinstance(role, Leader):
@@ -124,16 +126,16 @@ class ReplicaManager:
         needed: Callable[[DataDirectory], bool],
         seconds: float,
     ) -> bool:
-        """Call `work` in the own thread of each directory for which `needed` is true, and wait until all
-        calls are done. Directories that fail, or for which `needed` becomes false, are not waited for. Return
-        False after `seconds`.
+        """Call `work` in the own thread of each directory for which `needed` is true. Wait for at most
+        `seconds` until all calls are done, and return whether they are. Directories that fail, or for which
+        `needed` becomes false, are not waited for.
         """
         done: set[int] = set()
 
         def run(directory: DataDirectory) -> None:
             work(directory)  # the thread handles an error of the disk
             done.add(directory.broker)
-            self.news.tell()
+            self.news.increment()
 
         asked = [directory for directory in self.online if needed(directory)]
         for directory in asked:
@@ -145,8 +147,8 @@ class ReplicaManager:
         )
 
     def await_topic_files(self, seconds: float) -> None:
-        """Wait until the topic files for stagers are written in all directories. A directory whose disk hangs
-        is waited for until its session ends.
+        """Wait until all directories have written the topic files in their inboxes. A directory whose disk
+        hangs is waited for until its session ends.
         """
         # The writing of the files is queued already. So when a directory's thread has done this empty work,
         # it has written the files.
@@ -204,7 +206,7 @@ class ReplicaManager:
 
     def shown(self, replica: LocalReplica) -> None:
         """Notify readers that the high watermark of a leader has moved."""
-        self.news.tell()
+        self.news.increment()
 
     def follows(self, replica: LocalReplica) -> None:
         """Have a follower fetch, if its leader can answer."""
@@ -234,7 +236,7 @@ class ReplicaManager:
         # with thousands of leaders all partitions get leaders before followers fetch. An append makes the
         # followers of its partition fetch at once.
         self.directories[replica.broker].post(partial(self._begin, replica))
-        self.news.tell()
+        self.news.increment()
 
     def _begin(self, leader: LocalReplica) -> None:
         """Have the followers of a new leader fetch, and queue the write of its leader epoch file."""
@@ -246,7 +248,7 @@ class ReplicaManager:
         self.directories[broker].read(read)
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Have the thread of the replica's directory call `work`, and then fetch on."""
+        """Have the thread of the replica's directory call `work`, and then continue to fetch."""
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))
 
@@ -264,7 +266,7 @@ class ReplicaManager:
         self.voter_failed(broker, error)
         if self.controller is not None:
             self.controller.post(partial(self._fail, broker))
-        self.news.tell()
+        self.news.increment()
 
     @staticmethod
     def _fail(broker: int, core: Controller, _now: int) -> Decision:
@@ -280,17 +282,16 @@ class ReplicaManager:
         return decision
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Call `work` once the partition has a leader; at once if it has one."""
+        """Call `work` as soon as the partition has a leader, perhaps at once."""
         self._when_led.setdefault(key, deque()).append(work)
-        # If a leader begins after this check, its call of `leads` empties the queue, because `leads` sets the
-        # leader before that.
+        # `leads` sets the leader, and then does the queued work. So if a leader begins after this check,
+        # `leads` finds `work` in the queue.
         if self.leader(key) is not None:
             self._is_led(key)
 
     def _is_led(self, key: PartitionKey) -> None:
         """Call the work that waits for a leader of this partition."""
-        # The queue stays in the mapping, because another thread may have got the queue, and may be about to
-        # add work.
+        # The empty queue stays in the mapping: another thread may be about to add work to this object.
         waiting = self._when_led.get(key, deque())
         with suppress(IndexError):  # another thread may empty the queue
             while waiting:
@@ -355,13 +356,14 @@ class ReplicaManager:
         reshaped: Collection[str],
     ) -> None:
         """Pass durable changes on to the directories concerned. `topics` are all topics, `configured` the
-        names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
+        names of topics with changed settings, `reshaped` the names of topics whose files in the inboxes
+        change.
         """
         if reshaped:
-            # The files are queued before the new leaders are set, because a stager may begin once it sees a
-            # leader, and then needs the files.
+            # The files are queued before the new leaders are set. A process that sees a leader may stage
+            # records at once, and reads the files for that.
             for directory in self.online:
-                directory.post(partial(directory.tell_topics, topics, reshaped))
+                directory.post(partial(directory.write_topic_files, topics, reshaped))
         changed = {
             key: state
             for key, state in published.partitions.items()
@@ -380,7 +382,7 @@ class ReplicaManager:
                 self.leaders.pop(key, None)
         for directory in self.online:
             broker = published.brokers.get(directory.broker)
-            if broker is not None and broker.active:  # from now on the leaders count its fetches
+            if broker is not None and broker.active:  # its followers may now join ISRs
                 directory.post(directory.ask_all)
             keys = [key for key in changed if _concerns(directory.broker, changed[key], before[key])]
             if keys:
@@ -421,7 +423,7 @@ class ReplicaManager:
         """Have each leader check its followers for lag; to be called every replica.lag.time.max.ms / 2."""
         for replica in list(self.leaders.values()):
             directory = self.directories[replica.broker]
-            # If the leader's own directory hangs, its followers lag because they can't read from it.
+            # Followers of a leader on a hanging disk are skipped: they lag because they can't read that disk.
             if directory.error is None and not directory.hangs:
                 replica.on_time()
 

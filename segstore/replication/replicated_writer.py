@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.recovery import Recovered
     from segstore.storage.meta.root_checkpoints import TopicPartitionKey
-    from segstore.storage.meta.tailed_ends import FollowedEnds
+    from segstore.storage.meta.tailed_ends import TailedEnds
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.store.sweeper import Swept
     from segstore.storage.store.upgrader import Upgraded
@@ -69,9 +69,9 @@ class _Partitions:
                 directory.writer.partitions.flush()
             except (SegstoreError, OSError) as error:
                 errors.append(error)
-        # A replica may join the ISR between the flush of its own directory and the flush of its leader's
-        # directory. Its own flush may then have been too early for records that the leader's flush has made
-        # durable, so the replica is flushed again.
+        # A replica may join the ISR after the flush of its own directory and before the flush of its leader's
+        # directory. The leader's flush may then have made records durable that the replica got after its own
+        # flush. So the replica is flushed again.
         for replica in self._joined(before):
             try:
                 replica.partition.flush()
@@ -302,7 +302,7 @@ class ReplicatedWriter:
                     f"not all in-sync replicas of {keys} were synced in {timeout_ms:g} ms"
                 )
 
-    # --- following -------------------------------------------------------------------------------
+    # --- waiting -------------------------------------------------------------------------------
 
     @property
     def publications(self) -> int:
@@ -317,18 +317,18 @@ class ReplicatedWriter:
         """Sleep until `publications` differs from `seen`, for at most `seconds`."""
         self.manager.news.wait(seen, seconds)
 
-    def follow(self, keys: list[int]) -> FollowedEnds | None:
+    def tail(self, keys: list[int]) -> TailedEnds | None:
         """Return None, because readers in this process call `wait`, and don't tail published log ends."""
         return None
 
-    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Never called, since `follow` returns None."""
-        raise AssertionError("nothing is followed")
+    def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
+        """Never called, since `tail` returns None."""
+        raise AssertionError("nothing is tailed")
 
     def nudge(self) -> None:
         """Change `news`, and wake the threads that wait."""
-        self._nudges.tell()
-        self.manager.news.tell()
+        self._nudges.increment()
+        self.manager.news.increment()
 
     def wake(self) -> None:
         """Wake the threads that wait."""

@@ -46,6 +46,7 @@ from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import (
     BEHIND,
+    acknowledge_failure,
     append_columns,
     append_inline,
     append_list,
@@ -53,7 +54,6 @@ from segstore.storage.log.append import (
     append_short,
     behind,
     table_columns,
-    tell_of,
 )
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.sweep_states import SweepState, read_states
@@ -76,8 +76,8 @@ ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 
 
 class ReplicatedPartitionLog(PartitionLog):
-    """A partition of a replicated store, which always uses the log of the current leader. Readers see records
-    below the high watermark, which all in-sync replicas have.
+    """A partition of a replicated store. Its calls always use the log of the current leader. Readers see the
+    records below the high watermark: all in-sync replicas have these records.
     """
 
     has_replicas = True
@@ -114,11 +114,13 @@ class ReplicatedPartitionLog(PartitionLog):
         """Append one record, as `PartitionLog.append` does; return its offset.
 
         With `acks` "all" the call waits until all in-sync replicas have the record, with 1 or 0 until the
-        leader has it. While no replica leads, the call waits for a leader. Raises the errors of
-        `PartitionLog.append`; NotEnoughReplicasError if too few replicas are in sync, and nothing was
-        written; NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, or after `timeout_ms`
-        RequestTimedOutError, if the record was written, but may be lost later (R23). If the leader's disk
-        refuses an append, that append raises StorageError, and later appends go to a new leader (R32).
+        leader has it. While no replica leads, the call waits for a leader.
+
+        Raises the errors of `PartitionLog.append`; NotEnoughReplicasError if too few replicas are in sync,
+        and nothing was written. If the record was written, but may be lost later (R23), raises
+        NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, or after `timeout_ms`
+        RequestTimedOutError. If the leader's disk refuses an append, that append raises StorageError, and
+        later appends go to a new leader (R32).
         """
         expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal
@@ -132,7 +134,7 @@ class ReplicatedPartitionLog(PartitionLog):
             try:
                 first = append_short(own.tail, value, key, headers, timestamp, expected_offset)
             except StorageError as error:
-                tell_of(error, own, acknowledger)
+                acknowledge_failure(error, own, acknowledger)
                 raise
             if first >= 0:
                 acknowledger.shown()
@@ -307,7 +309,7 @@ class ReplicatedStore(Store):
         return ReplicatedPartitionLog(topic, partition, self, self.context, source)
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
-        """Return a partition's log, which always uses its current leader. Raises the errors of
+        """Return a partition, whose calls always use the log of the current leader. Raises the errors of
         `Store.partition`.
         """
         log, manager = super().partition(topic, partition), self.replicated.manager
@@ -336,8 +338,8 @@ class ReplicatedStore(Store):
         exist_ok: bool = False,
     ) -> TopicInfo:
         """Create a topic, as `Store.create_topic` does. Each partition has `replication_factor` replicas, by
-        default default.replication.factor. `assignments` has instead the directory ids of each partition, the
-        preferred leader first. With `exist_ok` an existing topic must also have the given
+        default default.replication.factor. Instead, `assignments` may give the directory ids of each
+        partition, the preferred leader first. With `exist_ok` an existing topic must also have the given
         `replication_factor`; its replicas may lie in other directories than those of `assignments`.
 
         Raises the errors of `Store.create_topic`, InvalidReplicationFactorError,
@@ -589,9 +591,9 @@ class ReplicatedStore(Store):
 
     def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
         """Replace a directory that has failed or is missing by the one at `path`: a new directory, which is
-        made if it does not exist, or the same directory after it came back. This returns before its replicas
-        have fetched the records that they lack and are in the ISR again. Later opens must name the new path.
-        The id of the witness is the number of data directories.
+        made if it does not exist, or the same directory after it came back. The replicas in this directory
+        fetch their missing records after the call has returned. Later opens must name the new path. The id of
+        the witness is the number of data directories.
 
         Raises InvalidArgumentError if the directory works, or `path` has other topics; StaleDirectoryError if
         `path` belongs to another store or another id; StoreLockedError, StorageError, QuorumLostError.

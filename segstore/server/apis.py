@@ -1,7 +1,8 @@
 """The APIs of Kafka's wire protocol, their served versions, and the encoding of requests and responses, with
 their headers (KIP-482).
 
-Source: org.apache.kafka.common.protocol.ApiKeys, and the version ranges of a 4.4 broker. Threads: no state.
+Source: org.apache.kafka.common.protocol.ApiKeys, and the version ranges of a 4.4 broker. Threads: any; no
+state.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def served(api: Api) -> Versions:
 
 
 def advertised(api: Api) -> Versions:
-    """Return the versions of an API in the answer of ApiVersions.
+    """Return the versions of an API that the answer of ApiVersions lists.
 
     Produce is advertised from version 0 on, although versions 0 to 2 can't be served: older releases of
     librdkafka compress records only if these versions are advertised (KAFKA-18659).
@@ -170,14 +171,15 @@ def read_body(header: RequestHeader, data: memoryview) -> Any:
 
 
 def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tuple[bytearray, Slices]:
-    """Return an encoded response, with its size field and header. Raises InvalidArgumentError.
+    """Return (bytes of the response with its size field and header, (position, file stretch) pairs). Raises
+    InvalidArgumentError.
 
-    The result has the bytes, and (position, file stretch) pairs: each stretch must be sent before the byte at
-    its position. The size field counts the bytes of the stretches too. The header of an ApiVersions response
-    never has tagged fields, so that every client can read it.
+    Each stretch must be sent before the byte at its position. The size field counts the bytes of the
+    stretches too.
     """
     out = bytearray(8)
     slices: Slices = []
+    # The header of an ApiVersions response never has tagged fields, so that every client can read it.
     if _is_flexible(api, version) and api is not Api.API_VERSIONS:
         out.append(0)
     encode(body, version, out, slices)
@@ -194,7 +196,7 @@ def ranges(apis: Iterable[Api]) -> list[tuple[int, int, int]]:
 
 
 @cache
-def tells_errors(api: Api, version: int) -> bool:
+def has_error_code(api: Api, version: int) -> bool:
     """Return whether a version of the response has a top-level error code."""
     name = f"{api.message}Response"
     return any(

@@ -1,5 +1,5 @@
 """`StagingSink`: the part of a sink that works on the store. Tasks stage rows, and the driver seals the
-staged rows. Here are also the sink's options. It needs no JVM.
+staged rows. This module also has the sink's options, and needs no JVM.
 
 On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a `StagingSink` is
 immutable, and is pickled and sent to the tasks.
@@ -35,7 +35,7 @@ from segstore.spark.planned_batch import REMEDY, id_of, source_offsets
 from segstore.spark.sink_rows import Divider, columns_of
 from segstore.storage.context import os_errors, wall_clock
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.told_topics import StagersTopics
+from segstore.storage.inbox.topic_files import StagersTopics
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.staging import Adoption, Staged, Stager, abort, seal
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("segstore.spark")
 
 GATHERED_BYTES = 8 << 20
-"""Rows are gathered up to this size before they are divided, so that each partition gets larger batches."""
+"""Rows are gathered up to this size, in bytes, before they are divided among partitions, so that each
+partition gets larger batches.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class StagingSink:
     """A sink that stages rows in the store at `path`, or in one directory of a replicated store, and seals
     them.
 
-    `topic` and `fail_on_data_loss` are as in SinkOptions, `checkpoint` is the option of a stream.
-    `directories` and `witness` open a replicated store for adoption; without them the process that has the
-    store open adopts the staged rows. Tests set `files`.
+    `topic` and `fail_on_data_loss` are as in SinkOptions, `checkpoint` is the option of a stream. Sealed rows
+    are adopted, that is appended to the log, by the process that has the store open. If no process has it
+    open, `seal` opens the store, a replicated store by its `directories` and `witness`. Tests set `files`.
     """
 
     path: str
@@ -155,9 +157,11 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a stream's micro-batch, and return the result of `seal`, or None if there are no
-        rows or they were dropped. The rows are sealed with the offsets of Spark's plan, which show whether
-        rows that come again belong to the same plan.
+        """Seal the rows of a stream's micro-batch, and return the result of `seal`. Return None if there are
+        no rows, or if the rows were dropped because a later micro-batch is in the log.
+
+        The rows are sealed with the offsets of Spark's plan. If rows of the same micro-batch come again with
+        other offsets, they belong to another plan.
         """
         if not staged:
             return None
@@ -171,7 +175,7 @@ class StagingSink:
         return self.seal(id_, staged, source_offsets(self.checkpoint, batch))
 
     def seal(self, id_: str, staged: Sequence[Staged], source: str = "") -> Adoption | None:
-        """Seal the staged rows under an id, wait until they are in the log, and return their adoption, or
+        """Seal the staged rows under an id, wait until they are in the log, and return their `Adoption`, or
         None if there are no rows.
 
         Raises the errors of `segstore.storage.staging.seal`. If failOnDataLoss is false, rows that conflict
@@ -215,7 +219,7 @@ class StagingSink:
 
 
 def _takes_files(path: str) -> bool:
-    """Return whether rows can be staged in a directory, which is not so if its disk is lost."""
+    """Return whether rows can be staged in a directory; False if, for example, its disk is lost."""
     try:
         Stager(path).close()
     except SegstoreError:
@@ -224,8 +228,8 @@ def _takes_files(path: str) -> bool:
 
 
 class SinkTopics:
-    """The topics of a store, read from its files without opening it. All topics are read once, at the
-    beginning; a topic that was missing then is looked up again.
+    """The topics of a store, read from its files without opening it. The constructor reads all topics;
+    `find` reads a topic that was missing then again.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -355,7 +359,7 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raise ConfigError if a column can't be written. It names the column, its type and the allowed types."""
+    """Raise ConfigError, which names the reason, if the columns can't be written."""
     names = schema.names
     for field in schema.fields:
         if field.name in PASSED_OVER:

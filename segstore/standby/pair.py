@@ -1,6 +1,6 @@
-"""Describes one directory of a primary-standby pair, from outside of the process that has it open.
+"""Describes one directory of a primary-standby pair; another process may have the directory open.
 
-On disk nothing is locked or changed; lags come from the file that the process writes. Threads: one.
+On disk nothing is locked or changed. Lags come from the file that the other process writes. Threads: one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
             return None
         if role is None and fence is None and promotion is None and not registration.is_there:
             return None
-        why_fenced = "" if fence is None else fence.told(path)
+        why_fenced = "" if fence is None else fence.message(path)
         if role is not None:
             side = Side(STANDBY, role.mode, role.source, role.directory_id, "", None, "", [])
         else:
@@ -82,7 +82,7 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
 
 
 def _note_of(files: Files, path: str, side: Side) -> LagNote | None:
-    """Return the lags that this side has written for this standby, None if it has written none."""
+    """Return the lags in the file of `side`, None if there are none for this standby."""
     note = LAG_NOTE.read(files, path)
     matches = note is not None and (note.side, note.directory_id) == (side.role, side.directory_id)
     return note if matches else None

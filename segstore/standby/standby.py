@@ -20,7 +20,7 @@ from segstore.files import Files
 from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.replica_fetcher.control import Followed
 from segstore.replica_fetcher.fetch_request import FetchTerms
 from segstore.replica_fetcher.fetched_data import UNCOMMITTED
@@ -145,7 +145,7 @@ class Standby(Following[StandbyControl]):
 
     def _handed_over(self, deadline: float, token: int | None) -> int:
         """Fence the primary, and fetch all of its records; return the leader epoch from which on this standby
-        leads. The epoch is `token`, the lease's fencing token, unless `token` is None.
+        leads. If a lease gave a fencing `token`, the epoch is the token.
         """
         control = self._control
         asking = Cluster(control.role.source, self._cluster.config)
@@ -154,7 +154,7 @@ class Standby(Following[StandbyControl]):
             primary = PrimaryClient(asking, role.cluster_id, role.directory_id, role.mode)
             soon = min(deadline, time.monotonic() + _ANSWERING)
             epoch = self._answered(lambda: self._fence(primary, token), soon)
-            enough = control.rounds + 2  # the second of these rounds begins after the fence
+            enough = control.rounds + 2  # the second round certainly begins after the fence
             control.soon(lambda: None)
             control.soon(lambda: None)
             while control.rounds < enough:
@@ -169,7 +169,7 @@ class Standby(Following[StandbyControl]):
             asking.close()
 
     def _fence(self, primary: PrimaryClient, token: int | None) -> int:
-        """Fence the primary, and return the leader epoch; may be repeated."""
+        """Fence the primary, and return the leader epoch of this standby. The call may be repeated."""
         if token is None:
             return primary.begin_epoch(self._largest_epoch() + 1)
         primary.announce(token)
@@ -209,7 +209,7 @@ class Standby(Following[StandbyControl]):
                 if (topic.name, part.partition_index) not in asked:
                     continue
                 if part.error_code:
-                    raise told_error(part.error_code, f"the end of {topic.name}-{part.partition_index}")
+                    raise broker_error(part.error_code, f"the end of {topic.name}-{part.partition_index}")
                 ends[topic.name, part.partition_index] = int(part.offset)
         return ends
 

@@ -1,6 +1,6 @@
-"""The context of one open store: its shared parts. Nothing is on disk.
+"""The context of one open store: the objects that its parts share. Nothing is on disk.
 
-Threads: built once at open; its parts have contracts of their own.
+Threads: built once at open; each of these objects documents its own threads.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ def _ignored(error: Exception) -> None:
 
 
 class OsErrors:
-    """A block in which an OSError becomes a StorageError with its errno.
+    """A block in which an OSError becomes a StorageError with the same errno.
 
-    This is a class, and no generator with `contextmanager`: since Python 3.12 an OSError that passes such a
-    generator gets into a reference cycle: its traceback leads to a frame of contextlib that refers to the
-    OSError.
+    This is a class, not a generator with `contextmanager`, because since Python 3.12 an OSError that passes
+    such a generator gets into a reference cycle: a frame of contextlib in its traceback refers to the error.
     """
 
     __slots__ = ()
@@ -75,7 +74,7 @@ def os_errors() -> OsErrors:
 
 @dataclass
 class StoreContext:
-    """The context of an open store: its path, its access to files and time, and its state."""
+    """The context of an open store: its path, files, clock and scheduler, and whether it accepts changes."""
 
     root: str
     files: Files
@@ -95,13 +94,13 @@ class StoreContext:
     def __post_init__(self) -> None:
         self.here = forks.here()
         self.here_for_c: Any = held("uint8_t[]", self.here) if isinstance(self.here, mmap.mmap) else None
-        """A pointer to a byte that is 1 in the process that opened the store and 0 in its children; None if
-        the kernel can't provide it.
+        """A pointer to a byte that is 1 in the process that opened the store, and 0 in its children. None if
+        the kernel can't provide such a byte.
         """
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
         self.reserve = Reserve(self.files, names.below(self.root, f"{names.OURS}/{names.RESERVE}"))
-        """Disk space that is kept for the small files that a change must write to free space, and that an
-        open and a close write.
+        """Disk space that is kept for small files: those of a change that frees space, and those of an open
+        and a close.
         """
         self.full = FullDisk(
             self.files,
@@ -113,15 +112,17 @@ class StoreContext:
         )
         self.mended: list[Repaired] = []
 
-    def tell(self, path: str, message: str, done: str) -> None:
-        """Report a damaged file at `path` and its repair, in the log and in `Store.mended`."""
+    def report(self, path: str, message: str, done: str) -> None:
+        """Report a damaged file at `path`: log `message` and the repair `done`, and add them to
+        `Store.mended`.
+        """
         self.mended.append(Repaired(path, None, None, message, done))
         log.warning("%s", self.mended[-1])
 
     def remake(self, path: str, data: bytes, message: str, source: str) -> None:
-        """Replace a damaged file by one with the content `data`; report the damage, `message`, and the
-        `source` of the content. A directory or special file in its place is moved to the quarantine. If the
-        disk is full, the file is left to the next open. Raises OSError.
+        """Replace a damaged file by a file with the content `data`, which comes from `source`. Report the
+        damage, `message`, and the source. Move a directory or special file in its place to the quarantine. If
+        the disk is full, leave the file to the next open. Raises OSError.
         """
         try:
             aside = self.make_way(path)
@@ -131,31 +132,31 @@ class StoreContext:
                 raise
             log.warning("%s: %s; there is no room to make it anew from %s", path, message, source)
         else:
-            self.tell(path, message, f"made anew from {source}{aside}")
+            self.report(path, message, f"made anew from {source}{aside}")
 
     def make_way(self, path: str) -> str:
-        """Move a directory or special file from the path of a file, and of its temporary file, to the
-        quarantine. Return a clause for an error's text that names the new paths, "" if none was moved. Raises
-        OSError.
+        """If a directory or special file is at the path of a file or of its temporary file, move it to the
+        quarantine. Return a clause for an error's text that names the new paths, or "" if nothing was moved.
+        Raises OSError.
         """
         places = [place for place in (path, path + names.TEMPORARY) if self.files.exists(place)]
         moved = [put_aside(self.files, self.root, place) for place in places if not self.files.is_file(place)]
         return f"; what was there is in {' and '.join(moved)}" if moved else ""
 
     def check_leads(self) -> None:
-        """Raise StoreClosedError, ForkedError; DemotedError if the store was demoted."""
+        """Raise DemotedError if the store was demoted; StoreClosedError, ForkedError."""
         self.check_open()
         if self.demoted:
             raise DemotedError(self.demoted)
 
     @property
     def inherited(self) -> bool:
-        """Return whether this is a child of the process that opened the store."""
+        """Return whether this process is a child of the process that opened the store."""
         return not self.here[0]
 
     @property
     def forked(self) -> bool:
-        """Return whether this is a child of the process that opened the store for writing."""
+        """Return whether this process is a child of the process that opened the store for writing."""
         return self.writable and self.inherited
 
     def check_open(self) -> None:

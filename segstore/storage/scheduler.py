@@ -1,8 +1,7 @@
 """The scheduler: one background thread for periodic and delayed work (flush.ms, checkpoints, sweeps).
 
-Nothing is on disk. Threads: `after`, `every` and `soon` may be called from any; tasks run one after the other
-in the scheduler's thread, which starts with the first task. A task that fails is logged and does not end the
-thread.
+Nothing is on disk. Threads: any may call `after`, `every` and `soon`. Tasks run one after the other in the
+scheduler's thread, which starts with the first task. A task's error is logged, and does not end the thread.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ def step_back() -> None:
     """Lower the priority of this thread: it preempts no other thread when it wakes, and if there are too few
     processors, it gets a third of another thread's share.
 
-    Background threads wake thousands of times a second, after the disk or to take the GIL. Without this, the
-    appending thread would lose its processor each time, for milliseconds on a busy machine.
+    Background threads wake thousands of times a second, after the disk or to take the GIL. At normal priority
+    each wake-up might take the processor from the appending thread, for milliseconds on a busy machine.
     """
     with suppress(OSError):  # if a sandbox refuses this, the threads have equal shares
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -41,7 +40,7 @@ def step_back() -> None:
 
 
 class Scheduler:
-    """Runs tasks at times of the monotonic clock, in seconds. With `background` its thread calls `step_back`.
+    """Runs tasks at times of the monotonic clock, in seconds. If `background`, its thread calls `step_back`.
 
     Ctrl-C may come anywhere within a call: see `segstore.threads`.
     """
@@ -60,8 +59,8 @@ class Scheduler:
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, after `seconds`. The task is dropped if the store is closed, or the interpreter
-        exits, before that time.
+        """Run `task` once, after `seconds`. The task is dropped if the store is closed or the interpreter
+        exits before.
         """
         if self._closed or others_are_gone():
             return
@@ -71,17 +70,17 @@ class Scheduler:
             self._started = True  # set last: after an interrupt the next call starts a thread
 
     def every(self, seconds: float, task: Task) -> None:
-        """Run `task` repeatedly, `seconds` after its last run has returned. A failure is logged once, until
-        its cause changes or the task succeeds.
+        """Run `task` after `seconds`, and again `seconds` after each run has ended. A failure is logged again
+        only if its cause changes, or the task has succeeded since.
         """
-        told = ReportedFailures()
+        reported = ReportedFailures()
 
         def again() -> None:
             try:
                 task()
-                told.over(task)
+                reported.over(task)
             except Exception as error:
-                if told.is_new(task, error):
+                if reported.is_new(task, error):
                     raise
             finally:
                 self.after(seconds, again)
@@ -120,7 +119,7 @@ class Scheduler:
         return None
 
     def _pause(self) -> float | None:
-        """Return the seconds until a task is due; None if there is no task."""
+        """Return the seconds until the next task is due, or None if there is no task."""
         if not self._tasks:
             return None
         return min(max(self._tasks[0][0] - time.monotonic(), 0.0), LONGEST_WAIT)

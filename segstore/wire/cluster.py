@@ -21,7 +21,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.wire.connection import Address, BrokerConnection
 from segstore.wire.metadata import ClusterMetadata, read_metadata
 from segstore.wire.settings import WireConfig
@@ -92,9 +92,9 @@ class Cluster:
         return found
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Send a request over the open connection, or over a new connection to any broker if there is none or
-        it fails; return the answer's body. Raises DisconnectedError or RequestTimedOutError if no broker
-        answers; AuthenticationFailedError, UnsupportedVersionError.
+        """Send a request to any broker, and return the answer's body. If the open connection fails, or there
+        is none, use a new one. Raises DisconnectedError or RequestTimedOutError if no broker answers;
+        AuthenticationFailedError, UnsupportedVersionError.
         """
         connection = self._control
         if connection is not None:
@@ -157,7 +157,7 @@ class Cluster:
         answer = self.ask("FindCoordinator", key=group, key_type=_GROUP, coordinator_keys=[group])
         found = answer.coordinators[0] if answer.coordinators else answer
         if found.error_code:
-            raise told_error(found.error_code, f"the coordinator of group {group!r}")
+            raise broker_error(found.error_code, f"the coordinator of group {group!r}")
         return Address(found.host, found.port)
 
     # --- ending -----------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Cluster:
         self._control = None
 
     def abort(self) -> None:
-        """Abort the request of another thread, and make no new connection."""
+        """Abort the request of another thread, and refuse new connections."""
         self._aborted = True
         for connection in (self._control, self._coordinator):
             if connection is not None:
@@ -183,7 +183,7 @@ class Cluster:
 
 
 def is_passing(error: SegstoreError) -> bool:
-    """Return whether the same request may succeed later."""
+    """Return whether a request that failed with `error` may succeed later."""
     if isinstance(error, BrokerError):
         return error.code in _RETRIABLE
     return isinstance(error, PASSING)

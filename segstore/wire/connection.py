@@ -24,7 +24,7 @@ from segstore.errors import (
 from segstore.idle_files import with_descriptors
 from segstore.protocol.codec import decode, encode, structs
 from segstore.protocol.definitions import message
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.protocol.primitives import behind_tags
 from segstore.wire.sasl import authenticate
 from segstore.wire.settings import WireConfig
@@ -32,20 +32,20 @@ from segstore.wire.settings import WireConfig
 _INT32 = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _ID_AT, _LEAST, _ROOM = 8, 8, 1 << 16
-"""_ID_AT: the position of the correlation id in a request with its size. _LEAST: bytes of the smallest answer
-with its size. _ROOM: bytes that the first receiving call of an answer may take.
+"""_ID_AT: the position of the correlation id in a request, which begins with its size. _LEAST: bytes of the
+smallest answer, with the size field. _ROOM: bytes that the first receiving call of an answer may take.
 """
 _NO_ROOM = memoryview(b"")
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
-"""After version 0, tokens would come without Kafka's framing."""
+"""The version of SaslHandshake. After a handshake of version 0, tokens would come without Kafka's framing."""
 _CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
 """Reasons of OpenSSL's errors if a broker refuses the client's certificate. With TLS 1.3 a broker checks the
 client's certificate after the handshake (RFC 8446, 4.6.2), so the broker's alert is read in place of the
 first answer (Kafka: SslTransportLayer).
 """
 _NEWEST_USED = {"OffsetCommit": 9, "OffsetFetch": 9}
-"""Newer versions name topics by their ids, and callers don't know the ids of the other cluster."""
+"""The newest versions that are used. Newer versions name topics by ids, which callers don't know."""
 
 
 class Address(NamedTuple):
@@ -103,7 +103,7 @@ class BrokerConnection:
         """Make another thread's waiting call raise DisconnectedError."""
         self._aborted = True
         with suppress(OSError):
-            # The plain socket's method, because another thread may be in a call of the TLS socket.
+            # Calls the plain socket's method, because another thread may be in a call of the TLS socket.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def version(self, api: str) -> int:
@@ -158,7 +158,7 @@ class BrokerConnection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
         try:
-            if self._socket.gettimeout() != limit / 1000:  # saves a system call
+            if self._socket.gettimeout() != limit / 1000:  # if it is equal, a system call is saved
                 self._socket.settimeout(limit / 1000)
             self._socket.sendall(request)
             size, here = self._begun()
@@ -167,12 +167,12 @@ class BrokerConnection:
         return Coming(api, limit, size, self._checked(here))
 
     def rest(self, coming: Coming) -> memoryview:
-        """Receive the remaining bytes of an answer, and return the whole answer. It is valid until the next
-        call. Raises the errors of `ask`.
+        """Receive the remaining bytes of an answer, and return the whole answer. The answer is valid until
+        the next call. Raises the errors of `ask`.
         """
         api, limit, size, here = coming
         if len(here) == size:
-            self._large = _NO_ROOM  # the caller has caught up
+            self._large = _NO_ROOM  # a small answer: frees the buffer of large ones
             return here
         late = f"an answer was not received in {limit} ms"
         self._deadline = time.monotonic() + limit / 1000
@@ -239,13 +239,13 @@ class BrokerConnection:
         version = message("ApiVersionsRequest").valid.high
         body = structs("ApiVersionsRequest")(client_software_name="segstore", client_software_version="1")
         answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
-        # A broker that does not know the request's version answers with the versions that it knows.
+        # If the broker does not know the request's version, its answer lists the versions that it knows.
         if answer.error_code == Code.UNSUPPORTED_VERSION:
             known = [each.max_version for each in answer.api_keys if each.api_key == 18]
             version = min(version, known[0] if known else 0)
             answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
         if answer.error_code:
-            raise told_error(answer.error_code, f"{self.address}: {_VERSIONS}")
+            raise broker_error(answer.error_code, f"{self.address}: {_VERSIONS}")
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
 
     def _authenticate(self) -> None:
@@ -333,7 +333,7 @@ class BrokerConnection:
         return int(size)
 
     def _begun(self) -> tuple[int, memoryview]:
-        """Return an answer's size and its first bytes, in a buffer that is reused."""
+        """Return (an answer's size, its first bytes). The bytes are in a buffer that the next call reuses."""
         room = self._room = self._room or bytearray(_ROOM)
         # The first system call receives most answers as a whole. If more calls are needed, the time-out
         # applies to each of them.
@@ -365,7 +365,7 @@ class BrokerConnection:
         return got
 
     def _bound(self, late: str) -> None:
-        """Limit the next call of the socket to the deadline. Raises TimeoutError if it has passed."""
+        """Limit the next call of the socket to the deadline. Raises TimeoutError after the deadline."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(late)
@@ -395,8 +395,8 @@ class BrokerConnection:
 
     @staticmethod
     def _api_versions(version: int, data: memoryview) -> Any:
-        """Return the body of an answer to ApiVersions. Its header never has tagged fields; with error 35 the
-        answer is in version 0.
+        """Return the body of an answer to ApiVersions. Its header never has tagged fields. With
+        UNSUPPORTED_VERSION the answer is in version 0.
         """
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)

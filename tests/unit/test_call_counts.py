@@ -13,7 +13,7 @@ import pytest
 
 import segstore
 from segstore import TopicPartition
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def calls(
     def profile(frame: FrameType, event: str, called: object) -> None:
         if native is not None and event == "c_call":
             name, owner = getattr(called, "__name__", ""), getattr(called, "__self__", None)
-            native.extend([name] if name.startswith("seg_") or isinstance(owner, FollowedEnds) else [])
+            native.extend([name] if name.startswith("seg_") or isinstance(owner, TailedEnds) else [])
         if event == "call":
             counted[f"{frame.f_globals.get('__name__')}:{frame.f_code.co_name}"] += 1
 
@@ -191,15 +191,15 @@ def test_a_record_that_comes_within_a_wait(
             if event == "call":
                 counted[f"{frame.f_globals.get('__name__')}:{frame.f_code.co_name}"] += 1
 
-        wait = FollowedEnds.wait
+        wait = TailedEnds.wait
 
-        def wait_for_one(self: FollowedEnds, nudges: int, seconds: float) -> int:
+        def wait_for_one(self: TailedEnds, nudges: int, seconds: float) -> int:
             log.append(b"value")
             number = wait(self, nudges, seconds)
             sys.setprofile(profile)
             return number
 
-        monkeypatch.setattr(FollowedEnds, "wait", wait_for_one)
+        monkeypatch.setattr(TailedEnds, "wait", wait_for_one)
         try:
             polled = consumer.poll(timeout_ms=10_000)
         finally:

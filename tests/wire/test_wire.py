@@ -28,7 +28,7 @@ from segstore.errors import (
     UnsupportedVersionError,
 )
 from segstore.protocol.codec import encode, structs
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.testing import Broker
 from segstore.wire.backoff import Backoff
 from segstore.wire.cluster import Cluster, addresses, is_passing
@@ -383,10 +383,10 @@ def test_backoff_grows_to_its_most_and_begins_anew() -> None:
 
 
 def test_errors_of_brokers_have_kafka_s_names() -> None:
-    error = told_error(Code.NOT_COORDINATOR, "what")
+    error = broker_error(Code.NOT_COORDINATOR, "what")
     assert str(error) == "what: the broker answers NOT_COORDINATOR (16)"
     assert is_passing(error)
-    assert not is_passing(told_error(Code.TOPIC_AUTHORIZATION_FAILED, "what"))
-    assert "not known here (999)" in str(told_error(999, "what"))
+    assert not is_passing(broker_error(Code.TOPIC_AUTHORIZATION_FAILED, "what"))
+    assert "not known here (999)" in str(broker_error(999, "what"))
     assert isinstance(error, BrokerError)
     assert error.code == 16

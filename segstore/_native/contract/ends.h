@@ -1,4 +1,4 @@
-/* Published ends of partitions, and the wait for them (ends.c, follow.c). */
+/* Published ends of partitions, and the wait for them (ends.c, await_record.c). */
 #ifndef SEG_CONTRACT_ENDS_H
 #define SEG_CONTRACT_ENDS_H
 
@@ -35,19 +35,19 @@ int64_t seg_nudge(uint8_t *map, int64_t len);
 /* A counter of seg_nudge calls. Read it before the state that nudges announce. During a publication it may differ for a
  * moment. */
 int64_t seg_nudges(const uint8_t *map, int64_t len, const seg_shared_map *shared);
-enum { SEG_FOLLOWED_KEY, SEG_FOLLOWED_START, SEG_FOLLOWED_END, SEG_FOLLOWED_STABLE, SEG_FOLLOWED_LAYOUT_AND_EPOCH,
-       SEG_FOLLOWED };
+enum { SEG_TAILED_KEY, SEG_TAILED_START, SEG_TAILED_END, SEG_TAILED_STABLE, SEG_TAILED_LAYOUT_AND_EPOCH,
+       SEG_TAILED };
 /* The end of a partition at the last look: key, log start offset, high watermark, last stable offset, and layout (low
  * 32 bits) with leader epoch. The batch with `offset` will begin at `position` of the file `fd`; -1: not known. */
-typedef struct seg_followed {
+typedef struct seg_tailed {
     int64_t slot;
-    int64_t words[SEG_FOLLOWED];
+    int64_t words[SEG_TAILED];
     int64_t offset, position;
     int32_t fd;
     int32_t reserved;
-} seg_followed;
+} seg_tailed;
 /* Fill f->words from slot f->slot: 1; 0 for a damaged slot; -EAGAIN as seg_snapshot. */
-int64_t seg_follow(const uint8_t *map, int64_t len, const seg_shared_map *shared, seg_followed *f, int64_t spins);
+int64_t seg_read_tailed(const uint8_t *map, int64_t len, const seg_shared_map *shared, seg_tailed *f, int64_t spins);
 /* The last record of a partition. SEG_LAST_SIZE: bytes of its batch, 0 without such a record. Key and value lie in
  * `bytes` from *_AT up to *_END, both -1 for a null. */
 enum { SEG_LAST_ROOM = 4096 };
@@ -61,21 +61,21 @@ typedef struct seg_last_record {
 } seg_last_record;
 /* A waiter for the ends of n partitions in a mapping. `spins`: tries during a publication that is under way. `turn`:
  * the partition that is checked first. It follows the partition of the last answer, so that none starves. */
-typedef struct seg_follower {
+typedef struct seg_tailer {
     const uint8_t *map;
     int64_t len;
-    seg_followed *followed;
+    seg_tailed *tailed;
     int64_t n;
     int64_t spins;
     seg_last_record *last;
     int64_t turn;
     const seg_shared_map *shared;
-} seg_follower;
+} seg_tailer;
 /* Wait until one of n slots differs from its last known value, and update that value. Returns the slot's number in
- * `followed`; n after a seg_nudge, or a seg_rouse in this process; -EAGAIN as seg_snapshot, or for a damaged slot;
+ * `tailed`; n after a seg_nudge, or a seg_rouse in this process; -EAGAIN as seg_snapshot, or for a damaged slot;
  * -ETIMEDOUT, -EINTR as seg_await. A timeout of 0 checks once without a system call. A publication of another partition
  * costs a check of the n slots, and does not end the wait. */
-int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns);
+int64_t seg_await_ends(seg_tailer *f, uint32_t nudges, int64_t timeout_ns);
 /* Copy the values of n slots consistently. -EAGAIN if a publication is still under way after `spins` tries, unless all
  * n slots are of shared logs, for which a dead host leaves no unfinished publication. A slot with a wrong check has the
  * key SEG_ENDS_DAMAGED. */
@@ -93,10 +93,10 @@ typedef struct seg_seen {
 /* Whether the slot still has these values: 1; 0 if it has others, or if a publication under way may be changing it. */
 int32_t seg_unchanged(const seg_seen *seen);
 
-/* --- follow.c -------------------------------------------------------- */
+/* --- await_record.c -------------------------------------------------------- */
 /* Wait as seg_await_ends. Read the partition's last record into *f->last if it has the expected `offset` and is alone
  * in a plain, sound batch of at most SEG_LAST_ROOM bytes; the record after it is expected next. Else, or if the read
  * fails, SEG_LAST_SIZE is 0. */
-int64_t seg_await_record(seg_follower *f, uint32_t nudges, int64_t timeout_ns);
+int64_t seg_await_record(seg_tailer *f, uint32_t nudges, int64_t timeout_ns);
 
 #endif

@@ -31,7 +31,7 @@ _LAST_WORDS = 5.0
 """Seconds that the client waits for answers to sent records after an interrupt or an error."""
 _AT_ONCE = 10_000
 _MOST_BYTES = 1_000_000_000
-"""The largest limit of a request that librdkafka allows, since the broker checks the size of records."""
+"""The largest message.max.bytes of librdkafka, so that only the broker limits the size of records."""
 _LONGEST_MS = 120_000
 """The time-out for the delivery of a record (Kafka: delivery.timeout.ms), and for a read of a cluster that
 does not answer.
@@ -55,7 +55,7 @@ class ClusterAppends:
             settings["compression_type"] = compression
         self.records = self.bytes = self.unknown = 0
         self._client, self._topic = client, topic
-        self._refusals = Refusals(self._tell)
+        self._refusals = Refusals(self._report)
         self._producer = client.made(
             client.kafka.Producer,
             self._refusals.logger,
@@ -97,7 +97,7 @@ class ClusterAppends:
         if error.code() not in (kinds._PURGE_INFLIGHT, kinds._PURGE_QUEUE) and self._failed is None:
             self._failed = self._client.error(f"{self._topic}-{partition}", error)
 
-    def _tell(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         click.echo(f"segstore: {self._client.bootstrap}: {line}: trying again", err=True)
 
     def _poll(self, seconds: float) -> None:
@@ -267,8 +267,9 @@ class ClusterReading:
         """
         kinds = self._client.kafka.KafkaError
         ended = kinds._PARTITION_EOF
-        # librdkafka looks for the group's coordinator even though nothing is committed. A user may lack the
-        # right for the group, and can read without it, so that error is ignored.
+        # librdkafka looks for the group's coordinator even though nothing is committed.
+        # GROUP_AUTHORIZATION_FAILED is ignored, because a user without rights for the group can read
+        # nevertheless.
         ignored = (ended, kinds.GROUP_AUTHORIZATION_FAILED)
         while not outage.is_too_long():
             messages = self._consumer.consume(_AT_ONCE, _STEP)

@@ -24,17 +24,17 @@ _DEMOTED = {"Not coordinator": "; a store that was demoted says so: the promoted
 
 class Refusals(logging.Handler):
     """The errors after which one producer retries; the producer must be created with `debug` and `logger`.
-    `tell` is called with a line for each error that persists, but not with the same line again until a record
-    is acknowledged.
+    `report` is called with a line for each error that persists, but not with the same line again until a
+    record is acknowledged.
     """
 
     debug = "msg"
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
+    def __init__(self, report: Callable[[str], object]) -> None:
         super().__init__(logging.DEBUG)
         self.logger = logging.Logger("segstore.librdkafka.producer", logging.DEBUG)
         self.logger.addHandler(self)
-        self._tell = tell
+        self._report = report
         self._since: float | None = None
         self._reported: str | None = None
 
@@ -47,7 +47,7 @@ class Refusals(logging.Handler):
         self._since = now if self._since is None else self._since
         if now - self._since >= LASTS and line != self._reported:
             self._reported = line
-            self._tell(line)
+            self._report(line)
 
     def acknowledged(self) -> None:
         """Note that a record was acknowledged, so that earlier errors are over."""

@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 # --- bridge ------------------------------------------------------------------------------------
 
 # `Bridge`: passes outcomes of records from the sender's thread to the event loop. Threads: the loop's and the
-# sender's. One wake-up of the loop delivers all outcomes that are known by then, which are at least those of
-# one batch, so that not every record wakes the loop.
+# sender's. One wake-up of the loop delivers the outcomes of one batch or more, so that not every record wakes
+# the loop.
 
 Awaited = asyncio.Future[RecordMetadata]
 
 
 class Bridge:
     """The bridge of one producer. The loop calls `freed` after it has delivered outcomes, because the memory
-    of those records is free.
+    of their records is free then.
     """
 
     def __init__(self, freed: Callable[[], None]) -> None:
@@ -58,13 +58,15 @@ class Bridge:
         self._woken = False
 
     def future(self, loop: asyncio.AbstractEventLoop, sent: FutureRecordMetadata) -> Awaited:
-        """Return an asyncio future of the record's metadata. Cancelling it does not cancel the record."""
+        """Return an asyncio future of the record's metadata. If the future is cancelled, the record is still
+        sent.
+        """
         awaited: Awaited = loop.create_future()
-        known = partial(self._tell, awaited)
+        known = partial(self._resolve, awaited)
         sent._when_done(known, known)
         return awaited
 
-    def _tell(self, awaited: Awaited, outcome: RecordMetadata | BaseException) -> None:
+    def _resolve(self, awaited: Awaited, outcome: RecordMetadata | BaseException) -> None:
         self._known.append((awaited, outcome))
         if self._woken:
             return
@@ -116,8 +118,8 @@ class Room:
         return not self._waiters and self._fits(need)
 
     def _fits(self, need: int) -> bool:
-        # A small record may need a new block, and a record that is larger than the pool must not wait for
-        # ever: `send` refuses that record.
+        # A small record may need a whole block. A record that is larger than the pool waits until the pool is
+        # empty, and is then refused by `send`.
         pool = self._pool
         return pool.available >= min(max(need, pool.block_size), pool.total)
 
@@ -210,7 +212,8 @@ class Transactional(ABC):
         try:
             await self._call(begin)
         except asyncio.CancelledError:
-            # If ClientClosedError is raised, closing the producer has already aborted the transaction.
+            # After ClientClosedError there is nothing to abort: closing the producer has aborted the
+            # transaction.
             with contextlib.suppress(ClientClosedError):
                 self._begin(take_back).add_done_callback(_log_failure)
             raise
@@ -254,7 +257,7 @@ class Transaction:
     ) -> None:
         if error is None:
             await self._producer.commit_transaction()
-        elif not isinstance(error, ProducerFencedError):  # the producer that fenced this one has aborted it
+        elif not isinstance(error, ProducerFencedError):  # the other producer has aborted the transaction
             await self._producer.abort_transaction()
 
 

@@ -1,5 +1,5 @@
-"""`ClassicSubscription`: a member of a group by the classic protocol. It joins, and the group's leader
-assigns the partitions (Kafka: ConsumerCoordinator, AbstractCoordinator).
+"""`ClassicSubscription`: a member of a group by the classic protocol. The member joins, and the group's
+leader assigns the partitions (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
 On disk: nothing of its own. Threads: one, the consumer's.
 """
@@ -126,7 +126,7 @@ class ClassicSubscription(GroupSubscription):
         self._commits.restart()
         assigned = decode_assignment(assignment)
         self._had = tuple(assigned), self._membership.generation
-        self._untaken, self._untold = assigned, []
+        self._untaken, self._unreported = assigned, []
         self._membership.take()
         self._take()
         return True

@@ -2,8 +2,8 @@
 of its topics with the other members (Kafka: ConsumerCoordinator, ConsumerMembershipManager).
 
 On disk: nothing of its own. Threads: one, the consumer's. No method waits for other members, so that one
-thread may poll several consumers of a group in turn: a step that needs another member is taken in a later
-poll, and the member is woken in `store.wait`.
+thread may poll several consumers of a group in turn. A step that must wait for another member is taken in a
+later poll; a change of the group ends the wait of a poll.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class GroupSubscription(ABC):
         # Work that the next poll does if an interrupt has prevented it: the new assignment that is not
         # applied yet, and its partitions that were not reported to the listener yet.
         self._untaken: list[TopicPartition] | None = None
-        self._untold: list[TopicPartition] = []
+        self._unreported: list[TopicPartition] = []
 
     # --- a poll ------------------------------------------------------------------------------
 
@@ -160,17 +160,17 @@ class GroupSubscription(ABC):
         try:
             self._have(self._untaken or [], topics)
         except Exception:
-            self._untaken, self._untold = None, []
+            self._untaken, self._unreported = None, []
             raise
-        self._untaken, self._untold = None, []
+        self._untaken, self._unreported = None, []
 
     def _have(self, assigned: Collection[TopicPartition], topics: Topics) -> None:
         subscription = self._subscription
         wanted = [tp for tp in assigned if subscription.wants(tp.topic) and tp.topic in topics]
         kept = set(wanted)
         gone = [tp for tp in subscription.states if tp not in kept]
-        added = [tp for tp in wanted if tp not in subscription.states or tp in self._untold]
-        self._untold = added
+        added = [tp for tp in wanted if tp not in subscription.states or tp in self._unreported]
+        self._unreported = added
         self._ids = {tp.topic: topics[tp.topic].topic_id for tp in wanted}
         try:
             if gone:
@@ -181,19 +181,19 @@ class GroupSubscription(ABC):
             if subscription.automatic:  # the listener may have unsubscribed
                 subscription.have(wanted)
                 if added or not self.is_incremental:
-                    self._tell("assigned", added if self.is_incremental else wanted)
+                    self._call_listener("assigned", added if self.is_incremental else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
-        """Call the listener, then give up the partitions, even if the listener raises."""
+        """Call the listener's method `how`, then give up the partitions `gone`, even if the method raises."""
         try:
             if gone:
-                self._tell(how, gone)
+                self._call_listener(how, gone)
         finally:
             left = set(gone)
             self._subscription.have([tp for tp in self._subscription.states if tp not in left])
 
     @calls_out
-    def _tell(self, how: str, partitions: Collection[TopicPartition]) -> None:
+    def _call_listener(self, how: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
         if listener is None or self._in_listener:  # a change by the listener itself is not reported
             return

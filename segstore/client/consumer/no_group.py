@@ -24,17 +24,16 @@ from segstore.storage.store.store import Store
 # `TopicWatch`: limits how often a consumer looks at the topics of its store.
 
 _SHARE = 100
-"""Looks at the topics take at most 1/_SHARE of a consumer's time."""
+"""A consumer spends at most 1/_SHARE of its time on looks at the topics."""
 _LEAST_AGE_MS = 10
-"""The least ms between two looks without a change; a publication wakes the consumer earlier."""
+"""The least ms between two looks at topics that have not changed."""
 
 
 class TopicWatch:
-    """Looks at the topics of a store whenever they may have changed. A process that creates or deletes a
-    topic or partition changes the store's `news` counter, which also wakes a waiting consumer, so that a
-    change is found at once; appends do not change the counter. The topics are looked at again `max_age` after
-    the last look in any case. In a directory without publications (a broker's) the watch looks as often as
-    `_SHARE` allows.
+    """Looks at the topics of a store if they may have changed: after a change of the store's `news` counter,
+    but at the latest `max_age_ms` after the last look. A process that creates or deletes a topic or partition
+    changes the counter, and so wakes waiting consumers; appends do not change the counter. The directory of a
+    broker has no counter: there the watch looks as often as `_SHARE` allows.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -45,7 +44,8 @@ class TopicWatch:
 
     def look(self) -> dict[str, TopicInfo] | None:
         """Return the topics; None if they have not changed since the last look, or if it is too early for
-        another look. If `done` is not called after a look, because of an interrupt, the look is repeated.
+        another look. The caller then calls `done`; without a call of `done` the next `look` returns the
+        topics again.
         """
         now, seen = time.monotonic(), self._store.news
         if now < self._may_look or (self._has_no_news(seen) and now < self._must_look):
@@ -60,12 +60,12 @@ class TopicWatch:
         self._seen, self._must_look, self._may_look = self._looked
 
     def stale(self) -> None:
-        """Make the next `look` return the topics, even if the last look was just before."""
+        """Make the next `look` return the topics, even if it is early and nothing has changed."""
         self._may_look = self._must_look = -math.inf
 
     def wait_ms(self) -> float:
         """Return the ms until the next look, unless the topics change before."""
-        # After a change that came too early for a look, the next look is as soon as `_may_look` allows.
+        # If the topics have changed, `_may_look` is the earliest time of a look.
         at = self._must_look if self._has_no_news(self._store.news) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
 
@@ -76,8 +76,8 @@ class TopicWatch:
 # --- coordination ------------------------------------------------------------------------------
 
 # `Coordination`: assigns a consumer's partitions, and commits and reads its offsets.
-# `group_member.GroupSubscription` implements it for a member of a group, `ManualSubscription` for a consumer
-# without a group.
+# `group_member.GroupSubscription` implements the protocol for a member of a group, `ManualSubscription` for a
+# consumer without a group.
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, "BaseException | None"], Any]
@@ -96,8 +96,8 @@ class Coordination(Protocol):
         """Update the assignment; called before each look for records."""
 
     def polled(self) -> None:
-        """Note a poll of the application. Called in place of `poll` if there was no publication and `wait_ms`
-        has not passed.
+        """Note a poll of the application. Called in place of `poll` if there was no publication and the time
+        of `wait_ms` is not over.
         """
 
     def wait_ms(self) -> float:
@@ -107,7 +107,7 @@ class Coordination(Protocol):
         """Make the next `poll` look at the topics, because a partition was found deleted."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets, at which reading begins, of those partitions that have one."""
+        """Return the committed offset of each of the `partitions` that has one."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions for which an open transaction may commit an offset. With every isolation
@@ -129,9 +129,7 @@ class Coordination(Protocol):
         """Return the metrics of the membership: {group of metrics: {name: value}}."""
 
     def unsubscribe(self) -> None:
-        """Give up all partitions and the membership. If auto commit is enabled, commit the positions before
-        that.
-        """
+        """Commit the positions if auto commit is enabled; then give up all partitions and the membership."""
 
     @property
     def left(self) -> bool:
@@ -148,10 +146,10 @@ class Coordination(Protocol):
 
 class ManualSubscription:
     """The coordination of a consumer without a group: implements `Coordination`. The creation of a topic or
-    partition wakes a waiting consumer, which then finds it; in any case it is found metadata_max_age_ms after
-    the last look.
+    partition wakes a waiting consumer. At the latest, new partitions are found metadata_max_age_ms after the
+    last look at the topics.
 
-    A topic that was deleted and created again has new partitions: the old ones are revoked first.
+    A topic that was deleted and created again has new partitions: the old partitions are revoked first.
     """
 
     takes_regex = False
@@ -193,19 +191,19 @@ class ManualSubscription:
             new = [tp for tp in wanted if tp not in subscription.states]
             if new and subscription.automatic:  # the listener may have unsubscribed
                 subscription.have(wanted)
-                self._tell("on_partitions_assigned", new)
+                self._call_listener("on_partitions_assigned", new)
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
-        """Call the listener, then give up the partitions, even if the listener raises."""
+        """Call the listener, then give up the partitions `gone`, even if the listener raises."""
         try:
             if gone and self._subscription.automatic:
-                self._tell("on_partitions_revoked", gone)
+                self._call_listener("on_partitions_revoked", gone)
         finally:
             left = set(gone)
             self._subscription.have([tp for tp in self._subscription.states if tp not in left])
 
     @calls_out
-    def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+    def _call_listener(self, what: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
         if listener is None or self._in_listener:  # a change by the listener itself is not reported
             return

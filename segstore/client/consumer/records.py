@@ -80,7 +80,7 @@ class DeliveredRecord(ConsumerRecord):
         return f"DeliveredRecord({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
-# `_native/follower.c` makes ConsumerRecords, too.
+# `_native/tailer.c` makes ConsumerRecords, too.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
 _make_delivered: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, DeliveredRecord)
 _APPEND_TIME_BIT = 3
@@ -131,7 +131,7 @@ def consumer_records(
         counted = ((*each, count) for each, count in zip(columns, _each(delivered)))  # noqa: B905
         return list(map(_make_delivered, counted)), error
     finally:
-        del error  # the traceback of the error's cause refers to this frame
+        del error  # else a cycle: the error's traceback refers to this frame
 
 
 def _plain(tp: TopicPartition, records: Records, delivered: Counts | None) -> list[ConsumerRecord]:
@@ -167,7 +167,7 @@ def _deserialized(
         try:
             return made, error
         finally:
-            del error  # the traceback of the error's cause refers to this frame
+            del error  # else a cycle: the error's traceback refers to this frame
     return made, None
 
 
@@ -180,7 +180,7 @@ def _timestamp_types(records: Records) -> int | list[int]:
 
 
 def _per_record(of_batch: NDArray[Any], records: Records) -> int | list[int]:
-    """Return the batches' value if all have the same, else a list with the value for each record."""
+    """Return the value of all batches if it is the same, else a list with each record's value."""
     first: int = of_batch.item(0)
     if len(of_batch) == 1 or (of_batch == first).all():
         return first

@@ -1,11 +1,12 @@
 """`Tailing`: the wait of a consumer that has read all its partitions, and the fast path for the next record.
 
 A wait is one call of the C code, which returns when the end offset of one of the consumer's partitions has
-changed. If the log has grown by one record, the C code reads that record and makes the result of `poll`
-(`storage/log/log_end.py`) without calling a Python function, because after a wait Python's objects are no
-longer in the CPU caches. After any other change the consumer looks at all its partitions. After a single
-record no look is needed, so the next poll waits at once (`again`), unless another method was called in
-between, or `_until` has passed.
+changed. If the log has grown by one record, the C code reads the record and makes the result of `poll`
+(`storage/log/log_end.py`). The wait calls no Python function, because after a wait Python's objects are no
+longer in the CPU caches. After any other change the consumer looks at all its partitions.
+
+After a single record the next poll waits at once (`again`), unless another method was called between, or
+`_until` has passed.
 
 On disk: nothing of its own. Threads: one, the consumer's. After an interrupt in a wait no position has
 changed, so the record counts as not read, and the next poll looks at all partitions.
@@ -80,13 +81,12 @@ class Tailing:
         self._last: LastRecordEnds | None = None
         self._turns: list[tuple[TopicPartition, TopicPartitionState]] | None = None
         self._nudges = self._publications = 0
-        # No look is needed while the guard's count of calls is `_quiet` (-1: a look is needed), the position
-        # of the last record's partition is the offset in `_goes_on`, and `_until` (monotonic seconds) has not
-        # passed.
+        # No look is needed before `_until` (monotonic seconds) while the guard's count of calls is `_quiet`,
+        # and the last record's partition is at the offset in `_goes_on`. The count is never -1.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
         self._looked = -1  # the guard's count of calls at the last look; -1 if a wait came after it
-        self._number = 0  # of looks and waits
+        self._number = 0  # the number of looks and waits
 
     def begin(self) -> None:
         """Begin a look for records. The next wait returns at once if anything was published after this call.
@@ -98,21 +98,21 @@ class Tailing:
         if (
             last is not None
             and self._turns is turns
-            and not last.followed.outdated
-            and last.followed.nudges() == self._nudges
+            and not last.tailed.outdated
+            and last.tailed.nudges() == self._nudges
         ):
             return
         self._turns = self._last = None
-        followed = self._store.follow_ends([tp for tp, _ in turns]) if turns else None
-        if followed is not None:
-            self._last = LastRecordEnds(followed, [tp for tp, _ in turns], ConsumerRecord, *self._how)
-            self._nudges = followed.nudges()
+        tailed = self._store.tail_ends([tp for tp, _ in turns]) if turns else None
+        if tailed is not None:
+            self._last = LastRecordEnds(tailed, [tp for tp, _ in turns], ConsumerRecord, *self._how)
+            self._nudges = tailed.nudges()
             self._turns = turns
 
-    @calls_out  # a signal handler may close the consumer here, since no change of its state is half done
+    @calls_out  # a signal handler may close the consumer here: no state is half changed
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
-        """Wait for a record until `deadline`, but at most `others_ms`. Return the record that came, or [] if
-        the consumer must look at all partitions.
+        """Wait for a record until `deadline`, but for `others_ms` at most: then the group or the fetcher has
+        work. Return the record that came, or [] if the consumer must look at all partitions.
         """
         now, last, turns = time.monotonic(), self._last, self._turns
         if last is None or turns is None or not self._follows_all():
@@ -126,10 +126,10 @@ class Tailing:
 
     @calls_out
     def sleep(self, deadline: float, others_ms: float) -> None:
-        """Sleep until a publication, `deadline`, or for `others_ms`."""
+        """Sleep until a publication or `deadline`, but for `others_ms` at most."""
         seconds = min(deadline - time.monotonic(), others_ms / 1000)
         if self._last is not None and self._follows_all():
-            self._store.wait_for(self._last.followed, self._nudges, seconds)
+            self._store.wait_for(self._last.tailed, self._nudges, seconds)
         else:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
@@ -138,7 +138,7 @@ class Tailing:
         return self._turns is self._subscription.turns and not self._subscription.unresolved
 
     def _is_all_read(self, turns: list[tuple[TopicPartition, TopicPartitionState]]) -> bool:
-        """Return whether all partitions were read up to the log end."""
+        """Return whether each partition was read up to the end of its log."""
         return all(
             state.fetchable and state.end is not None and state.end.offset == state.position
             for _, state in turns
@@ -186,11 +186,10 @@ class Tailing:
         calls, number = guard.calls, self._number + 1
         self._number = number
         late = until if until < deadline else deadline
-        followed = last.followed
-        at = self._store.wait_for(followed, self._nudges, late - now)
-        came, followed.came = followed.came, None
-        # A signal handler may have called a method of the consumer, and another thread may be closing the
-        # consumer.
+        tailed = last.tailed
+        at = self._store.wait_for(tailed, self._nudges, late - now)
+        came, tailed.came = tailed.came, None
+        # A signal handler may have called a method, or another thread may be closing the consumer.
         if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:
             return None
         if came is None or store.closed or throttle.bound is not None:
@@ -203,7 +202,7 @@ class Tailing:
         if self._singles is not None:
             self._singles += tp, start, offset, size, ended
         self._subscription.cursor = at + 1 if at + 1 < len(turns) else 0
-        self._goes_on = state, offset + 1  # the position once the application has the record
+        self._goes_on = state, offset + 1  # the position after the record
         self._quiet = quiet
         return polled, state, offset + 1, epoch
 

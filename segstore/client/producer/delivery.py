@@ -98,8 +98,8 @@ class Appender:
         return appended
 
     def append_pieces(self, batches: list[ProducerBatch]) -> Pieces:
-        """Append as many of the first batches of one partition as `append_pieces` can write in one call.
-        Raises its errors.
+        """Append the first batches of one partition by one call of the log's `append_pieces`, which may write
+        fewer than all of them. Return NOTHING if it may not be used. Raises the errors of that function.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
@@ -146,7 +146,7 @@ class Appender:
         return self._transactions.appending((where,))
 
     def charge(self, size: int) -> None:
-        """Charge the client's byte rate."""
+        """Count `size` bytes for the client's byte rate."""
         if self._throttle.bound is not None:
             self._metrics.throttled(self._throttle.charge(size))
 
@@ -182,8 +182,8 @@ MOST_AT_ONCE = 1 << 20
 MANY = 4
 """More batches than this are appended by `append_pieces`, which is faster then."""
 _HELD_BACK = 0.1
-"""Seconds after its delivery timeout within which a batch still gets one attempt, if an earlier batch has
-held it up.
+"""Seconds by which the delivery timeout is longer for a batch that had to wait for an earlier batch, so that
+the batch still gets an attempt.
 """
 
 
@@ -206,7 +206,7 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
-        self.told = ReportedFailures()  # by partition: the last error after which batches are retried
+        self.reported = ReportedFailures()  # by partition: the last error after which batches are retried
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
@@ -242,7 +242,7 @@ class Delivery:
 
     def _still_due(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         """Fail the batches that were aborted or have timed out while earlier batches of the same drain were
-        sent; return the others.
+        sent; return all other batches.
         """
         if self.aborted is None:
             return self.without_expired(batches)
@@ -250,10 +250,9 @@ class Delivery:
         return []
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return the others;
-        `batches` are in order of age, oldest first. A batch after the first one fails only `_HELD_BACK`
-        seconds later, because until now it had to wait for the first batch. So it still gets one attempt of
-        its own.
+        """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return all other batches.
+        `batches` begin with the oldest. The later batches have `_HELD_BACK` seconds more, because they had to
+        wait for the first batch.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:
@@ -271,7 +270,7 @@ class Delivery:
             f"{batch.n} records for {batch.topic_partition} were not written within "
             f"delivery_timeout_ms={self._config.delivery_timeout_ms}"
         )
-        last = self.told.since(batch.topic_partition, batch.created)
+        last = self.reported.since(batch.topic_partition, batch.created)
         error = KafkaTimeoutError(message if last is None else f"{message}; the last error: {last}")
         error.__cause__ = last
         return error
@@ -285,17 +284,18 @@ class Delivery:
         return batch.created + self._timeout
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return the last error in the partition of one of these batches since the batch was created, or
-        None. May be called in any thread.
+        """Return an append error of a batch's partition that came after the batch was created, for the first
+        batch that has such an error; None if there is none. May be called in any thread.
         """
-        errors = (self.told.since(batch.topic_partition, batch.created) for batch in batches)
+        errors = (self.reported.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
 
     # --- one append --------------------------------------------------------------------------
 
     def _try_pieces(self, batches: list[ProducerBatch]) -> tuple[list[ProducerBatch], Exception | None]:
-        """Append the first batches by `append_pieces`. Return the unwritten batches, and the error, or None
-        if the caller must append these batches by `_try`.
+        """Append as many of the first batches as `append_pieces` can. Return (the unwritten batches, the
+        error that stopped the append). If the error is None, the caller appends the unwritten batches by
+        `_try`.
         """
         began = time.monotonic()
         try:
@@ -317,7 +317,7 @@ class Delivery:
         if not batches:
             return
         self._metrics.sent(batches, size, began, time.monotonic())  # before the futures are done
-        if self.told:
+        if self.reported:
             self._log_recovery(batches[0])
         self._incomplete.complete(batches)
 
@@ -341,7 +341,7 @@ class Delivery:
         return None
 
     def _log_recovery(self, batch: ProducerBatch) -> None:
-        if self.told.over(batch.topic_partition):
+        if self.reported.over(batch.topic_partition):
             log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
@@ -350,7 +350,7 @@ class Delivery:
         try:
             appended = self._appender.append(batches)
         except Exception as error:
-            if self.told.is_new(batches[0].topic_partition, error):
+            if self.reported.is_new(batches[0].topic_partition, error):
                 log.warning("acks=0: records for %s are not written: %s", batches[0].topic_partition, error)
             for batch in batches:
                 self._metrics.failed(batch, batch.n)
@@ -413,8 +413,8 @@ class Delivery:
         return []
 
     def _again(self, batches: list[ProducerBatch], error: Exception) -> list[ProducerBatch]:
-        """Fail the batches that have no retry left; return the others in order, because they must be retried
-        before later batches.
+        """Fail the batches that have no retry left. Return all other batches in order: the caller retries
+        them before later batches.
         """
         spent = [batch for batch in batches if batch.attempts >= self._config.retries]
         if self.aborted is not None:
@@ -431,7 +431,7 @@ class Delivery:
 
     def _warn(self, batch: ProducerBatch, error: Exception) -> None:
         """Log a warning, unless the partition's last warning had the same cause."""
-        if self.told.is_new(batch.topic_partition, error):
+        if self.reported.is_new(batch.topic_partition, error):
             log.warning(
                 "records for %s can't be written now, and are tried again for delivery_timeout_ms=%s: %s",
                 batch.topic_partition,
@@ -445,11 +445,11 @@ class Delivery:
             return
         where = batches[0].topic_partition
         if isinstance(error, StoreClosedError) and self.aborted is not None:
-            error = self.aborted  # the error that says why
+            error = self.aborted  # the reason of the abort
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)
-            self.told.over(where)
+            self.reported.over(where)
         error = self._outcome(error)
         for batch in batches:
             batch.error = error

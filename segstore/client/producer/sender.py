@@ -67,7 +67,7 @@ class Sender(Background):
     def _made_post(self, metrics: ProducerMetrics) -> Post:
         post = Post()
         self._accumulator.lend_sender(post)
-        post.told, post.throttle, post.timeout = self._delivery.told, self._throttle, self._timeout
+        post.reported, post.throttle, post.timeout = self._delivery.reported, self._throttle, self._timeout
         post.noted, post.most_noted = metrics.noted if metrics.enabled else None, MOST_NOTED
         return post
 
@@ -98,7 +98,7 @@ class Sender(Background):
             self._transactions.close()
 
     def _post_singles(self) -> None:
-        """Let the C code append single records, and sleep in between, until there is other work."""
+        """Let the C code append single records, and sleep between appends, until there is other work."""
         try:
             self._post.run()
         except BaseException:  # for example a MemoryError; `_send_all` handles the remaining records
@@ -117,8 +117,8 @@ class Sender(Background):
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return the last error in the partition of one of these batches since the batch was created, or
-        None.
+        """Return an append error of a batch's partition that came after the batch was created; None without
+        one.
         """
         return self._delivery.last_error(batches)
 

@@ -83,15 +83,15 @@ class Acknowledgements:
         self._sending: dict[TopicPartition, SentAcknowledgements] = {}
         self._unreported: deque[tuple[dict[TopicPartition, set[int]], SegstoreError | None]] = deque()
         self.callback: OnAcknowledged | None = None
-        self.is_telling = False
-        """Whether the application's callback is running. It may not call the consumer."""
+        self.is_calling_back = False
+        """Whether the application's callback is running. The callback may not call the consumer."""
         self.sent = self.failed = 0
 
     # --- notes -----------------------------------------------------------------------------------
 
     def note(self, topic: str, partition: int, offset: int, kind: Any) -> None:
-        """Note an acknowledgement; it replaces an earlier note for the record. Raises IllegalStateError
-        unless the last poll returned the record; InvalidArgumentError, InvalidTypeError.
+        """Note an acknowledgement in place of an earlier note for the record. Raises IllegalStateError unless
+        the last poll returned the record; InvalidArgumentError, InvalidTypeError.
         """
         held = self.held.get((topic, partition))  # type: ignore[call-overload]
         if held is None or offset not in held.records:
@@ -178,19 +178,19 @@ class Acknowledgements:
         self._sending = {}
 
     @calls_out
-    def tell(self) -> None:
+    def run_callbacks(self) -> None:
         """Call the application's callback for the sent acknowledgements. If the callback raises an exception,
-        so does this method; the next `tell` continues with the next partition.
+        `run_callbacks` raises the exception; the next call continues with the next partition.
         """
         while self._unreported:
             offsets, error = self._unreported.popleft()
             callback = self.callback
             if callback is not None:
-                self.is_telling = True
+                self.is_calling_back = True
                 try:
                     callback(offsets, None if error is None else copy_of(error))
                 finally:
-                    self.is_telling = False
+                    self.is_calling_back = False
 
 
 def _checked(kind: Any) -> AcknowledgeType:

@@ -66,7 +66,7 @@ class Acknowledging(ShareParts):
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
         """Send all noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
         last poll. Return for each partition None if its acknowledgements are in the log, or the error because
-        of which none of them counts: InvalidRecordStateError if a lock has expired, StorageError, and others.
+        of which none of them counts, such as InvalidRecordStateError if a lock has expired, or StorageError.
 
         Raises InvalidTypeError, ClientClosedError, StoreClosedError.
         """
@@ -78,7 +78,7 @@ class Acknowledging(ShareParts):
             if not self._is_explicit:
                 self._acks.note_all()
             found = self._send()
-            self._acks.tell()
+            self._acks.run_callbacks()
             return found
 
     def commit_async(self) -> None:

@@ -54,7 +54,7 @@ Kept = deque[Waiting | PendingError]
 
 
 class ShareParts:
-    """The parts of a share consumer. The consumer's methods are in several classes, each for one subject."""
+    """The base of `ShareConsumer`: makes and connects the parts of the consumer."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
         """Raises ConfigError, InvalidGroupIdError, InvalidTypeError; ReadOnlyError for a store that was
@@ -91,15 +91,15 @@ class ShareParts:
         self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
         closes = [getattr(part, "close", None) for part in parts]
         self._left_open: list[Callable[[], object]] = [
-            *(self._bell.cancel, self._acks.tell, self._deliveries.clear),
+            *(self._bell.cancel, self._acks.run_callbacks, self._deliveries.clear),
             *(close for close in closes if close is not None),
         ]
 
     # --- a poll -----------------------------------------------------------------------------------
 
     def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[PolledRecords], Kept | None]:
-        """Return records, and the queue of deliveries that remain after them, or None if the queue is
-        unchanged. The caller stores the queue (`Deliveries.keep`) once the application has the records.
+        """Return (records, queue): `queue` has the deliveries that remain after the records, or is None if it
+        is unchanged. The caller stores the queue (`Deliveries.keep`) once the application has the records.
         """
         most, want = self._limits(max_records)
         deadline = time.monotonic() + span(timeout_ms) / 1000
@@ -112,7 +112,7 @@ class ShareParts:
         if not self._is_explicit:
             self._acks.note_all()
         self._send()
-        self._acks.tell()
+        self._acks.run_callbacks()
         return self._find(most, want, deadline)
 
     def _limits(self, max_records: int | None) -> tuple[float, int]:
@@ -124,8 +124,8 @@ class ShareParts:
         return (want if self.config.is_strict else math.inf), want
 
     def _find(self, most: float, want: int, deadline: float) -> tuple[list[PolledRecords], Kept | None]:
-        """Return records, waiting for some until `deadline`, in the form of `_poll`. Return no records if a
-        signal handler closes the consumer, or another thread closes the store or waits for the guard.
+        """Wait for records until `deadline`, and return them as `_poll` does. Return no records if a signal
+        handler closes the consumer, or another thread closes the store or waits for the guard.
         """
         guard, membership = self._guard, self._membership
         while True:
@@ -183,7 +183,7 @@ class ShareParts:
         try:
             raise error
         finally:
-            del error  # the traceback of the deserializer's error has this frame
+            del error  # else a cycle: the error's traceback has this frame
 
     def _hold_failed(self, failed: Undelivered) -> None:
         """Note RELEASE for a record that could not be deserialized, until the application acknowledges it
@@ -197,7 +197,7 @@ class ShareParts:
         guard = self._guard
         if guard.closed or guard.ender is not None:
             guard.check()
-        if self._acks.is_telling:
+        if self._acks.is_calling_back:
             raise IllegalStateError(
                 "an acknowledgement commit callback may not call the share consumer, but for wakeup()"
             )
@@ -231,7 +231,7 @@ def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
 
 
 def _other_way(store: Store) -> str:
-    """Return an advice on how a process that only reads the store can join a share group."""
+    """Return advice on how a process that only reads the store can join a share group."""
     address = ""
     with suppress(OSError):
         address = store.context.files.lock_address(names.below(store.path, names.LOCK))

@@ -61,7 +61,7 @@ class ShareConsumer(Acknowledging):
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ShareConsumerConfig.defaults()
-    """The default of each setting by name."""
+    """{setting: default}."""
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
         """Raises ConfigError, InvalidGroupIdError, InvalidTypeError, UnknownTopicOrPartitionError;
@@ -144,8 +144,7 @@ class ShareConsumer(Acknowledging):
             given, waiting = self._poll(timeout_ms, max_records)
             polled, held = by_partition(given)
             self._metrics.left()
-            # This is done last: if an interrupt keeps the records from the application, they then count as
-            # not returned.
+            # Last: records that an interrupt keeps from the application then count as not returned.
             if waiting is not None:
                 self._deliveries.keep(waiting)
                 self._acks.held = held
@@ -162,7 +161,7 @@ class ShareConsumer(Acknowledging):
                 given[0].records if len(given) == 1 else [each for part in given for each in part.records]
             )
             self._metrics.left()
-            if waiting is not None:  # last: see the comment in `poll`
+            if waiting is not None:  # last, because an interrupt may lose the records
                 self._deliveries.keep(waiting)
                 self._acks.held = held
             return records
@@ -175,8 +174,8 @@ class ShareConsumer(Acknowledging):
         return self._fetcher.lock_timeout_ms
 
     def wakeup(self) -> None:
-        """Make the running poll, or the next one, raise WakeupError, unless it returns records. This may be
-        called by any thread and by a signal handler.
+        """Make the running poll, or else the next poll, raise WakeupError; a poll that has records returns
+        them. `wakeup` may be called by any thread and by a signal handler.
         """
         self._wait.wakeup()
 
@@ -254,9 +253,8 @@ class ShareConsumer(Acknowledging):
         """Send the noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
         last poll. Then release all other acquired records, and leave the group. The store stays open.
 
-        A second call does nothing. A call after the store was closed does nothing either, because closing a
-        store closes its consumers; nor does a call in a forked child. If `close` was interrupted, another
-        call does the remaining work.
+        A second call does nothing, nor does a call after the store was closed (which closes its consumers),
+        or in a forked child. If `close` was interrupted, another call does the remaining work.
         """
         self._close(True, timeout_ms)
 
@@ -272,7 +270,7 @@ class ShareConsumer(Acknowledging):
         try:
             with guard:
                 entered = True
-                if self._acks.is_telling:
+                if self._acks.is_calling_back:
                     self._check()
                 self._end(accepts)
         except StoreClosedError:
@@ -285,8 +283,8 @@ class ShareConsumer(Acknowledging):
         return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool) -> None:
-        """Close the consumer. With `autocommit`, in implicit mode, accept the records of the last poll before
-        that.
+        """Close the consumer. If `autocommit`, and in implicit mode, first accept the records of the last
+        poll.
         """
         if not self._guard.closed:
             try:

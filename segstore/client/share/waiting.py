@@ -17,7 +17,7 @@ from segstore.coordinator.share.waiters import ShareWaiter
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import SegstoreError
 from segstore.mutex import calls_out
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.store.store import Store
 
 _MOST = 86_400.0  # seconds
@@ -34,7 +34,7 @@ class ShareWait:
         self.is_woken = False
         self._has_rung = self._may_wait = False
         self._partitions: Sequence[TopicPartition] = ()
-        self._followed: FollowedEnds | None = None
+        self._tailed: TailedEnds | None = None
         self._nudges = self._publications = 0
 
     def ring(self) -> None:
@@ -44,7 +44,7 @@ class ShareWait:
             self._rouse()
 
     def wakeup(self) -> None:
-        """Make the consumer's wait, or the next one, return at once; the poll then raises WakeupError."""
+        """Make the running wait, or else the next wait, return at once; the poll then raises WakeupError."""
         self.is_woken = True
         if self._may_wait:
             self._rouse()
@@ -56,20 +56,20 @@ class ShareWait:
             """The store is closed, so there are no more waits."""
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin a look for records. If there is a publication or a call of `ring` or `wakeup` after this, the
-        next `wait` returns at once.
+        """Begin a look for records. If there is a publication or a call of `ring` or `wakeup` after `begin`,
+        the next `wait` returns at once.
         """
         self._has_rung = False
         self._publications = self._store.publications
-        followed = self._followed
-        if followed is None or followed.outdated or self._partitions != partitions:
-            self._followed = None
-            followed = self._store.follow_ends(partitions)
-            self._followed, self._partitions = followed, partitions
-        if followed is not None:
-            self._nudges = followed.nudges()
+        tailed = self._tailed
+        if tailed is None or tailed.outdated or self._partitions != partitions:
+            self._tailed = None
+            tailed = self._store.tail_ends(partitions)
+            self._tailed, self._partitions = tailed, partitions
+        if tailed is not None:
+            self._nudges = tailed.nudges()
 
-    @calls_out  # a signal handler may close the consumer here, since no change of its state is half done
+    @calls_out  # a signal handler may close the consumer here: no state is half changed
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
         """Sleep for `seconds`, or until there is a publication, a change of the group, or a call of `ring` or
         `wakeup`. If `is_deaf`, only a publication and `wakeup` end the sleep.
@@ -80,10 +80,10 @@ class ShareWait:
                 return
             if is_deaf:
                 self._sleep_deaf(seconds)
-            elif self._followed is None:
+            elif self._tailed is None:
                 self._store.wait(self._publications, seconds * 1000)
             else:
-                self._store.wait_for(self._followed, self._nudges, min(seconds, _MOST))
+                self._store.wait_for(self._tailed, self._nudges, min(seconds, _MOST))
         finally:
             self._may_wait = False
 
@@ -91,11 +91,11 @@ class ShareWait:
         """Sleep until a publication or `wakeup`. Nudges do not end the sleep, because the consumer itself
         causes nudges when it cancels its acquisitions.
         """
-        end, followed, clock = time.monotonic() + seconds, self._followed, self._store.context
-        while followed is not None and not (self.is_woken or clock.closed):
+        end, tailed, clock = time.monotonic() + seconds, self._tailed, self._store.context
+        while tailed is not None and not (self.is_woken or clock.closed):
             left = end - time.monotonic()
-            nudges = followed.nudges()
-            if left <= 0 or 0 <= self._store.wait_for(followed, nudges, left) < followed.n:
+            nudges = tailed.nudges()
+            if left <= 0 or 0 <= self._store.wait_for(tailed, nudges, left) < tailed.n:
                 return
 
 

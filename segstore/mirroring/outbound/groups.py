@@ -16,7 +16,7 @@ from segstore.logger import Logger
 from segstore.mirroring.groups import read_offsets
 from segstore.mirroring.outbound.sent_log import TargetPartition
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.storage.store.store import Store
 from segstore.wire.cluster import Cluster
 
@@ -95,4 +95,4 @@ class SentGroups:
         for topic in answer.topics:
             for each in topic.partitions:
                 if each.error_code:
-                    raise told_error(each.error_code, f"the offsets of group {group!r} at the target")
+                    raise broker_error(each.error_code, f"the offsets of group {group!r} at the target")

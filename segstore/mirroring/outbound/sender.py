@@ -23,7 +23,7 @@ from segstore.logger import Logger
 from segstore.mirroring.outbound.ready_batch import ReadyBatch
 from segstore.mirroring.outbound.sent_log import SentLog
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.storage.store.store import Store
 from segstore.wire.broker_thread import BrokerThread
 from segstore.wire.cluster import Cluster, is_passing
@@ -41,8 +41,9 @@ _MOST_BYTES = 16 << 20
 _COMPARED = 100
 """The number of offsets at the target's end that are compared with the log here."""
 _AGAIN = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.DUPLICATE_SEQUENCE_NUMBER)
-"""Errors after which the target is asked for its log end offset again, because another process has appended,
-or an election has truncated the target's log."""
+"""Errors that show that another process has appended at the target, or that an election has truncated the
+target's log. After these errors the target is asked for its log end offset again.
+"""
 _TRIES = 5
 
 
@@ -53,7 +54,7 @@ class SenderContext(Protocol):
         """Return the logs that the broker `node` leads now."""
 
     def stale(self, error: Exception) -> None:
-        """Note that the cluster's leaders must be asked for again."""
+        """Note that a leader may have changed, so that the cluster must be asked again."""
 
     def ended(self, node: int) -> bool:
         """Return whether the broker's sender has no logs left, and may stop; if so, remove the sender."""
@@ -165,10 +166,10 @@ class OutboundSender(BrokerThread):
         if code in _AGAIN and each.misses < _TRIES:
             each.misses += 1
             each.next_offset = None
-            each.delay(self._pause, told_error(code, f"{each!r} at offset {batch.first}"))
+            each.delay(self._pause, broker_error(code, f"{each!r} at offset {batch.first}"))
         elif code:
             why = f": {part.error_message}" if part.error_message else ""
-            self._failed(each, told_error(code, f"{each!r} from offset {batch.first} on{why}"))
+            self._failed(each, broker_error(code, f"{each!r} from offset {batch.first} on{why}"))
         elif part.log_append_time_ms >= 0:
             self._refuse(each, UnequalOffsetsError(f"{each!r}: the target gives records its own timestamps"))
         else:
@@ -195,7 +196,7 @@ class OutboundSender(BrokerThread):
         while at < end and not self._closing.is_open:
             fetched = self._fetched(connection, each, at)
             if not fetched:  # the target's high watermark has not reached its log end offset yet
-                raise told_error(Code.OFFSET_NOT_AVAILABLE, f"{each!r} at offset {at} of the target")
+                raise broker_error(Code.OFFSET_NOT_AVAILABLE, f"{each!r} at offset {at} of the target")
             at = each.compare(fetched, at)
 
     def _offset(self, connection: BrokerConnection, each: SentLog, which: int) -> int:
@@ -205,7 +206,7 @@ class OutboundSender(BrokerThread):
         answer = connection.ask("ListOffsets", replica_id=-1, topics=[topic])
         found = answer.topics[0].partitions[0]
         if found.error_code:
-            raise told_error(found.error_code, f"ListOffsets of {each!r}")
+            raise broker_error(found.error_code, f"ListOffsets of {each!r}")
         return int(found.offset)
 
     def _fetched(self, connection: BrokerConnection, each: SentLog, at: int) -> bytes:
@@ -221,7 +222,7 @@ class OutboundSender(BrokerThread):
         found = answer.responses[0].partitions[0] if answer.responses else None
         code = answer.error_code or (0 if found is None else found.error_code)
         if code:
-            raise told_error(code, f"Fetch of {each!r}")
+            raise broker_error(code, f"Fetch of {each!r}")
         return b"" if found is None or found.records is None else bytes(found.records)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from segstore.errors import SegstoreError, UnequalOffsetsError
 from segstore.mirroring.settings import MirrorConfig
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.wire.cluster import Cluster
 from segstore.wire.metadata import Topic
@@ -85,7 +85,7 @@ class MirrorTarget:
         answer = self._cluster.ask("CreateTopics", topics=asked, timeout_ms=self._config.request_timeout_ms)
         failed = (each for each in answer.topics if each.error_code not in (0, Code.TOPIC_ALREADY_EXISTS))
         return {
-            each.name: told_error(
+            each.name: broker_error(
                 each.error_code, f"topic {each.name!r} can't be made at the target: {each.error_message}"
             )
             for each in failed
@@ -119,7 +119,7 @@ def _is_missing(topic: Topic | None) -> bool:
 def _problem(info: TopicInfo, topic: Topic | None) -> SegstoreError | None:
     if topic is None or topic.error:
         code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
-        return told_error(code, f"topic {info.name!r} at the target")
+        return broker_error(code, f"topic {info.name!r} at the target")
     if info.partition_ids != tuple(sorted(topic.partitions)):
         return UnequalOffsetsError(
             f"topic {info.name!r} has partitions {_listed(info.partition_ids)} here, and"

@@ -1,14 +1,15 @@
 """`Purgatory`: fetches that wait until `min_bytes` are available, or `max_wait_ms` have passed (Kafka:
 DelayedFetch, DelayedOperationPurgatory).
 
-Owns nothing on disk. Threads: the loop's. A parked fetch holds its request, but no bytes and no file. After a
-publication each awaited partition is checked once, even if many fetches wait for it. Only if its ends have
-changed, the available bytes of its fetches are counted again.
+Owns nothing on disk. Threads: the loop's thread. A parked fetch holds its request, but no bytes and no file.
+After a publication (a change that readers of the store see) each awaited partition is checked once, even if
+many fetches wait for the partition. Only if its ends have changed, the available bytes of these fetches are
+counted again.
 
-The loop sees appends of its own requests at the end of each turn. Publications of other threads and processes
-wake a thread that sleeps in `Store.wait`, and this thread wakes the loop; it sleeps only while a fetch is
-parked. While a standby is in sync mode, the thread is not used: every publication goes through Python code,
-whose callback wakes the loop.
+At the end of each turn the loop checks whether the requests of this turn have appended. While a fetch is
+parked, a thread sleeps in `Store.wait`. Publications of other threads and processes wake the thread, and the
+thread wakes the loop. While a standby is in sync mode, the thread is not used: `Purgatory._published` is
+called after every publication, and wakes the loop.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Awaited(NamedTuple):
 
 
 def awaited(look: Look) -> list[Awaited]:
-    """Return the partitions of a look that may get more records."""
+    """Return the partitions of a look that exist and have no error: they may get more records."""
     return [
         Awaited(wanted, data.high_watermark, data.last_stable_offset)
         for wanted, data in look.fetched
@@ -57,8 +58,8 @@ def awaited(look: Look) -> list[Awaited]:
 
 
 class Parked:
-    """A waiting fetch. `complete` answers the fetch, and raises nothing. `sizes` has the available bytes of
-    each partition that has some. `is_over` says that `max_wait_ms` has passed.
+    """A waiting fetch. `complete` answers the fetch, and raises nothing. `sizes` has the number of available
+    bytes of each partition with records. `is_over` says that `max_wait_ms` has passed.
     """
 
     def __init__(
@@ -88,9 +89,7 @@ class Parked:
 
 
 class DelayedStandbyFetch(Protocol):
-    """The waiting fetch of a standby that has fetched everything. The fetch itself detects new data; `timer`
-    and `until` are set by the purgatory.
-    """
+    """The waiting fetch of a standby that has fetched all records. The purgatory sets `timer` and `until`."""
 
     timer: Timer | None
     until: float
@@ -116,7 +115,7 @@ class _Spot:
         shown = awaited.high_watermark
         self.seen: _Ends = None if log is None else (log, shown, awaited.last_stable_offset, shown)
         self.has_replica = False
-        """Whether a replica's fetch waits or has waited; if so, the log end offset is checked too."""
+        """Whether one of the fetches is or was a replica's: then the log end offset is checked too."""
         self.parked: dict[Parked, Wanted] = {}
 
     def has_moved(self, logs: Logs) -> bool:
@@ -150,14 +149,14 @@ class Purgatory:
         self._parked: dict[Parked, None] = {}
         self._standing: dict[DelayedStandbyFetch, None] = {}
         self._swept_at = _SWEPT_AT_LEAST
-        self._seen = -1  # the number of the store's publications before the last look or read
+        self._seen = -1  # number of the store's publications before the last look or read
         self._watch = node.loop.watch(self._wake, self.look)
         node.loop.every_turn(self._end_turn)
         self._primary, self._thread = primary_of(node), -1
         self._is_notified = False
         """Whether every publication calls `_published`; otherwise the watch sleeps in `Store.wait`."""
         if isinstance(side := node.store.engine, StoreWriter):
-            side.tell_of_publications(self._published)
+            side.call_after_publications(self._published)
 
     def __len__(self) -> int:
         return len(self._parked) + len(self._standing)
@@ -188,21 +187,21 @@ class Purgatory:
         self.complete(parked)
 
     def _begin(self, seen: int) -> None:
-        """Wait for publications after `seen`. Called before the fetch is parked: if the watch can't be
-        started, the request fails, and its fetch must not stay parked.
+        """Wait for publications after `seen`. Called before the fetch is parked, because a fetch must not
+        stay parked if this raises.
         """
-        if not (self._parked or self._standing):  # else keep `_seen`, which may be older
+        if not (self._parked or self._standing):
+            # Otherwise `_seen` stays: parked fetches may wait for a lower number.
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
     def stand(self, standing: DelayedStandbyFetch, seen: int, seconds: float) -> None:
-        """Keep a standby's fetch until there is new data, or `seconds` have passed. A timer that an earlier
-        fetch has left running is reused, because most of these fetches are answered before their timer is
-        due.
-        """
+        """Keep a standby's fetch until there is new data, or `seconds` have passed."""
         self._begin(seen)
         self._standing[standing] = None
         standing.until = time.monotonic() + seconds
+        # The timer of an earlier fetch is reused, because most fetches are answered before their timer is
+        # due.
         if standing.timer is None:
             standing.timer = self._loop.later(seconds, partial(self._due, standing))
 
@@ -222,8 +221,8 @@ class Purgatory:
             standing.answer()
 
     def _ask(self) -> None:
-        """Let the watch wait for the next publication; do nothing if every publication calls `_published`.
-        Raises IllegalStateError if no thread can be started.
+        """Let the watch wait for the next publication, unless every publication calls `_published`. Raises
+        IllegalStateError if no thread can be started.
         """
         self._is_notified = self._primary is not None and self._primary.registration.sync
         if not self._is_notified:
@@ -232,12 +231,12 @@ class Purgatory:
 
     def _published(self) -> None:
         """Wake the loop after a publication of another thread. Called in any thread."""
-        # If no fetch is parked yet, `_end_turn` detects the publication at the end of the turn.
+        # A fetch that the loop parks after this check is looked at by `_end_turn`, at the end of its turn.
         if self._is_notified and (self._parked or self._standing) and threading.get_ident() != self._thread:
             self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
-        with suppress(SegstoreError):  # if the store is closed, no thread sleeps
+        with suppress(SegstoreError):  # `wake` of a closed store raises; no thread sleeps in a closed store
             self._store.wake()
 
     def _end_turn(self) -> None:
@@ -246,7 +245,7 @@ class Purgatory:
             self.look()
 
     def look(self) -> None:
-        """Answer the fetches that have enough bytes, after a publication."""
+        """Check the awaited partitions, and answer the fetches that have enough bytes now."""
         if not (self._parked or self._standing):
             return
         # Read before the look, so that a publication during the look ends the next sleep.
@@ -309,4 +308,4 @@ class Purgatory:
                 standing.timer.cancel()
         self._standing.clear()
         if isinstance(side := self._store.engine, StoreWriter):
-            side.tell_no_more(self._published)
+            side.stop_calling(self._published)

@@ -35,13 +35,13 @@ Codes = dict[TopicPartition, Code]
 
 # --- OffsetCommit --------------------------------------------------------------------------------
 
-_TELLS_GROUP = _KNOWS_EPOCHS = 9  # the first version that knows GROUP_ID_NOT_FOUND
+_TELLS_GROUP = _KNOWS_EPOCHS = 9  # the first version whose clients know GROUP_ID_NOT_FOUND and member epochs
 _COMMITS_BY_ID = 10
 
 
 def offset_commit(node: Node, request: Request) -> Later:
-    """Commit offsets for a member, or for a group without members. A partition that is refused gets an error
-    code of its own; the offsets of all other partitions are committed.
+    """Commit offsets for a member, or for a group without members. If an offset is refused, its partition is
+    answered with an error, and the offsets of the other partitions are committed.
     """
     body, store = request.body, node.store
     topics = NamedTopics(node, body.topics, request.version >= _COMMITS_BY_ID)
@@ -63,18 +63,16 @@ def offset_commit(node: Node, request: Request) -> Later:
     return coordinated(node, request, run, lambda code: _committed(topics, dict.fromkeys(offsets, code)))
 
 
-def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, tells_group: bool) -> Codes:
-    """Return `codes`; if the request has a generation, and its group does not exist, UNKNOWN_MEMBER_ID is
-    replaced in them.
-
-    The replacement is GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION for versions that don't know that code
+def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, names_group: bool) -> Codes:
+    """Return `codes`, in which UNKNOWN_MEMBER_ID is replaced if the group does not exist and `member` has a
+    generation: by GROUP_ID_NOT_FOUND if `names_group`, else by ILLEGAL_GENERATION
     (GroupMetadataManager.validateOffsetCommit).
     """
     if Code.UNKNOWN_MEMBER_ID not in codes.values() or member.generation_id < 0:
         return codes
     if shared(store, GroupCoordinator).exists(member.group_id or ""):
         return codes
-    wrong = Code.GROUP_ID_NOT_FOUND if tells_group else Code.ILLEGAL_GENERATION
+    wrong = Code.GROUP_ID_NOT_FOUND if names_group else Code.ILLEGAL_GENERATION
     return {at: wrong if code is Code.UNKNOWN_MEMBER_ID else code for at, code in codes.items()}
 
 
@@ -95,11 +93,10 @@ def commit_valid(
     commit: Callable[[Any], None],
     code_for: Callable[[BaseException], Code] = coordinator_code,
 ) -> Codes:
-    """Call `commit` with the offsets that `GroupOffsets.refused` does not refuse; return an error code for
-    each of `offsets`.
+    """Call `commit` with the offsets that are valid; return an error code for each of `offsets`.
 
-    If `commit` raises an error, each offset that was passed to `commit` gets the code `code_for(error)`, or
-    INVALID_COMMIT_OFFSET_SIZE for RecordTooLargeError.
+    `GroupOffsets.refused` returns the errors of invalid offsets. If `commit` raises an error, each valid
+    offset gets INVALID_COMMIT_OFFSET_SIZE for a RecordTooLargeError, else `code_for(error)`.
     """
     refused = shared(store, GroupOffsets).refused(offsets)
     codes = {at: code_of(refused[at]) if at in refused else Code.NONE for at in offsets}
@@ -134,7 +131,9 @@ _ABSENT = OffsetAndMetadata(-1)
 
 
 class _GroupOffsets(NamedTuple):
-    """The committed offsets of one group, with a code for each; `code` is the error of the whole group."""
+    """The committed offset of each partition of one group, with an error code. `code` is the error of the
+    whole group.
+    """
 
     offsets: dict[TopicPartition, tuple[OffsetAndMetadata, Code]]
     code: Code = Code.NONE

@@ -1,7 +1,8 @@
-"""Answers made in a worker thread, because they wait for disks: creating topics, opening logs, commits.
+"""Answers that a worker thread makes, because making them waits for disks: of requests that create topics,
+open logs or commit offsets.
 
-If a job or its callback raises, the request is answered with an error, or its connection is closed. Threads:
-a worker calls `run`; every other function and callback runs in the loop's thread.
+If a call that was passed to these functions raises, the request is answered with an error, or its connection
+is closed. Threads: a worker calls `run`; every other function and callback runs in the loop's thread.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, ParamSpec
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import code_of
-from segstore.server.apis import tells_errors
+from segstore.server.apis import has_error_code
 from segstore.server.node import Node
 from segstore.server.request import LATER, Later, Request
 
@@ -51,8 +52,9 @@ def work(
     done: Callable[[Any], object],
     waits: bool = False,
 ) -> Later:
-    """Call `run` in a worker thread, then `done(result or exception)`, which answers the request at once or
-    later. `waits` says that the job may wait for replicas; it then runs in a separate pool.
+    """Call `run` in a worker thread, then `done(result or exception)` in the loop's thread, which answers the
+    request at once or later. `waits` says that the job may wait for replicas; it then runs in a separate
+    pool.
     """
     node.loop.work(run, guarded(request, done), waits)
     return LATER
@@ -73,7 +75,7 @@ def guarded(request: Request, call: Callable[P, object]) -> Callable[P, None]:
 def fail(request: Request, error: BaseException) -> None:
     """Log an unexpected error, and answer its code, or close the connection if the response has none."""
     log.error("%s of %s failed: %r", request.api.name, request.channel.peer, error, exc_info=error)
-    if tells_errors(request.api, request.version):
+    if has_error_code(request.api, request.version):
         request.answer(structs(f"{request.api.message}Response")(error_code=code_of(error)))
     else:
         request.channel.close()

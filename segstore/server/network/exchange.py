@@ -1,6 +1,6 @@
 """`Exchange`: a request that waits for its answer. `begin` decodes a request and calls its handler.
 
-Threads: the loop's only.
+Threads: the loop's thread only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from segstore.errors import UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Struct, structs
 from segstore.protocol.error_codes import Code
-from segstore.server.apis import Api, RequestHeader, read_body, read_header, tells_errors
+from segstore.server.apis import Api, RequestHeader, has_error_code, read_body, read_header
 from segstore.server.handlers.versions import unsupported
 from segstore.server.request import LATER, Channel, Handler, Request
 
@@ -68,7 +68,7 @@ def begin(
     try:
         body = handler(node, request)
     except Exception as error:
-        if not tells_errors(api, version):
+        if not has_error_code(api, version):
             raise
         log.error("%s could not be answered: %s", api.message, error, exc_info=error)
         body = structs(f"{api.message}Response")(error_code=Code.UNKNOWN_SERVER_ERROR)

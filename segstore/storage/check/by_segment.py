@@ -1,8 +1,8 @@
 """Checks the segments of a store one by one, also in other processes and on other machines.
 
 On disk files are only read. Threads: any; values and functions without state. `parts` lists the segments,
-`check_part` checks one segment, and `check_rest` does the checks between segments, which need none of their
-records. `check_rest` checks a segment again if it has changed since `parts`.
+`check_part` checks one segment, and `check_rest` does all other checks of a store. `check_rest` checks a
+segment again if the segment has changed since `parts`.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class Checked(NamedTuple):
     of_producers: bool
     ends_in_damage: bool
 
-    def tell(self, one: SegmentCheck) -> Iterator[Finding]:
-        """Set these results on `one`, whose `run` is not called, and yield the findings."""
+    def yield_findings(self, one: SegmentCheck) -> Iterator[Finding]:
+        """Do the work of `one.run` by these results: set the attributes of `one`, and yield the findings."""
         one.next_offset, one.damaged, one.gapped = self.next_offset, self.damaged, self.gapped
         one.of_producers, one.ends_in_damage = self.of_producers, self.ends_in_damage
         yield from self.findings
 
 
 def parts(path: str | os.PathLike[str]) -> list[SegmentToCheck]:
-    """Return every segment of a store, except in partitions that can't be read, which `check_rest` reports.
+    """Return every segment of a store. Partitions that can't be read are left out; `check_rest` reports them.
     Raises StorageError if there is no store.
     """
     found: list[SegmentToCheck] = []
@@ -115,12 +115,14 @@ def check_rest(
     checked: Mapping[SegmentToCheck, Checked],
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """Return the findings that `check` would return; the results in `checked` are used for their segments."""
+    """Return the findings that `check` would return. A segment with a result in `checked` is read again only
+    if the segment has changed, or if the store is in use and the result has findings.
+    """
 
     def look(one: SegmentCheck) -> Iterator[Finding]:
         known = checked.get(SegmentToCheck.of(one))
         # In a store in use a finding may come from a concurrent change, so the segment is checked again.
         fits = known is not None and (one.at_rest or not known.findings)
-        return known.tell(one) if known is not None and fits else one.run()
+        return known.yield_findings(one) if known is not None and fits else one.run()
 
     return check_with(path, look, progress)

@@ -1,10 +1,9 @@
-"""The inbox, `.segstore/inbox/`, as the store's writer serves it: it adopts sealed manifests.
+"""The inbox, `.segstore/inbox/`: the store's writer adopts the manifests that sealers rename into it.
 
-On disk files are adopted and removed; manifests that can't be adopted are moved to
-`.segstore/quarantine/<stem>/`. Threads: `undo_unfinished` at open. From `begin` on one thread sleeps until a
-manifest is sealed, and each `adopt` has a thread of its own, so that no adoption runs in a thread that runs
-signal handlers. One lock is held while manifests are adopted, so that they are adopted one after the other,
-in order.
+A manifest that can never be adopted is moved to `.segstore/quarantine/<stem>/`. Threads: after `begin` one
+thread sleeps until a manifest is sealed, and adopts it; each call of `adopt` has a thread of its own. So no
+adoption runs in a thread that runs signal handlers. A lock is held during adoptions, so that manifests are
+adopted one after the other.
 """
 
 from __future__ import annotations
@@ -45,15 +44,14 @@ from segstore.threads import Background, Latch, apart, others_are_gone
 
 # --- watch -------------------------------------------------------------------------------------
 
-_LOOK = 0.05  # seconds
+_LOOK = 0.05  # seconds between two polls
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, errno.EPERM})
 
 
 class RenameWatch:
-    """Watches for files renamed into a directory, which must exist, without polling (inotify).
+    """Watches for files renamed into a directory, which must exist, by inotify.
 
-    One thread waits; any may stop it. If the system has no watch left for this user, the waiting thread polls
-    every 50 ms.
+    One thread waits; any may stop it. If no inotify watch is available, the waiting thread polls every 50 ms.
     """
 
     def __init__(self, directory: str) -> None:
@@ -66,11 +64,11 @@ class RenameWatch:
                 raise OSError(-code, os.strerror(-code), directory)
             why = os.strerror(-code)
             log.warning("%s can't be watched (%s): it is looked at every 50 ms", directory, why)
-        self._fd = self._slot[0]  # below 0: no watch was left
+        self._fd = self._slot[0]  # below 0: the thread polls
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for a new file; return True if a file may have arrived, or the watch was
-        stopped. May return earlier than that.
+        """Wait for a new file, at most `seconds`. Return True if a file may have arrived, or the watch was
+        stopped, else False.
         """
         if self._fd < 0:
             return self._stopped.wait(min(seconds, _LOOK)) or True
@@ -84,7 +82,7 @@ class RenameWatch:
         return self._stopped.is_open
 
     def stop(self) -> None:
-        """End the current or the next call of `wait`."""
+        """Make `wait` return at once: the call that is under way, or the next one."""
         self._stopped.open()
         if self._fd >= 0:
             lib.seg_watch_stop(self._fd)
@@ -102,15 +100,17 @@ Key = tuple[str, int]
 
 
 class Adopts(Protocol):
-    """Adopts each manifest once: `Adopter` for one directory; a replicated store has its own class."""
+    """The interface of `Adopter`, and of the class that adopts manifests in a replicated store."""
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Adopt a manifest. After an error listed in `NEVER`, it can't be adopted later, either."""
+        """Adopt a manifest, or return the earlier adoption of its id. After an error listed in `NEVER`, the
+        manifest can never be adopted.
+        """
 
 
 class Inbox:
-    """The inbox of one directory. `root_names` are the names in its root and in `.segstore`, as paths below
-    the root; `wake_sealers` wakes the threads that wait in `seal`, in any process.
+    """The inbox of one directory. `root_names` are the paths, relative to the root, of the files in the root
+    and in `.segstore`. `wake_sealers` wakes the threads that wait in `seal`, in any process.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class Inbox:
     ) -> None:
         """Prepare the inbox's directories, and read the adopted ids. Raises OSError."""
         self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
-        self.folder = Folder(context.files, context.root, context.tell)
+        self.folder = Folder(context.files, context.root, context.report)
         self.folder.prepare()
-        # A failure that occurs again at each look is reported once. The key is a stem if a manifest can't be
+        # A failure that each `_look` meets again is reported once. The key is a stem if a manifest can't be
         # adopted now, (stem,) if a manifest is refused, or "left-overs" or "looking".
         self._reported = ReportedFailures()
         self._make_way(root_names)
@@ -137,8 +137,8 @@ class Inbox:
             config.inbox_ids_retention_count,
         )
         for wrong in self._ids.wrong:
-            context.tell(*wrong)
-        self._unsynced = UnsyncedJoins(self.folder, context.tell, partition)
+            context.report(*wrong)
+        self._unsynced = UnsyncedJoins(self.folder, context.report, partition)
         self._adopter: Adopts = Adopter(
             self.folder,
             self._ids,
@@ -152,15 +152,15 @@ class Inbox:
         self._thread: Background | None = None
         self._ended = Latch()
         self._ending: float | None = None  # seconds that a close waits for the thread; None: no limit
-        self._looked = Latch()  # opened after the first look at the waiting manifests
+        self._looked = Latch()  # opened after the first `_look`
         self._failed: BaseException | None = None
         self._watch: RenameWatch | None = None
 
     # --- opening ----------------------------------------------------------------------------
 
     def _make_way(self, root_names: Collection[str]) -> None:
-        """If a directory or special file is in the place of one of the two files of adopted ids, move it to
-        the quarantine. The other file still has the ids.
+        """Move a directory or special file that is in the place of `adopted` or `adopted.copy` to the
+        quarantine. The other of the two files still has the ids.
         """
         for name in (names.ADOPTED, names.ADOPTED_COPY):
             place = f"{names.OURS}/{name}"
@@ -168,19 +168,20 @@ class Inbox:
                 path = f"{self.folder.ours}/{name}"
                 aside = self._context.make_way(path)
                 if aside:
-                    self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
+                    self._context.report(path, "not a regular file", f"made anew from the other copy{aside}")
 
     def join_again(self, durable_below: Callable[[TopicInfo, int], int]) -> None:
-        """Make durable the segments that were joined and not synced before a crash, before partitions are
-        opened. Segments below `durable_below(topic, partition)` are durable already. Raises OSError.
+        """After a crash, join the segments again that were joined and not synced, durably, before partitions
+        are opened. Segments that end at or below `durable_below(topic, partition)` are durable already.
+        Raises OSError.
         """
         self._unsynced.join_again(self._topics(), self._ids, durable_below)
 
     def undo_unfinished(self) -> set[Key]:
-        """Undo adoptions whose id is not recorded, before partitions are opened.
+        """Undo the unfinished adoptions whose id is not recorded, before partitions are opened.
 
-        Return the partitions of unfinished adoptions whose id is recorded; the caller publishes them
-        together. Raises OSError.
+        Return the partitions of the unfinished adoptions whose id is recorded; the caller publishes these
+        partitions together. Raises OSError.
         """
         finished: set[Key] = set()
         for stem in self.folder.of_kind(names.INTENT):
@@ -202,16 +203,17 @@ class Inbox:
         return finished
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Give up an adoption whose intent is damaged, and refuse its manifest. Raises OSError."""
+        """Move a damaged intent to the quarantine, and refuse its manifest. Raises OSError."""
         # No crash damages an intent, because it is synced before its rename. Without a readable intent the
-        # logs can't be cut: they may have some or all of the records, so the manifest is not adopted again.
+        # old ends of the logs are unknown. The logs may have some or all of the records, so the manifest is
+        # not adopted again.
         path = self.folder.intent(stem)
         put_aside(self.folder, stem, path)
-        self._context.tell(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
+        self._context.report(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
         try:
             manifest = read_manifest(self.folder, stem)
         except (StagedFilesError, FileNotFoundError):
-            return  # a damaged manifest is refused at the next look; a missing one is never adopted
+            return  # `_look` refuses a damaged manifest; a missing one is never adopted
         if self._ids.find(manifest.id) is None:
             reason = (
                 f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
@@ -225,9 +227,9 @@ class Inbox:
         return self._ids.all()
 
     def begin_with(self, adopter: Adopts, known: Iterable[Adoption], ending: float) -> None:
-        """Begin as the inbox of a replicated store's directory: `adopter` adopts, and `known` are the store's
-        adopted ids, which this directory may lack. `close` waits at most `ending` seconds for an adoption,
-        because the disk may hang. Raises OSError.
+        """Begin as the inbox of one directory of a replicated store: `adopter` adopts, and `known` are the
+        store's adopted ids, which this directory may lack. `close` waits at most `ending` seconds for an
+        adoption, because the disk may hang. Raises OSError.
         """
         self._adopter, self._ending = adopter, ending
         for adoption in known:
@@ -235,7 +237,9 @@ class Inbox:
         self.begin()
 
     def note(self, adoption: Adoption) -> None:
-        """Record an adopted id if it is missing, so that sealers find it here. Raises OSError."""
+        """Record an adopted id, unless this directory has it, so that sealers find the id here. Raises
+        OSError.
+        """
         with self._noting:
             if self._ids.find(adoption.id) is None:
                 self._ids.record(adoption)
@@ -243,13 +247,13 @@ class Inbox:
     def begin(self) -> None:
         """Adopt the waiting manifests, and from now on each new one. Raises OSError."""
         self.folder.remove_gathered()
-        # The watch begins before the first look, so that a manifest that is sealed during the look is
+        # The watch begins before the first `_look`, so that a manifest that is sealed during the call is
         # noticed.
         self._watch = RenameWatch(self.folder.sealed)
         for stem in self.folder.of_kind(names.INTENT):
             if not self._context.files.exists(self.folder.manifest(stem)):
                 self.folder.unlink(self.folder.intent(stem))
-        if others_are_gone():  # the interpreter exits: the next open adopts manifests that are sealed later
+        if others_are_gone():  # no thread can be started while the interpreter exits
             self._look()
             return
         self._thread = Background(self._run, "segstore-inbox")
@@ -260,7 +264,7 @@ class Inbox:
             if failed is not None:
                 raise failed
         finally:
-            del failed  # its traceback has this frame
+            del failed  # its traceback refers to this frame
 
     # --- adopting ---------------------------------------------------------------------------
 
@@ -291,8 +295,7 @@ class Inbox:
         self.adopt_all()
         self.settle()
         try:
-            # The system's time is passed, not that of the store's clock, because it is compared with times of
-            # files.
+            # The wall clock is used, not the store's clock, because the time is compared with times of files.
             sweep(self.folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
             self._reported.over("left-overs")
         except OSError as error:
@@ -303,7 +306,7 @@ class Inbox:
         """Adopt all sealed manifests, in order.
 
         A manifest that can't be adopted is reported, and the next ones are adopted. After an error of the
-        disk the manifest stays for the next look, and so do later manifests for the same partitions.
+        disk the manifest, and later manifests for the same partitions, are left for the next call.
         """
         stuck: set[Key] = set()
         with self._lock:
@@ -315,14 +318,14 @@ class Inbox:
                     if self._reported.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
                 except (SegstoreError, OSError) as error:
-                    if self._reported.is_new(stem, error):  # each look tries the manifest again
+                    if self._reported.is_new(stem, error):  # log once: each call tries the manifest again
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self.folder, stem, error)
                     self._wake_sealers()
 
     def settle(self) -> None:
-        """Sync the segments that adoptions have joined. A failed sync is logged, and the next open joins
-        these segments again.
+        """Sync the segments that adoptions have joined. A failed sync is logged. The next call tries the sync
+        again, or the next open joins the segments again.
         """
         with self._lock:
             self._unsynced.settle()
@@ -373,7 +376,7 @@ class Inbox:
             self.note(self._adopter.adopt(manifest))
         except (SegstoreError, OSError) as error:
             if not self._context.files.exists(self.folder.manifest(stem)):
-                return  # the sealer took it back
+                return  # the sealer took the manifest back
             if isinstance(error, NEVER):
                 self._refuse(stem, manifest, error)
                 return
@@ -382,11 +385,11 @@ class Inbox:
         self._clear(manifest)
 
     def _clear(self, manifest: Manifest) -> None:
-        """Remove intent, staged files and manifest of an adopted id (step 7 of `adopt`). Staged files from
-        which unsynced segments were joined stay. Raises OSError; the next look tries the removal again.
+        """Remove intent, staged files and manifest of an adopted id (step 7 of `adopt`), but keep the staged
+        files from which unsynced segments were joined. Raises OSError; the next `adopt_all` tries the removal
+        again.
         """
-        # The intent is removed first, because sealers wait for its removal, and the records are visible
-        # already.
+        # The intent is removed first: sealers wait for that, and the records are visible already.
         self.folder.unlink(self.folder.intent(manifest.stem))
         self._wake_sealers()
         needed = self._unsynced.files(manifest.stem)
@@ -397,12 +400,12 @@ class Inbox:
         self, stem: str, manifest: Manifest | None, error: SegstoreError, *, is_listed: bool = False
     ) -> None:
         """Move a manifest and its staged files to the quarantine, write the error as the result, and wake the
-        sealer. `is_listed`: `Store.mended` has the damage already.
+        sealer. If `is_listed`, the damage is in `Store.mended` already.
         """
-        if self._reported.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
+        if self._reported.is_new((stem,), error):  # log once, even if the manifest can't be moved
             if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
-                self._context.tell(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
+                self._context.report(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
             else:
                 log.warning("%s is refused: %s", stem, error)
         write_result(self.folder, stem, error)
@@ -419,8 +422,8 @@ class Inbox:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the watch, and wait for an adoption that is under way. Manifests that are not adopted yet stay
-        for the next open.
+        """Stop the watch, and wait for an adoption that is under way, in a replicated store only some seconds
+        (`begin_with`). Manifests that are not adopted yet stay for the next open.
         """
         if self._watch is not None:
             self._watch.stop()

@@ -1,17 +1,18 @@
 """The layout of `.segstore/inbox/`: which directories and files there are, and how they are removed.
 
-    inbox/<32 hex digits>/            one stager: `owner`, locked while it lives, and <8 digits>.batches
-    inbox/sealed/<stem>.manifest      sealed, waiting for the store's writer
-    inbox/<stem>.intent               is being adopted
-    inbox/<stem>.joined               is adopted, with unsynced joined segments: their staged files
-    inbox/<stem>.result               was refused: why
-    inbox/gathered/                   the adopter's: joined files, and indexes
-    inbox/topics/<topic>.json         replicated store: topic settings for stagers (`told_topics`)
+    inbox/<32 hex digits>/            the files of one stager: `owner`, locked while the stager lives, and
+                                      <8 digits>.batches, its staged files
+    inbox/sealed/<stem>.manifest      a sealed manifest, until the store's writer has adopted it
+    inbox/<stem>.intent               the ends of the logs before an adoption that is under way
+    inbox/<stem>.joined               the staged files of an adoption's unsynced joined segments
+    inbox/<stem>.result               the error of an adoption, for the sealer
+    inbox/gathered/                   joined files and index files of an adoption that is under way
+    inbox/topics/<topic>.json         topic settings for stagers, in a replicated store (`topic_files`)
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
-Threads and processes: any; every file has one process that writes it, and a file that another process has
-removed is skipped. Any process may put files of any kind here, so a link in place of a stager's directory is
-never followed, and an open of a special file never waits.
+Threads and processes: any. Each file is written by one process. A file that another process has removed is
+skipped. Any process may put files of any kind here, so a link in place of a stager's directory is never
+followed, and an open of a special file never waits.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def _warn(path: str, message: str, done: str) -> None:
 
 
 class Folder:
-    """The inbox of the store at `root`. `tell` (`Context.tell`) is called if a directory or special file is
-    in the place of a regular file, with its path, the fault and the repair.
+    """The inbox of the store at `root`. If a directory or special file is in the place of a regular file,
+    `report` (`StoreContext.report`) is called with (path, damage, repair).
     """
 
-    def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
-        self.files, self.root, self._tell = files, root, tell
+    def __init__(self, files: Files, root: str, report: Callable[[str, str, str], None] = _warn) -> None:
+        self.files, self.root, self._report = files, root, report
         self.ours = names.below(root, names.OURS)
         self.path = f"{self.ours}/{names.INBOX}"
         self.sealed = f"{self.path}/{names.SEALED}"
@@ -92,7 +93,7 @@ class Folder:
             return []
 
     def stems(self) -> list[tuple[str, int]]:
-        """Return (stem, sequence) of the sealed manifests, in order. Raises OSError."""
+        """Return (stem, sequence) of the sealed manifests, in the order of their sealing. Raises OSError."""
         parsed = map(names.parse_of_manifest, self._names(self.sealed))
         return [(p[0], p[1]) for p in parsed if p is not None and p[2] == names.MANIFEST]
 
@@ -124,7 +125,7 @@ class Folder:
             raise
 
     def temporaries(self) -> list[str]:
-        """Return the paths of temporary files of manifests, intents, notes and results, which were never
+        """Return the paths of temporary files of manifests, intents, notes and results: files that were not
         renamed to their final names. Raises OSError.
         """
         return [
@@ -147,11 +148,11 @@ class Folder:
         except (IsADirectoryError, PermissionError):
             if self.files.is_symlink(path) or not self.files.is_directory(path):
                 raise
-            self._tell(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
+            self._report(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
-        """Remove staged files, and then the directories of their stagers that are empty and whose process
-        does not live. Raises OSError.
+        """Remove staged files. Then remove the directory of each of their stagers if it is empty, and the
+        stager's process does not live. Raises OSError.
         """
         removed = list(files)
         stagers = {stager for stager in {file.stager for file in removed} if self.is_stagers(stager)}
@@ -163,12 +164,14 @@ class Folder:
                 self.remove_stager(stager, only_empty=True)
 
     def remove_gathered(self) -> None:
-        """Remove the joined files of the adopter. Raises OSError."""
+        """Remove the joined files and the index files of adoptions. Raises OSError."""
         if self.files.exists(self.gathered):
             self.remove_stager(names.GATHERED)
 
     def remove_stager(self, name: str, *, only_empty: bool = False) -> None:
-        """Remove a stager's directory, or the link in its place. Raises OSError."""
+        """Remove a stager's directory, or the link in its place. If `only_empty`, keep a directory that has
+        staged files. Raises OSError.
+        """
         directory = self.stager(name)
         if not self.is_stagers(name):
             self.unlink(directory)

@@ -1,10 +1,10 @@
 """The stager: it writes record batches for any partitions into its own files, without the writer's lock.
 
-On disk are `.segstore/inbox/<its name>/`: `owner`, locked while the stager lives, and <8 digits>.batches,
-each of whole batches for one partition with contiguous offsets, at most `segment.bytes` long. The batches get
-the base offsets and the leader epoch that the adoption is expected to give them: those of the partition's
-next records when the file is begun. If nobody else appends before the adoption, these values are right, and a
-large file is adopted without a write into it.
+In `.segstore/inbox/<its name>/` it has `owner`, which is locked while the stager lives, and files <8
+digits>.batches. Each such file has whole batches for one partition, with contiguous offsets, and at most
+`segment.bytes`. A new file begins with the base offset and the leader epoch that its adoption is expected to
+assign: those after the stager's last file for the partition, or else after the partition's published end. If
+nobody else appends before the adoption, they are right, and a large file is adopted without a write into it.
 
 Threads: one at a time; a thread of the stager's own writes to the disk. Processes: any number of stagers run
 beside each other and beside the store's writer; a stager belongs to the process that made it.
@@ -34,7 +34,7 @@ from segstore.records.encoded import checked
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import Staged, StagedFile
-from segstore.storage.inbox.told_topics import StagersTopics
+from segstore.storage.inbox.topic_files import StagersTopics
 from segstore.storage.log.append import encode_columns, table_columns
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.directory_safety import kept_mode
@@ -52,14 +52,14 @@ _LOOKS = 16
 
 
 def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
-    """Wait until a change of a file would get a ctime above `ns`, and return True. Return False after some
-    ms, if the file system counts whole seconds, or the clock was set back.
+    """Wait until a change of a file would get a ctime above `ns`, and return True. Give up after some ms, and
+    return False: the file system may count whole seconds, or the clock may have been set back.
 
-    `probe` is a file that is changed to learn the time; `ns` is a time of the same file system. Raises
+    `probe` is a file that is changed to read the present time; `ns` is a time of the same file system. Raises
     OSError.
     """
     for look in range(_LOOKS):
-        if look > 1:  # since 6.13 two looks are enough, because the kernel gives no ctime again that was read
+        if look > 1:  # Linux 6.13 gives a new ctime after each read of the old one
             time.sleep(_TICK)
         if files.has_passed(probe, ns):
             return True
@@ -69,8 +69,8 @@ def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
 # --- stager ------------------------------------------------------------
 
 BATCH_BYTES = 1 << 19
-"""The default size of a batch in plain bytes. It is large because the adoption writes 12 bytes into each
-batch.
+"""The default size of a batch in uncompressed bytes. It is large because the adoption writes 12 bytes into
+each batch.
 """
 _AHEAD_BYTES = 1 << 22
 """After this many staged bytes the kernel begins to write them to disk, while more records are being
@@ -94,7 +94,7 @@ class _Output:
         self.size = self.records = self.batches = self.changed = self.begun = 0
 
     def room(self, part: Any) -> int:
-        """Return the number of these batches that still fit into the file."""
+        """Return the number of batches of `part`, from the first on, that still fit into the file."""
         sizes, spans = part["size"].cumsum(dtype="int64"), part["count"].cumsum(dtype="int64")
         fit = int(sizes.searchsorted(self.info.settings.segment_bytes - self.size, side="right"))
         return min(fit, int(spans.searchsorted(_MOST_OFFSETS - self.records, side="right")))
@@ -221,7 +221,7 @@ class Stager(Closing):
             raise IllegalStateError(f"stager {self.name} is {'finished' if self._finished else 'closed'}")
 
     def _topic(self, name: str, partition: int) -> TopicInfo:
-        """Return the topic, as first read by this stager."""
+        """Return the topic. It is read from disk once, and cached."""
         check_not_internal(name, "nothing is staged for it")
         if self._topics is None:
             self._topics = StagersTopics(self._files, self._root)
@@ -250,7 +250,7 @@ class Stager(Closing):
         self._pipe.then(chunk.release)
 
     def _begin_sync(self, output: _Output, end: int) -> None:
-        """Start to sync after enough bytes, so that most are on disk when `finish` syncs all."""
+        """Begin the write-back once enough new bytes lie below `end`, so that `finish` syncs few bytes."""
         begun, size = output.begun, end - output.begun
         if size >= _AHEAD_BYTES:
             output.begun = end
@@ -266,9 +266,8 @@ class Stager(Closing):
         return output
 
     def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Return the base offset and leader epoch that the next staged file is expected to get: those after
-        this stager's earlier files for the partition, or, without such files, those at the partition's
-        published end.
+        """Return the base offset and leader epoch that the next staged file is expected to get. They follow
+        this stager's last file for the partition, or the partition's published end if there is no such file.
         """
         for output in reversed(self._done):
             if (output.info.name, output.partition) == (info.name, partition):
@@ -277,16 +276,15 @@ class Stager(Closing):
             self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
         key = slot_key(info.topic_id, info.name, partition)
         ends = None if self._ends is None else self._ends.get(key)
-        # If a Kafka broker has written since, the published end is too low. That is no fault, because the
-        # adoption corrects wrong offsets.
+        # If a Kafka broker has appended since, the published end is too low. The adoption corrects wrong
+        # offsets.
         return (0, 0) if ends is None else (max(0, min(ends.end, _MOST_GUESSED)), max(ends.epoch, 0))
 
     # --- the end --------------------------------------------------------------
 
     def finish(self) -> Staged:
         """Make all staged records durable, and close the stager. Return the description of the staged files,
-        to be passed to `seal`, perhaps in another process. Raises StorageError; the staged files are removed
-        then.
+        which any process may pass to `seal`. If this raises StorageError, the staged files are removed.
         """
         self._check_open()
         outputs = [*self._done, *self._open.values()]
@@ -309,8 +307,8 @@ class Stager(Closing):
         return message
 
     def _date(self, outputs: Sequence[_Output]) -> None:
-        """Set the noted change times of all files to 0, unless it is sure that any later change of a file
-        gets a later time.
+        """Set the noted change times of all files to 0, unless each later change is certain to get a later
+        time.
         """
         assert self._owner is not None
         latest = max((output.changed for output in outputs), default=0)
@@ -324,7 +322,7 @@ class Stager(Closing):
         """
         if os.getpid() != self._pid:
             return
-        self._pipe.end()  # before the files are closed, because a write may be under way
+        self._pipe.end()  # first, because a write to the files may be under way
         owner, self._owner = self._owner, None
         for output in (*self._done, *self._open.values()):
             output.handle.close()

@@ -1,8 +1,8 @@
 """The segments that adoptions of a store have joined from staged files, and that are not synced yet.
 
-On disk notes (`joined`) and the staged files that they name are removed; notes with damaged or missing staged
-files are moved to the quarantine. Threads: one at a time, the holder of the inbox's lock, or the one that
-opens the store.
+Notes (`joined`) and the staged files that they name are removed. A note is moved to the quarantine if it or
+one of its staged files is damaged, or a staged file is missing. Threads: one at a time, the holder of the
+inbox's lock, or the thread that opens the store.
 """
 
 from __future__ import annotations
@@ -32,32 +32,33 @@ log = Logger("segstore")
 
 class UnsyncedJoins:
     """The joined segments that must still be synced. `partition(topic, number)` is the store's method;
-    `tell` reports damage, as in `Folder`.
+    `report` reports damage, as in `Folder`.
     """
 
     def __init__(
         self,
         folder: Folder,
-        tell: Callable[[str, str, str], None],
+        report: Callable[[str, str, str], None],
         partition: Callable[[str, int], Partition],
     ) -> None:
-        self._folder, self._tell, self._partition = folder, tell, partition
+        self._folder, self._report, self._partition = folder, report, partition
         self._joined: dict[str, JoinNote] = {}  # by stem
         self._reported = ReportedFailures()
 
     def add(self, joined: JoinNote) -> None:
-        """Add a written note of a finished adoption."""
+        """Add the note of a finished adoption, which is on disk."""
         self._joined[joined.stem] = joined
 
     def files(self, stem: str) -> set[StagedFile]:
-        """Return the staged files from which an adoption's segments are joined again after a power cut."""
+        """Return the staged files that an adoption still needs, because its segments may have to be joined
+        again after a power cut.
+        """
         joined = self._joined.get(stem)
         return set() if joined is None else set(joined.files)
 
     def settle(self) -> None:
-        """Sync the segments, and remove the notes and the staged files that the notes name. If a sync or
-        removal fails, for example because a partition is fenced, the note stays for the next call, or the
-        next open.
+        """Sync the segments, and remove the notes with the staged files that they name. If a sync or removal
+        fails, for example because a partition is fenced, the note stays for the next call, or the next open.
         """
         for stem, joined in tuple(self._joined.items()):
             try:
@@ -83,9 +84,9 @@ class UnsyncedJoins:
         ids: AdoptedIds,
         durable_below: Callable[[TopicInfo, int], int],
     ) -> None:
-        """Make the segments of all notes durable after a crash. Raises OSError."""
+        """After a crash, make the segments of all notes durable. Raises OSError."""
         for path in self._folder.temporaries():
-            # Nothing depends on a note that had not got its final name when the crash came.
+            # Nothing depends on a note that was not renamed to its final name before the crash.
             if path.endswith(names.JOINED + names.TEMPORARY):
                 self._folder.unlink(path)
         for joined in all_joined(self._folder, self._give_up):
@@ -102,9 +103,9 @@ class UnsyncedJoins:
                 remove_joined(self._folder, joined)
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Move a note to the quarantine, and leave the log unchanged, because the note or its staged files
-        are damaged. No crash causes such damage.
+        """Move a note to the quarantine, because the note or its staged files are damaged. The log stays as
+        it is. No crash causes such damage.
         """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)
-        self._tell(path, error.reason, f"moved to {os.path.join(self._folder.quarantine, stem)}")
+        self._report(path, error.reason, f"moved to {os.path.join(self._folder.quarantine, stem)}")

@@ -1,10 +1,12 @@
 """Appends to a partition: records are checked by the topic's settings, encoded, and written.
 
-On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of records
-(`append_list`). `append_one` and `append_columns` append an application's other records; `append_record`,
-`append_batches` and `append_pieces` (in a file of its own) append a producer's records. These functions
-encode and compress the records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`,
-`Partition.put` takes the append token and writes the batches. Threads: any.
+On the fast path one call of C appends an application's record (`append_short`; `_native/tail_append.c`) or a
+list of its records (`append_list`). `append_one` and `append_columns` append an application's other records.
+They encode and compress the records in Python; then C writes the batches (`_write_short`). If C answers
+`SLOW`, `Partition.put` takes the append token and writes the batches.
+
+A producer's records are appended by `append_record`, `append_batches`, and `append_pieces` of
+`append_pieces.py`. Threads: any.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ def append(
 ) -> int:
     """Append `n` records with contiguous offsets, visible together; return the first offset. If `claim` is a
     ProducerAppendInfo, Kafka's rules for the producer are applied first. If `claim` is an ExpectedEnd, its
-    offset is first compared with the log's end. Then the append is flushed by `flush.messages`, and waits as
+    offset is first compared with the log's end. The append is flushed by `flush.messages`, and waits as
     `acks` asks.
 
-    Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`. Nothing is appended then,
-    unless the error is that of the flush. Raises the errors of `Acknowledger`, too.
+    Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`; nothing is appended then,
+    except if a flush raised StorageError. Raises the errors of `Acknowledger`, too.
     """
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
@@ -69,12 +71,11 @@ def append(
 
 def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
     """Return `first`, the offset of the first of `n` appended records. If the partition has an acknowledger
-    by now, because a standby has entered sync mode, first wait for the standby as `acks` asks. Raises the
-    errors of `Acknowledger`.
+    now, first wait for its replicas as `acks` asks. Raises the errors of `Acknowledger`.
     """
     acknowledger = partition.acks
     if acknowledger is not None:
-        partition.visible.publisher.tell()
+        partition.visible.publisher.notify()
         acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
@@ -82,9 +83,9 @@ def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
 def _acknowledged(
     partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
-    """Append `n` records by `write`, which returns the first offset; flush by flush.messages, and wait for
-    other replicas. If a producer repeats an append, nothing is written, but the call waits until the replicas
-    have the batches of the first try.
+    """Append `n` records by `write`, which returns their first offset. Flush by flush.messages, wait for
+    other replicas, and return that offset. If a producer repeats an append, nothing is written, but the call
+    waits until the replicas have the batches of the first try.
     """
     if acknowledger is None:
         first = write()
@@ -95,25 +96,26 @@ def _acknowledged(
         first = write()
         partition.flushing.flush_if_due(first + n)
     except StorageError as error:
-        tell_of(error, partition, acknowledger)
+        acknowledge_failure(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
-    # If sync mode was left and entered again since, the partition has another acknowledger.
+    # If sync mode was left and entered again during the wait, the partition has a new acknowledger.
     return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
-def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
-    """Report to the other replicas an append that the disk refused, unless the disk was only full."""
+def acknowledge_failure(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
+    """Report a failed append to the acknowledger, unless the disk was only full and the log is not fenced."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
 
 
 def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
-    """Append `n` records by `write`, one call of C, to all replicas, or to a log that has a standby.
+    """Append `n` records by `write`, one call of C, which writes all replicas, or the log of a primary with a
+    standby in sync mode. Then wait, as `acks` asks, for the standby, or for a follower that lacks the
+    records.
 
-    Return the first offset. Return SLOW, with nothing appended, if a replica's tail is not open. Wait, as
-    `acks` asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the
-    errors of `Acknowledger`.
+    Return the first offset, or SLOW if nothing was appended because C can't append now. Raises StorageError,
+    and the errors of `Acknowledger`.
     """
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
@@ -123,7 +125,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
     try:
         first = write()
     except StorageError as error:
-        tell_of(error, partition, acknowledger)
+        acknowledge_failure(error, partition, acknowledger)
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
@@ -135,9 +137,8 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
 
 
 def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
-    """Wait, as `acks` asks, for the followers that lack `n` records which the leader has appended. `answer`
-    is `BEHIND - offset` with the records' first offset, which is returned. Raises the errors of
-    `Acknowledger`.
+    """Wait, as `acks` asks, for the followers that lack the `n` records at `offset`, which is encoded in
+    `answer` as `BEHIND - offset`. Return `offset`. Raises the errors of `Acknowledger`.
     """
     first = BEHIND - answer
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
@@ -163,12 +164,12 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, the record
-    is not plain, or the log's end is not `expected`.
+    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, C does not
+    handle such a record (for example, its value is not bytes), or the log's end is not `expected`.
 
-    `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The `seg_batch` has the
-    producer's fields; C sets its other fields to those of the batch header. Raises StorageError; the record
-    is not in the log then.
+    `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The caller has set the
+    producer's fields of the `seg_batch`; C sets all others, as in the batch header. Raises StorageError; the
+    record is not in the log then.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -197,8 +198,8 @@ def append_list(
     batch_bytes: int,
     expected: int | None = None,
 ) -> int:
-    """Append `n` records, mostly given as lists of bytes, by one call of C; `append_short` explains the
-    arguments. Return the first offset, or SLOW.
+    """Append `n` small records, given in columns, by one call of C. Return the first offset, or SLOW for the
+    reasons of `append_short`.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -229,7 +230,7 @@ def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, open
 
 def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: bool) -> int:
     """Append encoded batches by one call of C. Return the first offset, SLOW, or `BEHIND - offset`.
-    `expected` is the offset to append at, -1 for any; with `opens` a transaction may begin with the batches.
+    `expected` is the offset to append at, -1 for any. If `opens`, a transaction may begin with these batches.
     """
     native = partition.tail.native
     if native.on_append is not None:
@@ -243,10 +244,10 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
 
 
 def undone(tail: Tail, answer: int, need: int) -> int:
-    """Return `answer` if it is `BEHIND - offset`: the leader has the records, and a follower lacks them. Else
-    undo the failed append of `need` bytes, and raise its error.
+    """Return `answer` if it is `BEHIND - offset`, which is no error. Else undo the failed append of `need`
+    bytes, and raise its error.
     """
-    with tail.token:  # pauses the tail, so that followers can fetch these records
+    with tail.token:  # taking the token pauses the tail, so that followers can fetch the records
         if answer <= BEHIND:
             return answer
         raise tail.torn(-answer, need)
@@ -254,8 +255,8 @@ def undone(tail: Tail, answer: int, need: int) -> int:
 
 # --- an application's records ------------------------------------------------------------------
 
-# The bytes of a long append that are encoded before the append token is taken. Later bytes are encoded with
-# the token held, while other appends wait, because the records of one append are contiguous.
+# A long append encodes this many bytes before it takes the append token. It encodes its later bytes with the
+# token held, while other appends wait, because the records of one append are contiguous.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 
@@ -333,9 +334,9 @@ def encode_columns(
     compression: str | None,
     batch_bytes: int,
 ) -> tuple[int, Iterator[Encoded]]:
-    """Return the number of records in these columns, and an iterator of their batches, each up to
-    `batch_bytes` and the topic's largest batch. If the columns are wrong, the errors are raised by this call,
-    before a batch is encoded.
+    """Return the number of records in these columns, and an iterator of their batches. A batch has at most
+    `batch_bytes`, and is not above the topic's limit. This call, not the iterator, raises the errors of wrong
+    columns.
     """
     batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
     codec, level = validator.named_codec(compression)
@@ -364,8 +365,8 @@ def table_columns(table: Any) -> TableColumns:
 def write_long(
     partition: Partition, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None
 ) -> int:
-    """Write batches by `Partition.put` while they are encoded. The first `ahead` bytes are encoded before the
-    append token is taken, later bytes after.
+    """Write batches by `Partition.put`, and return the first offset. The first `ahead` bytes are encoded
+    before `put` takes the append token, the later bytes after that.
     """
     ready: list[Encoded] = []
     size = 0
@@ -381,10 +382,10 @@ def write_long(
 
 
 class Appended(NamedTuple):
-    """The place of appended records: their offsets begin at `first`. `append_time` (ms) is the timestamp that
-    the log gave them, -1 if they keep their own; `size` is their bytes on disk.
+    """The place of appended records. `first` is the records' first offset, and `size` is their bytes on disk.
+    `append_time` is the timestamp in ms that the log gave the records, -1 if the records keep their own.
 
-    `duplicate`: the producer had written these records before, and nothing was written now.
+    `duplicate` is True if the producer had written the records before, so that nothing was written now.
     """
 
     first: int
@@ -393,7 +394,8 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
-_appended: Callable[[tuple[Any, ...]], Appended] = partial(tuple.__new__, Appended)  # a call of C
+# makes an Appended by one call of C, which is quicker than a Python function
+_appended: Callable[[tuple[Any, ...]], Appended] = partial(tuple.__new__, Appended)
 
 
 def append_batches(
@@ -406,18 +408,18 @@ def append_batches(
     sequenced: bool = True,
     acks: Acks = ALL,
 ) -> Appended:
-    """Append all records with contiguous offsets, or none. A batch ends before each record numbered in
+    """Append all records with contiguous offsets, or none. A batch ends before each record whose number is in
     `cuts`.
 
-    A batch above `max.message.bytes` is split. `compression` applies if the topic's `compression.type` is
-    "producer". Raises RecordTooLargeError, InvalidArgumentError (nothing was written then), StorageError,
-    ReadOnlyError, StoreClosedError, ForkedError.
+    A batch above `max.message.bytes` is split. `compression` is used if the topic's `compression.type` is
+    "producer", else the topic's codec. Raises RecordTooLargeError and InvalidArgumentError before anything is
+    written. Raises StorageError, ReadOnlyError, StoreClosedError, ForkedError.
 
-    If `template` has a producer id, its epoch, its sequences and its transaction are checked by Kafka's rules
-    (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again. Raises
-    InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError. With
-    `sequenced=False`, or a base sequence of -1, sequences are not checked: a coordinator's own records have
-    none (Kafka: AppendOrigin.COORDINATOR).
+    If `template` has a producer id, the producer's epoch, sequences and transaction are checked by Kafka's
+    rules (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again.
+    Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
+    If not `sequenced`, or if the base sequence is -1, sequences are not checked, because a coordinator's own
+    records have no sequences (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()
@@ -483,9 +485,7 @@ def _append(
 
 
 def _room(columns: Columns, batches: int) -> int:
-    """Return an upper bound of the uncompressed bytes of these records, by which `encode` puts them into one
-    chunk.
-    """
+    """Return a chunk size for `encode` by which all these records fit into one chunk."""
     size = batches * HEADER_SIZE + columns.n * _NUMBERS
     size += int(columns.keys.c.data_len) + int(columns.values.c.data_len)
     if columns.headers:

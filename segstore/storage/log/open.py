@@ -25,15 +25,16 @@ from segstore.storage.segment.segment_files import (
 
 
 class Expected(NamedTuple):
-    """The state of a partition by its checkpoints. `PartitionRecovery` explains `gaps_end` and `suspect`.
+    """The state that a partition should have by its checkpoints. `PartitionRecovery` explains `gaps_end` and
+    `suspect`.
 
     `recovery_point_checked` and `log_start_checked`: whether the source of that offset has a checksum. A
-    recovery point without a checksum is ignored if it lies beyond the log's end; a log start offset without a
-    checksum removes no file. `log_start_claimed`: an earlier open has reported such a log start offset.
-    `now_ms` is the store's clock. `told` are messages about checkpoints that disagree with each other.
-    `replicated`: this is a replica's log, which ends at its last record (R7), because its leader has any
-    later ones. `may_be_old` is passed to `Segment`. `ends`: the ends of sealed segments that processes may
-    still write to, by base offset (A5).
+    recovery point without a checksum is ignored if it lies beyond the log's end; for a log start offset
+    without a checksum no file is removed. `log_start_claimed`: whether an earlier open has reported that the
+    log start offset has no checksum. `now_ms` is the store's clock. `messages` are about checkpoints
+    that disagree with each other. `replicated`: this is a replica's log, which ends at its last record (R7),
+    because its leader has the later records. `may_be_old` is passed to `Segment`. `ends`: the ends of sealed
+    segments that processes may still write to, by base offset (A5).
     """
 
     clean: bool
@@ -46,7 +47,7 @@ class Expected(NamedTuple):
     log_start_checked: bool = True
     log_start_claimed: bool = False
     now_ms: int = 0
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     replicated: bool = False
     may_be_old: bool = True
     ends: Mapping[int, int] = MappingProxyType({})
@@ -54,9 +55,9 @@ class Expected(NamedTuple):
 
 class Opened(NamedTuple):
     """An opened log; all below `durable_offset` is synced. `recovered` is None if no recovery was needed.
-    `told` are messages about other faults. `buried` are paths of `.deleted` files, which the caller removes
-    later. `claimed`: whether segments below the log start offset were kept, because no source with a checksum
-    confirms that offset.
+    `messages` are about the faults that the open has found, except recoveries. `buried` are paths of
+    `.deleted` files, which the caller removes later. `claimed`: whether segments below the log start offset
+    were kept, because no source with a checksum confirms that offset.
     """
 
     segments: list[Segment]
@@ -64,7 +65,7 @@ class Opened(NamedTuple):
     end_offset: int
     durable_offset: int
     recovered: Recovered | None
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     buried: tuple[str, ...] = ()
     claimed: bool = False
 
@@ -115,8 +116,8 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
 
 def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected) -> list[Segment]:
     """Return the segments of a replica's log. If the log start offset has a checksum and lies above the log's
-    end, a crash has interrupted a replica that began its log anew (R6). Then remove all segments, and return
-    only a new segment that begins at that offset.
+    end, a crash has stopped the replica while it began its log anew (R6). Then remove all segments, and
+    return only a new segment that begins at that offset.
     """
     last, start = segments[-1], expected.log_start
     if not expected.log_start_checked or start <= end_of_batches(last)[1]:
@@ -134,9 +135,9 @@ def _recovery_point(segments: list[Segment], expected: Expected, messages: list[
     """
     claimed = max(expected.recovery_point, 0)
     if expected.log_start_checked and not expected.replicated:
-        # Segments below the log start offset are removed in any order, and a crash may have left some of
-        # them. The log start offset is durable, so with it as the recovery point no recovery ends the log at
-        # a gap between these segments.
+        # A crash may have left some of the segments below the log start offset, with gaps between them. The
+        # recovery point is set to at least the log start offset, because recovery does not end a log at a gap
+        # below the recovery point.
         claimed = max(claimed, expected.log_start)
     if expected.recovery_point_checked or not segments or claimed <= end_of_batches(segments[-1])[1]:
         return claimed
@@ -163,8 +164,8 @@ def _start(segments: list[Segment], expected: Expected, end: int, messages: list
 def _put_aside(
     segments: list[Segment], below: int, start: int, now_ms: int, messages: list[str]
 ) -> list[str]:
-    """Rename the segments below the log start offset, left by a crash, to names that end in `.deleted`;
-    return the files' paths.
+    """Rename the segments below the log start offset, which a crash has left, to names that end in
+    `.deleted`; return the new paths.
     """
     if not below:
         return []
@@ -184,8 +185,8 @@ def load_segments(
     writable: bool,
     may_be_old: bool = True,
 ) -> list[Segment]:
-    """Return the segments with these base offsets, each with its file's size, all as sealed segments. Raises
-    OSError.
+    """Return the segments with these base offsets. All are marked as sealed, and each has the size of its
+    file. Raises OSError.
     """
     segments = []
     for base in bases:

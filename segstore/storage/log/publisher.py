@@ -1,6 +1,7 @@
 """Publication of a partition's ends to other processes, through the partition's slot in `.segstore/ends`.
 
-On disk is the slot. Threads: the holder of the lock that keeps a view and its publication together.
+On disk is the slot. Threads: the holder of `Visible.publishing`, under which a view is replaced and published
+together.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from segstore.storage.segment.native_tail import NativeTail
 
 
 class Publisher:
-    """Publishes the ends of one partition to other processes, in its slot of `.segstore/ends`, under its
-    writer's leader epoch, `epoch`. The caller holds the lock that keeps a view and its publication together.
+    """Publishes the ends of one partition to other processes, in its slot of `.segstore/ends`, under the
+    leader epoch `epoch` of its writer.
     """
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
@@ -31,20 +32,24 @@ class Publisher:
         self.epoch = epoch
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
-        """Publish the end of a partition's `view`, and the end of the `written` log, which may be higher."""
+        """Publish the end of a partition's `view`, and the end of the `written` log, which may be higher.
+        `layout` is `LogSegments.layout`.
+        """
         ends = self._ends_of(view, written, flusher, layout)
         if self.share is None:
             self._ends.publish_one(self._slot, ends)
         else:
             self._ends.publish([self._slot], [ends], [_place(written)])
 
-    def tell(self) -> None:
-        """Notify the listeners of this process of a publication that C has made."""
+    def notify(self) -> None:
+        """Call the functions of `EndsWriter.on_published`, because C has published an end without calling
+        them.
+        """
         for call in self._ends.on_published:
             call()
 
     def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Have C publish the view's end, and the ends after it, in the partition's slot."""
+        """Have C publish the view's end, and the ends of later appends, in the partition's slot."""
         c = tail.c
         memory, c.ends_len = self._ends.mapping
         tail.keep("ends", memory)  # `c.ends` is a bare pointer, which does not keep the mapping alive
@@ -64,9 +69,9 @@ class Publisher:
 
     @staticmethod
     def publish_all(published: Sequence[tuple[Publisher, LogView, LogView, Flusher, int]]) -> None:
-        """Publish the views of several partitions, each with the arguments of `publish`. Partitions of one
-        directory are published at once. A replicated store has several directories, which are published one
-        after the other.
+        """Publish the views of several partitions, each with the arguments of `publish`. The partitions of
+        one store directory are published at once. A replicated store has several directories, which are
+        published one after the other.
         """
         if len(published) == 1:  # most transactions have one partition
             publisher, view, written, flusher, layout = published[0]

@@ -1,9 +1,9 @@
 """The part of a partition that readers may see, in one view: segments, log start offset and high watermark.
 
-The view is replaced whole. On disk each view is published to other processes in the partition's slot of
-`.segstore/ends`. Threads: any may read it. A thread that replaces the view because the log has changed holds
-the append token, and has written the log's bytes before. The lock `publishing` is held while the view is
-replaced and published.
+The view is replaced by one assignment. On disk each view is published to other processes in the partition's
+slot of `.segstore/ends`. Threads: any may read it. A thread that replaces the view because the log has
+changed holds the append token, and has written the log's bytes before. The lock `publishing` is held while
+the view is replaced and published.
 
 While the native tail is open, C shows and publishes its appends (`seg_tail_reveal` in `_native/tail.c`).
 
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from segstore.storage.segment.segment import Segment
 
 
-_view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  # a call of C
+# makes a LogView by one call of C, which is quicker than a Python function
+_view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)
 
 
 class Visible:
@@ -50,7 +51,7 @@ class Visible:
         start_offset: int,
         high_watermark: int | None = None,
     ) -> None:
-        """With a `high_watermark` the partition is a replica from the beginning."""
+        """If `high_watermark` is not None, the partition is a replica from the beginning."""
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
         self.segments, self.start_offset = writer.segments, start_offset
         self.publishing = Mutex()  # held to replace the view or to publish it
@@ -63,8 +64,8 @@ class Visible:
             CompletedTxn, ...
         ] = ()  # transactions whose markers may lie above the high watermark
         self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
-        # Both are pairs of a view and the same view extended by C's appends: the first one of `current`, the
-        # second one of `_written`.
+        # Each is None, or a pair of a view and the same view extended by C's appends. `_extended` begins with
+        # `current`, `_written_extended` with `_written`.
         self._extended: tuple[LogView, LogView] | None = None
         self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
@@ -182,7 +183,7 @@ class Visible:
         )
 
     def open(self, replicated: bool) -> None:
-        """Let C append from now on, and move and publish the end of the current view. With `replicated` C
+        """Let C append from now on, and move and publish the end of the current view. If `replicated`, C
         moves the end of `written`, and moves the high watermark separately. The caller holds the append
         token.
         """
@@ -198,8 +199,8 @@ class Visible:
             tail.begin()
 
     def take_in(self) -> None:
-        """Extend the views by C's appends, which are published already, also by appends that only followers
-        may see. The caller holds the append token, and has paused the tail.
+        """Extend the readers' view by the appends that C has published, and `written` by all of C's appends.
+        The caller holds the append token, and has paused the tail.
         """
         tail = self.tail
         if self._high_watermark is None:
@@ -216,7 +217,7 @@ class Visible:
         self._written = self._all()
 
     def _replace_views(self, written: LogView, view: LogView) -> None:
-        """Let readers see these views, whose ends C no longer decides. The caller holds `publishing`."""
+        """Replace the views by these views, which include C's appends. The caller holds `publishing`."""
         # A reader must not combine C's end with the segments of another view, nor see fewer records than
         # before. So first the old views are extended to C's end, then C's end is removed, and only then the
         # views are replaced.
@@ -254,8 +255,8 @@ class Visible:
 
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
-        higher. A transaction is undecided in that part if its marker is not below the high watermark, or if
-        the transaction is still undecided in another of its partitions.
+        higher. A transaction counts as open in that part until the high watermark has passed its marker, also
+        in the other replicas of a CommittedTogether.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
@@ -333,8 +334,8 @@ class Visible:
 
     def set_high_watermark(self, offset: int) -> None:
         """Set a replica's high watermark to `offset`, which is the base offset of a batch, the log's end, or
-        above that, for records to come. The high watermark of a follower may go back. Any thread may call
-        this. Raises OSError if the high watermark goes back and the log can't be read.
+        an offset above the log's end, for records to come. The high watermark of a follower may go back. Any
+        thread may call this. Raises OSError if the high watermark goes back and the log can't be read.
         """
         ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
@@ -351,14 +352,14 @@ class Visible:
     def _shows(self, offset: int) -> bool:
         """Return whether this high watermark is already visible and published, for example by an append."""
         view = self.current
-        is_told = offset == self._high_watermark and not self._unpublished
-        return is_told and isinstance(view, LogView) and view.end_offset == offset
+        is_published = offset == self._high_watermark and not self._unpublished
+        return is_published and isinstance(view, LogView) and view.end_offset == offset
 
     def _moved(self, offset: int, ended: Sequence[CompletedTxn] | None) -> bool:
-        """Set the high watermark to `offset`, and return True. Return False, and set nothing, in two cases.
-        Partitions that became visible together must be published first. Or the high watermark goes back and
-        `ended` is None; the caller then looks up, without the lock, the transactions whose markers are not
-        below `offset`, and passes them as `ended`.
+        """Set the high watermark to `offset`, and return True. Return False, and set nothing, if partitions
+        that became visible together must be published first. Return False, too, if the high watermark goes
+        back and `ended` is None. Then the caller looks up, without the lock, the transactions whose markers
+        are not below `offset`, and calls again with these transactions as `ended`.
         """
         with self.publishing:
             current, before = self.current, self._reached()
@@ -373,7 +374,7 @@ class Visible:
                 self._ended = tuple(dict.fromkeys((*ended, *self._ended)))
             self._high_watermark = offset
             if tail.is_replicated and self._by_c and tail.show(offset):
-                self.publisher.tell()
+                self.publisher.notify()
             elif isinstance(current, LogView):
                 if tail.is_replicated:  # C must not append while the high watermark goes back
                     tail.pause()
@@ -394,8 +395,8 @@ class Visible:
         self._held = {**self._held, offset: held}
 
     def let_go(self, offset: int) -> None:
-        """End `hold` for the transaction whose marker is at `offset`, or with -1 for all transactions: show
-        them to readers as completed.
+        """End `hold` for the transaction whose marker is at `offset`, or for all transactions if `offset` is
+        -1, so that readers see the transactions completed.
         """
         for marker, held in list(self._held.items()):
             if offset in (marker, -1):
@@ -413,8 +414,8 @@ class Visible:
     # --- showing --------------------------------------------------------------------------
 
     def show(self, high_watermark: int | None = None) -> None:
-        """Make the whole written log visible. A replica's log becomes visible up to this high watermark, with
-        None up to the current one. The caller holds the append token.
+        """Make the whole written log visible. A replica's log becomes visible up to `high_watermark`, or up
+        to its current high watermark if that is None. The caller holds the append token.
         """
         if self.segments.closed:  # after a deletion another partition may use its published slot
             return
@@ -436,7 +437,7 @@ class Visible:
         partitions are visible, or of none. If they are visible and not published yet, the next `show` or
         `publish` of one of the partitions publishes all of the partitions.
 
-        The caller holds the partitions' append tokens, and always passes the partitions in one order.
+        The caller holds the partitions' append tokens, and always passes the partitions in the same order.
         """
         at_once = together or AtomicPublish()
         for it in partitions:
@@ -507,7 +508,9 @@ class CommittedTogether:
     """
 
     def __init__(self, markers: Sequence[tuple[Visible, int]]) -> None:
-        """`markers` are pairs of partition and marker offset, always in one order."""
+        """`markers` are pairs of partition and marker offset, with the partitions always in the same
+        order.
+        """
         self._markers, self.over = tuple(markers), False
 
     def look(self) -> None:
@@ -559,7 +562,9 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        it._unpublished = True  # an interrupt now leaves C's end above the view's
+        # After an interrupt before the end of the next line, `current` is older than the published end. With
+        # the flag, readers count as not seeing the whole log, so that a later call shows it.
+        it._unpublished = True
         it._replace_views(_written(it, of), it.view)
         it._unpublished = False
 

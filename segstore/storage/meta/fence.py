@@ -26,7 +26,7 @@ class Fence:
     at_ms: int
     why: str
 
-    def told(self, root: str) -> str:
+    def message(self, root: str) -> str:
         """Return the error text for a refused append."""
         return (
             f"{root} was demoted: node {self.leader} leads from leader epoch {self.leader_epoch} on "

@@ -39,7 +39,7 @@ from segstore.files.reserve import in_reserve
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 
 if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
@@ -224,7 +224,7 @@ class _Mapped:
 
     def wake(self) -> None:
         """Wake the threads of all processes in `wait`, and the threads of this process in
-        `FollowedEnds.wait`. Raises OSError.
+        `TailedEnds.wait`. Raises OSError.
         """
         code = lib.seg_rouse(self._bytes, self._size)
         if code < 0:
@@ -248,7 +248,7 @@ class _Mapped:
         if code < 0:
             raise OSError(-code, os.strerror(-code), self._path)
 
-    def follow(self, keys: list[int]) -> FollowedEnds:
+    def tail(self, keys: list[int]) -> TailedEnds:
         """Return the published ends of these keys, for waits. Raises LookupError if a key has no slot, or if
         its slot can't be read now.
         """
@@ -256,7 +256,7 @@ class _Mapped:
             self._map()
         slots = [self._slots[key] for key in keys]
         self._map_more(slots)
-        return FollowedEnds(self._bytes, self._size, slots, self.shared)
+        return TailedEnds(self._bytes, self._size, slots, self.shared)
 
     def _read(self, slots: list[int]) -> list[Ends] | None:
         self._map_more(slots)
@@ -396,7 +396,7 @@ class EndsWriter(_Mapped):
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
-    def tell_shared(self) -> None:
+    def publish_sharing(self) -> None:
         """Map the shared file again, and have all readers do so, because sharing has begun or the file has
         grown. Other processes must not append to logs in the new part of the file before this call. Raises
         OSError.

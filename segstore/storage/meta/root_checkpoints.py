@@ -60,10 +60,10 @@ class RootCheckpoints:
     ) -> None:
         self._files, self._root = files, root
         self._lock = Mutex()
-        self.told: list[tuple[str, str, str]] = []
+        self.damages: list[tuple[str, str, str]] = []
         copy, damage = read_copy(files, root) if _COPY in there else (None, "")
         if damage or (copy is None and copied and marker and published == marker):
-            self.told.append((_COPY, damage or "missing", "made anew"))
+            self.damages.append((_COPY, damage or "missing", "made anew"))
         self.copied = copy is not None or bool(damage)
         """Whether there was a copy, sound or damaged, when the store was opened."""
         standing = CopyState.STALE if copy is None else copy.standing(marker, published, copied)
@@ -85,9 +85,9 @@ class RootCheckpoints:
         lines = believed(name, text, None if copy is None else copy.offsets[name], current)
         if damage:
             source = "its copy with a checksum" if copy is not None else "what the logs tell"
-            self.told.append((name, damage, f"made anew from {source}"))
+            self.damages.append((name, damage, f"made anew from {source}"))
         elif (text or {}) != lines:
-            self.told += [(name, message, "put right") for message in differences(text or {}, lines)]
+            self.damages += [(name, message, "put right") for message in differences(text or {}, lines)]
         if damage or (text or {}) != lines:
             self._unwritten.add(name)
         return lines

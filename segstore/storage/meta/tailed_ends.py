@@ -1,4 +1,4 @@
-"""`FollowedEnds`: the published ends of the partitions that one thread tails, and its wait until they change.
+"""`TailedEnds`: the published ends of the partitions that one thread tails, and its wait until they change.
 
 A wait returns when the ends of one of these partitions have changed, or when the store's writer nudges all
 waiting threads because topics were created or deleted, or a group has changed. At a publication of other
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import Follower, address, ffi, lib
+from segstore._native import EndsTailer, address, ffi, lib
 
 if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
@@ -27,10 +27,10 @@ LATE = -2
 _SPINS = 1000
 
 
-class FollowedEnds(Follower):
+class TailedEnds(EndsTailer):
     """The published ends of some partitions, numbered from 0 in the order of `slots`.
 
-    `wait(nudges, seconds)` is implemented in C (_native/follower.c). It waits until the ends of a partition
+    `wait(nudges, seconds)` is implemented in C (_native/tailer.c). It waits until the ends of a partition
     differ from the last seen ends, notes the new ends as seen, and returns the partition's number. It returns
     LOOK if `nudges()` differs from `nudges`, or after a signal, and LATE after `seconds`. If `seconds` is 0
     or less, it does not sleep. Raises OSError. A function that calls `wait` is marked with `calls_out`,
@@ -43,9 +43,9 @@ class FollowedEnds(Follower):
 
     If the store is shared, the ends of its shared logs are read from the mapping `shared`.
 
-    `n` is the number of partitions. `content` has a `seg_followed` for each partition, and `last` is the
+    `n` is the number of partitions. `content` has a `seg_tailed` for each partition, and `last` is the
     `seg_last_record` of the last wait. `outdated`: whether a mapped file was replaced or has grown, so that a
-    new `FollowedEnds` is needed.
+    new `TailedEnds` is needed.
     """
 
     def __init__(self, memory: Any, size: int, slots: list[int], shared: SharedMap | None = None) -> None:
@@ -56,15 +56,15 @@ class FollowedEnds(Follower):
         self.shared = shared
         self._shared = ffi.NULL if shared is None else shared.c
         self.outdated = False
-        self.content = ffi.new("seg_followed[]", self.n)
+        self.content = ffi.new("seg_tailed[]", self.n)
         self.last = ffi.new("seg_last_record *")
         for number, slot in enumerate(slots):
             self.content[number].slot, self.content[number].fd = slot, -1
-            if lib.seg_follow(memory, size, self._shared, self.content + number, _SPINS) != 1:
+            if lib.seg_read_tailed(memory, size, self._shared, self.content + number, _SPINS) != 1:
                 raise LookupError(f"slot {slot} of the published ends can't be read")
-        follower = {"map": memory, "len": size, "followed": self.content, "n": self.n, "spins": _SPINS}
-        self._follower = ffi.new("seg_follower *", follower | {"last": self.last, "shared": self._shared})
-        self.follower = address(self._follower)
+        tailer = {"map": memory, "len": size, "tailed": self.content, "n": self.n, "spins": _SPINS}
+        self._tailer = ffi.new("seg_tailer *", tailer | {"last": self.last, "shared": self._shared})
+        self.tailer = address(self._tailer)
         self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size, self._shared)
         """Returns a number that changes with each nudge. To miss no nudge, call it before you look at topics
         and groups, then call `wait` with the result.
@@ -77,7 +77,7 @@ class FollowedEnds(Follower):
         """
         for number, end in enumerate(ends):
             place = self.content + number
-            if lib.seg_follow(self.memory, self._size, self._shared, place, _SPINS) != 1:
+            if lib.seg_read_tailed(self.memory, self._size, self._shared, place, _SPINS) != 1:
                 return False
-            place.words[lib.SEG_FOLLOWED_END] = place.words[lib.SEG_FOLLOWED_STABLE] = end
+            place.words[lib.SEG_TAILED_END] = place.words[lib.SEG_TAILED_STABLE] = end
         return True

@@ -192,7 +192,7 @@ class TopicFiles:
         except (CorruptCheckpointError, OSError) as error:
             raise unreadable(error, path) from error
 
-    def told_id(self, topic: str, partition: int) -> str:
+    def readable_id(self, topic: str, partition: int) -> str:
         """Return the topic id in a partition's metadata, "" if it has none or can't be read."""
         try:
             return self.read_id(topic, partition)
@@ -203,7 +203,7 @@ class TopicFiles:
         """Return how many of these partitions have each topic id in their metadata, by id."""
         votes: Counter[str] = Counter()
         for number in ids:
-            votes[self.told_id(topic, number)] += 1
+            votes[self.readable_id(topic, number)] += 1
         del votes[""]
         return votes
 

@@ -31,7 +31,7 @@ from segstore.storage.shared.sharing import Sharing, new_share
 from segstore.storage.shared.verdicts import Asking, MemberRequest
 from segstore.storage.store.host_writer import HostWriter
 from segstore.storage.store.reader import StoreReader
-from segstore.storage.store.store_member import StoreMember, told_of
+from segstore.storage.store.store_member import StoreMember, store_members
 from segstore.storage.store.succession import Succession
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class StoreGuest(StoreReader):
 
     def members(self) -> list[StoreMember]:
         """Return the living members of the store, by slot."""
-        return told_of(self._members.all())
+        return store_members(self._members.all())
 
     # --- partitions -----------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from segstore.storage.meta.store_format import mark_shared, mark_unshared
 from segstore.storage.shared.coherence import HostSocket
 from segstore.storage.shared.sharing import Sharing
 from segstore.storage.store.host import Host, unknown
-from segstore.storage.store.store_member import StoreMember, told_of
+from segstore.storage.store.store_member import StoreMember, store_members
 from segstore.storage.store.writer import StoreWriter
 
 
@@ -51,7 +51,7 @@ class HostWriter(StoreWriter):
     def members(self) -> list[StoreMember]:
         """Return the living members of the store, by slot."""
         assert self.sharing is not None
-        return told_of(self.sharing.members.all())
+        return store_members(self.sharing.members.all())
 
     @property
     def is_lost(self) -> bool:
@@ -73,8 +73,8 @@ class HostWriter(StoreWriter):
         self.socket = HostSocket(self.context.files, self.context.root, sharing.file)
         self.host = Host(self.context, sharing.members, self._find, self.partitions.all_open)
         sharing.go_live()
-        sharing.on_grown = self._ends.tell_shared
-        self._ends.tell_shared()
+        sharing.on_grown = self._ends.publish_sharing
+        self._ends.publish_sharing()
         self.host.start()
 
     def _find(self, slot: int, key: int) -> Partition:

@@ -102,7 +102,7 @@ class KeptFiles:
         wrong = PRODUCER_ID.damage(self._files, self._root)
         if wrong:
             path = PRODUCER_ID.path(self._root)
-            self._context.tell(path, wrong, f"made anew{self._context.make_way(path)}")
+            self._context.report(path, wrong, f"made anew{self._context.make_way(path)}")
         try:
             PRODUCER_ID.write(self._files, self._root, first)
         except OSError as error:

@@ -139,7 +139,7 @@ class PartitionLoader:
         self._context.make_way(metadata)
         # A partition with records had this file, so the file was lost.
         if used:
-            self._context.tell(metadata, "missing or empty", "made anew from the topic's settings")
+            self._context.report(metadata, "missing or empty", "made anew from the topic's settings")
         return [(metadata, names.partition_metadata(info.topic_id))]
 
     def _identified(self, info: TopicInfo, partition: int) -> bool:
@@ -225,7 +225,7 @@ class PartitionLoader:
 
     def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
         """Report repairs of the log, and offsets that differ between checkpoints and published ends."""
-        messages = (*expected.told, *opened.told)
+        messages = (*expected.messages, *opened.messages)
         for message in messages:
             log.warning("%s: %s", directory, message)
         done = opened.recovered
@@ -241,7 +241,7 @@ class PartitionLoader:
         """
         path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
         done = "producers are known by the batches that are left: one that has none is taken for a new one"
-        self._context.tell(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
+        self._context.report(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
 
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints, messages = self._checkpoints, list[str]()
@@ -269,7 +269,7 @@ class PartitionLoader:
             log_start_checked=checked or checkpoints.is_checked(names.LOG_STARTS, key),
             log_start_claimed=checkpoints.is_claim(key),
             now_ms=self._context.clock(),
-            told=tuple(messages),
+            messages=tuple(messages),
             replicated=self._replicated,
             may_be_old=info.of_broker,
         )
@@ -324,7 +324,7 @@ class PartitionLoader:
             if name in _TEMPORARIES or (parsed is not None and parsed[1] != names.LOG):
                 aside = put_aside(self._context.files, self._context.root, path)
                 done = "" if name.endswith(names.TEMPORARY) else ", and made anew from the log"
-                self._context.tell(path, "no regular file", f"moved to {aside}{done}")
+                self._context.report(path, "no regular file", f"moved to {aside}{done}")
 
     def _begin_epoch(
         self, directory: str, opened: Opened, clean: bool, published: Ends | None, step: int
@@ -355,7 +355,7 @@ class PartitionLoader:
             epochs.save()
         if wrong:
             anew = "made anew from the log" + ("" if self._replicated else ", with a new epoch at its end")
-            self._context.tell(path, wrong, f"{anew}{aside}")
+            self._context.report(path, wrong, f"{anew}{aside}")
         return epochs
 
 

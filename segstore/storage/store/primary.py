@@ -67,7 +67,7 @@ def check_not_fenced(files_of: StoreContext) -> None:
     """Raise DemotedError if the directory has a fence; CorruptCheckpointError, OSError."""
     fence = FENCE.read(files_of.files, files_of.root)
     if fence is not None:
-        raise DemotedError(fence.told(files_of.root))
+        raise DemotedError(fence.message(files_of.root))
 
 
 def _now_ms() -> int:
@@ -136,7 +136,7 @@ class Primary:
         assert self.fence is not None
         with os_errors(), partition.token:
             partition.writer.recall()
-            partition.writer.demoted = self.fence.told(self._context.root)
+            partition.writer.demoted = self.fence.message(self._context.root)
             partition.writer.follows = True
         if isinstance(partition.acks, StandbyAcks):
             partition.acks.demote()
@@ -151,7 +151,7 @@ class Primary:
         with self._changing, os_errors():
             before = self.registration
             if self.fence is not None and not self.hands_over(directory_id, sync):
-                raise DemotedError(self.fence.told(self._context.root))
+                raise DemotedError(self.fence.message(self._context.root))
             if before.is_there and before.directory_id != directory_id:
                 raise DuplicateBrokerRegistrationError(
                     f"{self._context.root} has a standby, directory {before.directory_id}, and "
@@ -219,7 +219,7 @@ class Primary:
         with self._changing, os_errors():
             before = self.registration
             if self.fence is not None:
-                raise DemotedError(self.fence.told(self._context.root))
+                raise DemotedError(self.fence.message(self._context.root))
             if not before.is_there:
                 return False
             if before.sync:
@@ -426,10 +426,10 @@ class Primary:
             with partitions.lock:  # while this lock is held, no topic is changed, and no partition opened
                 self.fence = fence
                 partitions.on_opened = self.opened
-                self._context.demoted = fence.told(self._context.root)
+                self._context.demoted = fence.message(self._context.root)
             for partition in partitions.all_open():
                 self._close_to_appends(partition)
-        log.error("%s", fence.told(self._context.root))
+        log.error("%s", fence.message(self._context.root))
 
     def largest_epoch(self) -> int:
         """Return the largest leader epoch of the partitions and of the fence. Raises StorageError."""

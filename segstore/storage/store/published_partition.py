@@ -96,7 +96,7 @@ class PublishedPartition:
         partition's metadata, or else in the settings of the topic of that name. A broker's topic without an
         id can't be distinguished from a new topic of its name.
         """
-        found_id = self._topic_files.told_id(self._info.name, self._number)
+        found_id = self._topic_files.readable_id(self._info.name, self._number)
         if found_id == self._info.topic_id:
             return True
         mark = found_id, self._files.inode(self._directory)

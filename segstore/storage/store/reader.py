@@ -16,7 +16,7 @@ from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import StoreContext
 from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.published_ends import Ends
-from segstore.storage.meta.tailed_ends import LATE, LOOK, FollowedEnds
+from segstore.storage.meta.tailed_ends import LATE, LOOK, TailedEnds
 from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic
 from segstore.storage.store.believed_ends import BelievedEnds
 from segstore.storage.store.published_partition import PublishedPartition
@@ -180,7 +180,7 @@ class StoreReader:
         finally:
             self._waiting.remove(me)
 
-    def follow(self, keys: list[int]) -> FollowedEnds | None:
+    def tail(self, keys: list[int]) -> TailedEnds | None:
         """Return the published ends of these slot keys, for `wait_for`; None if the ends are not the last
         writer's, or one of the keys has no slot.
         """
@@ -188,44 +188,44 @@ class StoreReader:
         if ends is None:
             return None
         try:
-            return ends.follow(keys)
+            return ends.tail(keys)
         except LookupError:
             return None
 
-    def _follows(self, followed: FollowedEnds) -> bool:
-        """Return whether a writer of this store now publishes into the memory of `followed`; if not, set
-        `followed.outdated`.
+    def _publishes_into(self, tailed: TailedEnds) -> bool:
+        """Return whether a writer of this store now publishes into the memory of `tailed`; if not, set
+        `tailed.outdated`.
         """
         ends = self._ends.believed()
         mapped = None if ends is None else (ends.memory, ends.shared)
-        followed.outdated = mapped != (followed.memory, followed.shared)
-        return not followed.outdated
+        tailed.outdated = mapped != (tailed.memory, tailed.shared)
+        return not tailed.outdated
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
-    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `followed` changes, `followed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `FollowedEnds.wait`; LOOK if `followed` is outdated, no
+    def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
+        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
+        `seconds` have passed. Return the result of `TailedEnds.wait`; LOOK if `tailed` is outdated, no
         writer has the store, or the store is closed.
         """
-        if not self._ends.are_fresh() and not self._follows(followed):
+        if not self._ends.are_fresh() and not self._publishes_into(tailed):
             return LOOK
         me, blind = threading.get_ident(), _BLIND_SECONDS
         self._waiting.append(me)  # before `closed` is read, for the reason in `wait`
         try:
             if self.context.closed:
                 return LOOK
-            found = followed.wait(nudges, seconds if seconds < blind else blind)
+            found = tailed.wait(nudges, seconds if seconds < blind else blind)
             if found == LATE and seconds > blind:
-                return self._wait_on(followed, nudges, seconds - blind)
+                return self._wait_on(tailed, nudges, seconds - blind)
             return found
         finally:
             self._waiting.remove(me)
 
     @calls_out
-    def _wait_on(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+    def _wait_on(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
         end = time.monotonic() + seconds
-        while self._follows(followed) and self._ends.have_writer() and not self.context.closed:
-            found = followed.wait(nudges, min(end - time.monotonic(), _TRUST_SECONDS))
+        while self._publishes_into(tailed) and self._ends.have_writer() and not self.context.closed:
+            found = tailed.wait(nudges, min(end - time.monotonic(), _TRUST_SECONDS))
             if found != LATE or time.monotonic() >= end:
                 return found
         return LOOK

@@ -55,13 +55,13 @@ def state_format(context: StoreContext, wrong: str) -> None:
             raise
     else:
         if wrong:
-            context.tell(path_of(context.root), wrong, "made anew")
+            context.report(path_of(context.root), wrong, "made anew")
 
 
 def _move(context: StoreContext, path: str, wrong: str) -> None:
     """Move a file to the quarantine, and report it, if `wrong` names a damage."""
     if wrong:
-        context.tell(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
+        context.report(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 
 
 def _mend_quotas(context: StoreContext) -> None:

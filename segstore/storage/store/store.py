@@ -41,7 +41,7 @@ from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.sweep_states import SweepState, read_states
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.meta.topic_info import check_not_internal, check_policy
 from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic
@@ -220,7 +220,7 @@ class Store(PublicNames):
     _inner = frozenset(
         {
             *("all_families", "announce", "attach", "attach_client", "await_topic", "check_keeps", "context"),
-            *("engine", "follow_ends", "keeps", "news", "nudge", "on_topic_deleted", "own_topic"),
+            *("engine", "tail_ends", "keeps", "news", "nudge", "on_topic_deleted", "own_topic"),
             *(
                 "publications",
                 "standby_lags",
@@ -542,7 +542,7 @@ class Store(PublicNames):
         appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
         return PartitionLog(topic, partition, self, self.context, source, appender)
 
-    # --- following ------------------------------------------------------------------------
+    # --- waiting ------------------------------------------------------------------------
 
     @property
     def publications(self) -> int:
@@ -576,24 +576,24 @@ class Store(PublicNames):
         self.context.check_open()
         self.engine.wait(count, seconds)
 
-    def follow_ends(self, partitions: Sequence[tuple[str, int]]) -> FollowedEnds | None:
+    def tail_ends(self, partitions: Sequence[tuple[str, int]]) -> TailedEnds | None:
         """Return the published ends of these partitions, for `wait_for`; None if a topic does not exist, or
         if its ends are not published: then use `wait`.
         """
         topics = self.engine.topics
         if not all(topic in topics for topic, _ in partitions):
             return None
-        return self.engine.follow([slot_key(topics[t].topic_id, t, number) for t, number in partitions])
+        return self.engine.tail([slot_key(topics[t].topic_id, t, number) for t, number in partitions])
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
-    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `followed` changes, `followed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `FollowedEnds.wait`.
+    def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
+        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
+        `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
             context.check_open()
-        return self.engine.wait_for(followed, nudges, seconds)
+        return self.engine.wait_for(tailed, nudges, seconds)
 
     def wake(self) -> None:
         """Have all threads in `wait` return early, so that a client's thread notices other work."""

@@ -25,7 +25,7 @@ class StoreMember(NamedTuple):
     since_ms: int
 
 
-def told_of(members: Sequence[SharedMember]) -> list[StoreMember]:
+def store_members(members: Sequence[SharedMember]) -> list[StoreMember]:
     """Convert members for display."""
     return [
         StoreMember(each.slot, each.pid, HOST if each.is_host else GUEST, each.version, each.since_ms)

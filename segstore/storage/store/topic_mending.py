@@ -35,7 +35,7 @@ def mend_settings(
     """
     if info.lost is not None:
         done = "its partitions and its id are known by its directories; nothing of it is deleted or compacted"
-        context.tell(topic_files.settings(info.name).paths[0], f"the settings are lost: {info.lost}", done)
+        context.report(topic_files.settings(info.name).paths[0], f"the settings are lost: {info.lost}", done)
     if not info.ours or info.error is not None:
         return info
     right, wrong = topic_files.settings(info.name).look(known)
@@ -65,7 +65,7 @@ def _identified(
     best = max(votes, key=lambda topic_id: (votes[topic_id], topic_id == info.topic_id))
     if best != info.topic_id:
         message = f"topic id {info.topic_id}, but {best} in what lies in its partitions"
-        context.tell(copy.path, message, "the latter counts")
+        context.report(copy.path, message, "the latter counts")
     return replace(info, topic_id=best)
 
 

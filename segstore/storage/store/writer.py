@@ -41,7 +41,7 @@ from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.store_format import check_format, has_living_members, mark_unshared
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
@@ -240,7 +240,7 @@ class StoreWriter:
             for partition in info.partition_ids
         ]
         if keys and (note.note is not None or was_closed):
-            self.context.tell(
+            self.context.report(
                 CLOSE_NOTE.path(self.context.root),
                 "the files are not those that are noted there: the store was copied or restored since",
                 "each partition begins a new leader epoch when it is opened",
@@ -254,16 +254,18 @@ class StoreWriter:
 
     def _report_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
         """Report the damaged files of the root and of `.segstore/`; return whether there are any."""
-        root, tell = self.context.root, self.context.tell
+        root, report = self.context.root, self.context.report
         for path, where in moved:
-            tell(path, "no regular file", f"moved to {where}")
+            report(path, "no regular file", f"moved to {where}")
         for damage in self._ends.damage:
-            tell(os.path.join(root, names.OURS, names.ENDS), damage, "made anew")
-        for name, message, done in self._checkpoints.told:
-            tell(os.path.join(root, name), message, done)
+            report(os.path.join(root, names.OURS, names.ENDS), damage, "made anew")
+        for name, message, done in self._checkpoints.damages:
+            report(os.path.join(root, name), message, done)
         if unclean:
-            tell(os.path.join(root, names.CLEAN_SHUTDOWN), "holds no number", "taken for an unclean shutdown")
-        return bool(moved or self._ends.damage or self._checkpoints.told or unclean)
+            report(
+                os.path.join(root, names.CLEAN_SHUTDOWN), "holds no number", "taken for an unclean shutdown"
+            )
+        return bool(moved or self._ends.damage or self._checkpoints.damages or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
         """Make the directory `.segstore/`, the format file unless a sound one is there (`stated`), and the
@@ -330,7 +332,7 @@ class StoreWriter:
         context, config = self.context, self.config
         if self.sharing is not None and not self.shares:
             self._cut_sealed(self.sharing)
-            self._ends.tell_shared()
+            self._ends.publish_sharing()
             self._ends.end_sharing()
             self.sharing.members.close()
             mark_unshared(context.files, context.root)
@@ -457,12 +459,12 @@ class StoreWriter:
     def publications(self) -> int:
         return self._ends.publications
 
-    def tell_of_publications(self, call: Callable[[], None]) -> None:
+    def call_after_publications(self, call: Callable[[], None]) -> None:
         """Have `call()` called after each publication (`EndsWriter.on_published`)."""
         self._ends.on_published = (*self._ends.on_published, call)
 
-    def tell_no_more(self, call: Callable[[], None]) -> None:
-        """Undo `tell_of_publications`; a second call does nothing."""
+    def stop_calling(self, call: Callable[[], None]) -> None:
+        """Undo `call_after_publications`; a second call does nothing."""
         self._ends.on_published = tuple(each for each in self._ends.on_published if each != call)
 
     @property
@@ -474,21 +476,21 @@ class StoreWriter:
         """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
         self._ends.wait(seen, seconds)
 
-    def follow(self, keys: list[int]) -> FollowedEnds | None:
+    def tail(self, keys: list[int]) -> TailedEnds | None:
         """Return the published ends of these slot keys for `wait_for`; None if one of the keys has
         no slot.
         """
         try:
-            return self._ends.follow(keys)
+            return self._ends.tail(keys)
         except LookupError:
             return None
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
-    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `followed` changes, `followed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `FollowedEnds.wait`.
+    def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
+        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
+        `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
-        return followed.wait(nudges, seconds)
+        return tailed.wait(nudges, seconds)
 
     def nudge(self) -> None:
         """Wake the threads in `wait`, although nothing was published."""

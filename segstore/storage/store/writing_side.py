@@ -12,7 +12,7 @@ from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept
@@ -151,14 +151,14 @@ class WritingSide(Protocol):
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
 
-    def follow(self, keys: list[int]) -> FollowedEnds | None:
+    def tail(self, keys: list[int]) -> TailedEnds | None:
         """Return the published ends of these slot keys, for `wait_for`; None if the caller must
         use `wait`.
         """
 
-    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `followed` changes, `followed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `FollowedEnds.wait`.
+    def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
+        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
+        `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
 
     def nudge(self) -> None:

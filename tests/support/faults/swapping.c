@@ -169,20 +169,20 @@ static void *run_reader(void *arg)
 }
 
 /* Follow all logs until each one's last end was seen; whoever misses a wake waits for ever. */
-static void *run_follower(void *arg)
+static void *run_tailer(void *arg)
 {
-    seg_followed followed[LOGS] = {{.slot = 0}, {.slot = 1}, {.slot = 2}};
-    seg_follower f = {ends_map(), sizeof ends, followed, LOGS, SPINS, NULL, 0, &shared};
+    seg_tailed tailed[LOGS] = {{.slot = 0}, {.slot = 1}, {.slot = 2}};
+    seg_tailer f = {ends_map(), sizeof ends, tailed, LOGS, SPINS, NULL, 0, &shared};
     int64_t last[LOGS] = {1, 1, 1}, woken = 0, most = times * MEMBERS + times / 8 * 2 + LOGS;
     for (int64_t sum = LOGS; sum < most;) {
         int64_t i = seg_await_ends(&f, nudges, 60000000000);
         if (i == LOGS || i == -EAGAIN)
             continue; /* a count that is late, since its thread had no processor */
         if (i < 0)
-            die("a follower was not woken", i, sum);
-        int64_t end = followed[i].words[SEG_FOLLOWED_END];
-        if (end < last[i] || followed[i].words[SEG_FOLLOWED_STABLE] != end)
-            die("a follower saw an end go back", last[i], end);
+            die("a tailer was not woken", i, sum);
+        int64_t end = tailed[i].words[SEG_TAILED_END];
+        if (end < last[i] || tailed[i].words[SEG_TAILED_STABLE] != end)
+            die("a tailer saw an end go back", last[i], end);
         sum += end - last[i];
         last[i] = end;
         woken++;
@@ -206,7 +206,7 @@ int main(int argc, char **argv)
     nudges = (uint32_t)seg_nudges(ends_map(), sizeof ends, &shared);
     for (int i = 0; i < READERS; i++)
         pthread_create(threads + n++, NULL, run_reader, NULL);
-    pthread_create(threads + n++, NULL, run_follower, NULL);
+    pthread_create(threads + n++, NULL, run_tailer, NULL);
     for (int i = 0; i < MEMBERS; i++)
         pthread_create(threads + n++, NULL, run_member, (void *)(intptr_t)i);
     pthread_create(threads + n++, NULL, run_host, NULL);

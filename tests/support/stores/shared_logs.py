@@ -120,7 +120,7 @@ class Sharing:
         assert known is not None
         self.shown = Shown(known.end, known.start, layout=known.layout, leader_epoch=known.epoch)
         self.shared.open(self.slot, self.key, self.shown)
-        self.ends.tell_shared()
+        self.ends.publish_sharing()
 
     def end(self) -> None:
         """Do what a writer does that does not share, before it publishes anything."""

@@ -23,7 +23,7 @@ from waiting_consumers import sides as sides
 
 import segstore
 from segstore.client.consumer.fetcher import Fetcher
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.store import reader
 
 
@@ -31,15 +31,15 @@ from segstore.storage.store import reader
 def singles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets of records that were read within a wait."""
     taken: list[int] = []
-    wait = FollowedEnds.wait
+    wait = TailedEnds.wait
 
-    def counted(self: FollowedEnds, nudges: int, seconds: float) -> int:
+    def counted(self: TailedEnds, nudges: int, seconds: float) -> int:
         number = wait(self, nudges, seconds)
         if self.came is not None:
             taken.append(self.came[1])
         return number
 
-    monkeypatch.setattr(FollowedEnds, "wait", counted)
+    monkeypatch.setattr(TailedEnds, "wait", counted)
     return taken
 
 
@@ -110,8 +110,8 @@ def test_other_partitions_do_not_wake_it(sides: Any, monkeypatch: pytest.MonkeyP
     consumer.assign([tp(0)])
     consumer.poll()
     monkeypatch.setattr(reader, "_BLIND_SECONDS", PATIENCE)
-    wait = FollowedEnds.wait
-    monkeypatch.setattr(FollowedEnds, "wait", lambda *args: (waits.append(args), wait(*args))[1])
+    wait = TailedEnds.wait
+    monkeypatch.setattr(TailedEnds, "wait", lambda *args: (waits.append(args), wait(*args))[1])
     got: list[Any] = []
     thread = threading.Thread(target=lambda: got.append(consumer.poll(LONG_MS)))
     thread.start()

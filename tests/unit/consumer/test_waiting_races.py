@@ -61,11 +61,11 @@ def test_no_wake_is_lost(
 
     with at_the_end(store) as consumer:
 
-        def slowly(self: segstore.Store, followed: Any, nudges: int, seconds: float) -> int:
+        def slowly(self: segstore.Store, tailed: Any, nudges: int, seconds: float) -> int:
             time.sleep(next(pauses))
-            for each in range(followed.n if planted else 0):
-                lib.seg_follow(followed.memory, followed._size, ffi.NULL, followed.content + each, 1000)
-            ended = wait_for(self, followed, nudges, seconds)
+            for each in range(tailed.n if planted else 0):
+                lib.seg_read_tailed(tailed.memory, tailed._size, ffi.NULL, tailed.content + each, 1000)
+            ended = wait_for(self, tailed, nudges, seconds)
             end = writer.partition("t", 0).end_offset
             lost.extend(
                 [end] if ended == LATE and end > consumer._subscription.states[tp(0)].position else []

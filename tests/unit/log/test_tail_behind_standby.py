@@ -209,7 +209,7 @@ def test_the_others_are_told_of_each_append(store: segstore.Store) -> None:
     """The server's loop, which sleeps meanwhile, has the standby's fetch answered."""
     told: list[int] = []
     log = store.partition("t")
-    store.engine.tell_of_publications(lambda: told.append(log.log_end_offset))  # type: ignore[union-attr]
+    store.engine.call_after_publications(lambda: told.append(log.log_end_offset))  # type: ignore[union-attr]
     for n in range(5):
         _append(store)
         assert told[-1] == n + 1

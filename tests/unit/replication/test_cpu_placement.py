@@ -49,14 +49,14 @@ def moves(kept: CpuPlacement, processors: Processors, pieces: int) -> list[int]:
 
 def test_moves_in_vain_become_rare(processors: Processors) -> None:
     kept = CpuPlacement()
-    kept.told()
+    kept.note_other()
     assert moves(kept, processors, 31) == [1, 3, 7, 15, 31]
     assert moves(kept, processors, 3 * MOST) == [MOST, 2 * MOST, 3 * MOST]
 
 
 def test_a_thread_stays_where_the_other_one_is_not(processors: Processors) -> None:
     kept = CpuPlacement()
-    kept.told()
+    kept.note_other()
     moves(kept, processors, 3)
     processors.here = 1
     assert moves(kept, processors, 10) == []
@@ -66,7 +66,7 @@ def test_a_thread_stays_where_the_other_one_is_not(processors: Processors) -> No
 
 def test_where_processors_are_not_known_nothing_moves(processors: Processors) -> None:
     kept, processors.here = CpuPlacement(), -1
-    kept.told()
+    kept.note_other()
     assert moves(kept, processors, 10) == []
 
 

@@ -196,7 +196,7 @@ def test_E5_a_glance_is_at_the_shared_log(sharing: Sharing) -> None:
     found = reader.get(sharing.key)
     assert found is not None
     glance = reader.glance(found)
-    sharing.ends.tell_shared()
+    sharing.ends.publish_sharing()
     assert glance is not None
     assert not glance.unchanged()
 
@@ -231,7 +231,7 @@ def test_a_store_that_is_not_shared_pays_one_look(sharing: Sharing) -> None:
 def test_E5_a_follower_is_woken_by_a_guest(sharing: Sharing) -> None:
     sharing.begin()
     with segstore.open(sharing.root, "r") as store:
-        followed = store.follow_ends([("t", 0)])
+        followed = store.tail_ends([("t", 0)])
         assert followed is not None
         nudges = followed.nudges()
         assert followed.wait(nudges, 0) < 0

@@ -11,19 +11,19 @@
 #include "contract/file.h"
 #include "contract/records.h"
 
-static int is_last(const seg_followed *f, int32_t committed)
+static int is_last(const seg_tailed *f, int32_t committed)
 {
     const int64_t *words = f->words;
-    return f->fd >= 0 && f->offset >= 0 && f->offset < INT64_MAX && words[SEG_FOLLOWED_START] <= f->offset &&
-           words[SEG_FOLLOWED_END] == f->offset + 1 &&
-           (!committed || words[SEG_FOLLOWED_STABLE] == f->offset + 1);
+    return f->fd >= 0 && f->offset >= 0 && f->offset < INT64_MAX && words[SEG_TAILED_START] <= f->offset &&
+           words[SEG_TAILED_END] == f->offset + 1 &&
+           (!committed || words[SEG_TAILED_STABLE] == f->offset + 1);
 }
 
 /* Whether the batch has one record, no codec, no transaction, and the published leader epoch: under one epoch an offset
  * never has two contents. */
-static int is_only(const seg_batch *b, const seg_followed *f)
+static int is_only(const seg_batch *b, const seg_tailed *f)
 {
-    int32_t epoch = (int32_t)((uint64_t)f->words[SEG_FOLLOWED_LAYOUT_AND_EPOCH] >> 32);
+    int32_t epoch = (int32_t)((uint64_t)f->words[SEG_TAILED_LAYOUT_AND_EPOCH] >> 32);
     return b->magic == MAGIC && b->base_offset == f->offset && b->last_offset == f->offset && b->count == 1 &&
            (b->attributes & ~APPEND_TIME) == 0 && b->leader_epoch == epoch;
 }
@@ -35,7 +35,7 @@ static void put_end(int64_t *at, int64_t len)
 }
 
 /* Read the record, and expect the next one after it. */
-static void read_last(seg_followed *f, seg_last_record *out)
+static void read_last(seg_tailed *f, seg_last_record *out)
 {
     seg_batch b;
     seg_scan_end end;
@@ -55,7 +55,7 @@ static void read_last(seg_followed *f, seg_last_record *out)
     numbers[SEG_LAST_OFFSET] = f->offset;
     numbers[SEG_LAST_TYPE] = (b.attributes & APPEND_TIME) != 0;
     numbers[SEG_LAST_EPOCH] = b.leader_epoch;
-    numbers[SEG_LAST_START] = f->words[SEG_FOLLOWED_START];
+    numbers[SEG_LAST_START] = f->words[SEG_TAILED_START];
     put_end(numbers + SEG_LAST_KEY, key_len);
     put_end(numbers + SEG_LAST_VALUE, value_len);
     numbers[SEG_LAST_SIZE] = b.size;
@@ -63,12 +63,12 @@ static void read_last(seg_followed *f, seg_last_record *out)
     f->position += b.size;
 }
 
-int64_t seg_await_record(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
+int64_t seg_await_record(seg_tailer *f, uint32_t nudges, int64_t timeout_ns)
 {
     seg_last_record *last = f->last;
     last->numbers[SEG_LAST_SIZE] = 0;
     int64_t i = seg_await_ends(f, nudges, timeout_ns);
-    if (i >= 0 && i < f->n && is_last(f->followed + i, last->committed))
-        read_last(f->followed + i, last);
+    if (i >= 0 && i < f->n && is_last(f->tailed + i, last->committed))
+        read_last(f->tailed + i, last);
     return i;
 }

@@ -1,10 +1,10 @@
-"""The topics of a replicated store, published by its writer for stagers:
-`.segstore/inbox/topics/<topic>.json`.
+"""`.segstore/inbox/topics/<topic>.json`: the topics of a replicated store, which its writer publishes for
+stagers.
 
-A directory has only the settings of its own partitions. A stager needs those of all topics, because any
-directory takes staged records of any partition. A file has the format of a topic's settings
-(`meta.topic_info`). The file is a copy of the topic in the metadata log, and the writer rewrites the file at
-each open. So it is not synced, and a damaged file is an error for stagers only.
+A directory has the settings of its own partitions only. A stager needs the settings of all topics, because
+any directory takes staged records of any partition. The file of a topic has the format of a topic's settings
+(`meta.topic_info`). It is a copy from the metadata log, and the writer rewrites it at each open. So it is not
+synced, and a damaged file is an error for stagers only.
 
 Threads and processes: the directory's own thread writes; any may read.
 """
@@ -27,9 +27,11 @@ _FORM = ".json"
 _MOST_BYTES = 1 << 24
 
 
-def tell_topics(folder: Folder, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
-    """Write the files of the topics in `changed` (None: all topics), and remove the files of topics not in
-    `topics`. Raises OSError.
+def write_topic_files(
+    folder: Folder, topics: Mapping[str, TopicInfo], changed: Collection[str] | None
+) -> None:
+    """Write the file of each topic in `changed` (None: of each topic), or remove it if `topics` lacks the
+    topic. Raises OSError.
     """
     folder.files.ensure_directory(folder.topics)
     existing = {name.removesuffix(_FORM) for name in folder.files.listdir(folder.topics)}
@@ -61,8 +63,8 @@ def _is_topic(name: object) -> bool:
 
 
 class StagersTopics:
-    """The topics of a store that is not opened, for a stager. In a directory of a replicated store they come
-    from the files that its writer has published. A topic is read at its first use, and cached.
+    """The topics of a store, for a stager, which does not open the store. In a directory of a replicated
+    store they come from the published files. A topic is read at its first use, and cached.
     """
 
     def __init__(self, files: Files, root: str) -> None:

@@ -1,4 +1,4 @@
-/* seg_await_record (follow.c) as a Python method, which also makes the consumer's record and the whole answer of
+/* seg_await_record (await_record.c) as a Python method, which also makes the consumer's record and the whole answer of
  * `poll`: after a wait, Python's code and memory are in no cache, and each function costs some us. Also a function that
  * makes consumer records from columns.
  *
@@ -17,29 +17,29 @@
 enum { LOOK = -1, LATE = -2 };
 #define LONGEST_NS 86400000000000 /* a day */
 
-typedef int64_t (*await_function)(seg_follower *, uint32_t, int64_t);
+typedef int64_t (*await_function)(seg_tailer *, uint32_t, int64_t);
 
 /* seg_await_record of cffi's module; set once, when the package is imported. */
 static await_function await_record;
 
-/* The base class of FollowedEnds. `follower` is the address of a seg_follower. */
+/* The base class of TailedEnds. `tailer` is the address of a seg_tailer. */
 typedef struct {
     PyObject_HEAD
     PyObject *keys, *kind, *came;
-    unsigned long long follower;
-} Follower;
+    unsigned long long tailer;
+} Tailer;
 
 static PyMemberDef members[] = {
-    {"keys", T_OBJECT, offsetof(Follower, keys), 0, NULL},
-    {"kind", T_OBJECT, offsetof(Follower, kind), 0, NULL},
-    {"came", T_OBJECT, offsetof(Follower, came), 0, NULL},
-    {"follower", T_ULONGLONG, offsetof(Follower, follower), 0, NULL},
+    {"keys", T_OBJECT, offsetof(Tailer, keys), 0, NULL},
+    {"kind", T_OBJECT, offsetof(Tailer, kind), 0, NULL},
+    {"came", T_OBJECT, offsetof(Tailer, came), 0, NULL},
+    {"tailer", T_ULONGLONG, offsetof(Tailer, tailer), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static void free_follower(PyObject *object)
+static void free_tailer(PyObject *object)
 {
-    Follower *self = (Follower *)object;
+    Tailer *self = (Tailer *)object;
     PyTypeObject *type = Py_TYPE(object);
     Py_XDECREF(self->keys);
     Py_XDECREF(self->kind);
@@ -84,7 +84,7 @@ static double monotonic(void)
 
 /* The value of `came` for this partition: ({key: [record]}, offset, leader epoch, log start offset, bytes of the batch,
  * and the time in monotonic seconds). */
-static PyObject *came_of(Follower *self, int64_t number, const seg_last_record *last)
+static PyObject *came_of(Tailer *self, int64_t number, const seg_last_record *last)
 {
     PyObject *key = PyTuple_GetItem(self->keys, (Py_ssize_t)number);
     PyObject *record = key ? record_of(self->kind, key, last) : NULL;
@@ -106,23 +106,23 @@ static int64_t ns_of(double seconds)
 
 static PyObject *wait_for(PyObject *object, PyObject *const *arguments, Py_ssize_t n)
 {
-    Follower *self = (Follower *)object;
+    Tailer *self = (Tailer *)object;
     if (n != 2)
         return PyErr_Format(PyExc_TypeError, "wait takes 2 arguments, not %zd", n);
     uint32_t nudges = (uint32_t)PyLong_AsUnsignedLongMask(arguments[0]);
     int64_t code, timeout = ns_of(PyFloat_AsDouble(arguments[1]));
     if (PyErr_Occurred())
         return NULL;
-    seg_follower *follower = (seg_follower *)(uintptr_t)self->follower;
+    seg_tailer *tailer = (seg_tailer *)(uintptr_t)self->tailer;
     PyObject *before = self->came;
     self->came = Py_NewRef(Py_None);
     Py_XDECREF(before);
     Py_BEGIN_ALLOW_THREADS
-    code = await_record(follower, nudges, timeout);
+    code = await_record(tailer, nudges, timeout);
     Py_END_ALLOW_THREADS
-    if (code >= 0 && code < follower->n) {
-        if (self->kind != NULL && self->kind != Py_None && follower->last->numbers[SEG_LAST_SIZE] > 0) {
-            PyObject *made = came_of(self, code, follower->last);
+    if (code >= 0 && code < tailer->n) {
+        if (self->kind != NULL && self->kind != Py_None && tailer->last->numbers[SEG_LAST_SIZE] > 0) {
+            PyObject *made = came_of(self, code, tailer->last);
             if (made == NULL)
                 return NULL;
             before = self->came;
@@ -149,13 +149,13 @@ static PyMethodDef methods[] = {
 static PyType_Slot slots[] = {
     {Py_tp_members, members},
     {Py_tp_methods, methods},
-    {Py_tp_dealloc, (void *)free_follower},
+    {Py_tp_dealloc, (void *)free_tailer},
     {0, NULL},
 };
 
 static PyType_Spec spec = {
-    .name = "segstore.storage.meta.tailed_ends.Follower",
-    .basicsize = sizeof(Follower),
+    .name = "segstore.storage.meta.tailed_ends.EndsTailer",
+    .basicsize = sizeof(Tailer),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .slots = slots,
 };
@@ -289,16 +289,16 @@ static PyMethodDef functions[] = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "segstore._native._follower",
+    .m_name = "segstore._native._tailer",
     .m_doc = "A consumer's wait for the next record.",
     .m_size = -1,
     .m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit__follower(void)
+PyMODINIT_FUNC PyInit__tailer(void)
 {
     PyObject *made = PyModule_Create(&definition), *type = made ? PyType_FromSpec(&spec) : NULL;
-    if (type == NULL || PyModule_AddObjectRef(made, "Follower", type) < 0)
+    if (type == NULL || PyModule_AddObjectRef(made, "EndsTailer", type) < 0)
         Py_CLEAR(made);
     Py_XDECREF(type);
     return made;

@@ -1,12 +1,12 @@
-"""Types of `follower.c`."""
+"""Types of `tailer.c`."""
 
 from typing import Any
 
-class Follower:
+class EndsTailer:
     keys: Any
     kind: Any
     came: Any
-    follower: int
+    tailer: int
     def wait(self, nudges: int, seconds: float, /) -> int: ...
 
 def records(
