@@ -1,1 +1,3 @@
-"""The small files of a store: checkpoints, topic settings, published ends, quotas, clean shutdown marker."""
+"""The files of a store besides its logs: checkpoints, topic settings, published ends, quotas, clean shutdown
+marker.
+"""

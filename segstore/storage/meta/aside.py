@@ -1,8 +1,8 @@
-"""Moves objects that are no regular files out of the places of a store's small files, before the store is
-opened for writing.
+"""Moves a directory, symbolic link, FIFO, socket or device out of the way if it has the name of one of the
+store's files in the root or in `.segstore`, before the store is opened for writing.
 
-A directory, symbolic link, FIFO or the like is renamed into the quarantine, never followed or removed.
-Threads: one, with the store's lock held.
+Such an object is renamed into the quarantine, never followed or removed. Threads: one, with the store's lock
+held.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ _WATCHED = frozenset(
 
 
 def check_readable(files: Files, root: str) -> set[str]:
-    """Read every small file that belongs to no topic. A transient error (EMFILE, EIO, EACCES) is raised
-    before anything is changed, so that no file counts as damaged because of such an error. Returns the names
-    in the root and in `.segstore`, as paths below the root. While the lock is held, no other process makes a
-    small file, so the names stay right. Raises OSError.
+    """Read the store's files that belong to no topic, to find transient errors (EMFILE, EIO, EACCES) before
+    anything is changed: a file must not count as damaged because of such an error. Return the names in the
+    root and in `.segstore`, as paths below the root. Raises OSError.
     """
     there = set(files.listdir(root))
     if names.OURS in there:
@@ -57,8 +56,8 @@ def check_readable(files: Files, root: str) -> set[str]:
 
 
 def free_lock(files: Files, root: str) -> str:
-    """Move a directory that has the lock file's name into the quarantine, for a repair; return its path
-    there, "" if there is none. A lock file that another process makes there in between stays. Raises OSError.
+    """If a directory has the lock file's name, move it into the quarantine, and return its new path; else
+    return "". A lock file is never moved. Raises OSError.
     """
     path = os.path.join(root, names.LOCK)
     if not files.exists(path) or files.is_symlink(path) or not files.is_directory(path):
@@ -70,8 +69,8 @@ def free_lock(files: Files, root: str) -> str:
 
 
 def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
-    """Move each object that is no regular file, but has the name of a small file or of its temporary file, to
-    the quarantine; return pairs of old path and new path. Raises OSError.
+    """Move each object that is no regular file, but has the name of one of the store's files or of its
+    temporary file, into the quarantine. Return (old path, new path) of each. Raises OSError.
     """
     odd = set(files.irregular(root))
     taken = set[str]()

@@ -1,11 +1,11 @@
-"""The checked copy of the root's offset checkpoints, `.segstore/checkpoints`: their numbers with a CRC.
+"""A copy of the root's offset checkpoints with a CRC, `.segstore/checkpoints`. Kafka's texts have no CRC.
 
-Kafka's texts have no CRC. The copy is one framed line: {"version": 0, "nonce": n, "offsets": {file's name:
-[[topic, partition, offset], ...]}, "claims": [[topic, partition, offset], ...]}. It is written, synced,
-before the texts with the same numbers, so that a crash between the two leaves the texts older than the copy,
-never newer. `nonce` is the clean shutdown marker's number after a clean close, 0 before. `claims` are log
-start offsets that were taken from a text without a checksum; a copy that an older segstore wrote has none.
-Threads: functions without state.
+The copy is one framed line: {"version": 0, "nonce": n, "offsets": {file's name: [[topic, partition, offset],
+...]}, "claims": [[topic, partition, offset], ...]}. The copy is written and synced before the texts, so that
+after a crash the texts may be older than the copy, but never newer. `nonce` is the number in the clean
+shutdown marker after a clean close, and 0 while the store is open. `claims` are log start offsets that were
+read from a text without a checksum; a copy of an older segstore has no claims. Threads: functions without
+state.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 
 Key = tuple[str, int]
 Offsets = Mapping[str, Mapping[Key, int]]
-"""Offsets by file and partition."""
+"""Offsets by the checkpoint file's name, then by partition."""
 
 _VERSION = 0
 
 
 class CopyState(Enum):
-    """Whether the copy is the last writer's. UNSURE: a broker that was killed may have written the texts
-    since, or the marker is damaged.
+    """Whether the last writer wrote the copy (CURRENT) or not (STALE). UNSURE: the clean shutdown marker is
+    damaged, or a broker that was killed may have written the texts after the copy.
     """
 
     CURRENT = "current"
@@ -45,9 +45,9 @@ class CheckedCopy(NamedTuple):
     claims: frozenset[tuple[Key, int]] = frozenset()
 
     def standing(self, marker: int | None, published: int | None, copied: bool) -> CopyState:
-        """Return the state of the copy: CURRENT if the last writer wrote it. `marker` and `published` are the
-        numbers in the clean shutdown marker and in the published ends, None if there are none. `copied` is
-        False if an older segstore, which makes no copy, wrote the ends.
+        """Return the state of the copy. `marker` is the number in the clean shutdown marker, `published` the
+        number in the published ends; each is None if the file is missing. `copied` is False if an older
+        segstore, which makes no copy, wrote the published ends.
         """
         if not copied or (marker and marker != self.nonce):
             return CopyState.STALE
@@ -87,7 +87,7 @@ def write_copy(files: Files, root: str, offsets: Offsets, nonce: int, claims: Ma
 
 
 def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
-    """Return the copy; or None and the reason why it can't be used, "" if it is missing. Raises OSError."""
+    """Return (copy, ""), (None, the copy's damage), or (None, "") if the copy is missing. Raises OSError."""
     try:
         return CHECKED_COPY.read(files, root), ""
     except CorruptCheckpointError as error:

@@ -18,8 +18,8 @@ _VERSION = 1
 
 
 class Form(NamedTuple):
-    """The form of a file's bytes: `pack` makes the bytes of a value of JSON, `unpack` returns the value and
-    whether it had a checksum, or raises ValueError.
+    """The form of a file. `pack(value)` returns the bytes for a JSON value. `unpack(bytes)` returns (value,
+    whether the bytes had a checksum), or raises ValueError.
     """
 
     pack: Callable[[Any], bytes]
@@ -29,17 +29,17 @@ class Form(NamedTuple):
 LINE = Form(framed.frame, lambda data: (framed.unframe(data), True))
 OBJECT = Form(framed.seal, lambda data: (framed.unseal_checked(data), True))
 OLD_OBJECT = Form(framed.seal, framed.unseal)
-"""An object that an older segstore wrote without a checksum."""
+"""As OBJECT, but an object without a checksum is accepted too, because an older segstore wrote none."""
 WORD = Form(framed.seal_word, lambda data: (framed.unseal_word(data), True))
 
 
 class CheckedFile(Generic[T]):
-    """One such file of a store, of `most_bytes` at most. `what` names its content in errors' texts; `copy` is
-    the name of the second copy, if the file has one.
+    """A file in `.segstore` with one value, of `most_bytes` at most. `what` names the content in texts of
+    errors. `copy` is the name of the second copy, "" if there is one copy only.
 
-    `make` converts a JSON value from `to_json` back to the file's value; it raises ValueError, TypeError or
-    KeyError for a JSON value that was never written. Without `to_json` the file holds a version and the
-    attributes of an object. `advice` is the last sentence of an error's text.
+    `to_json(value)` returns the JSON value to write, and `make` converts it back. If `to_json` is None, the
+    version and the value's attributes are written. `make` raises ValueError, TypeError or KeyError for a JSON
+    value that `to_json` never returns. `advice` is added to the texts of errors.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class CheckedFile(Generic[T]):
         return Copies(files, self.path(root), second, self._most, self.parse)
 
     def pack(self, value: T) -> bytes:
-        """Return the bytes of a file with this value."""
+        """Return the bytes to write for a value."""
         attributes = {"version": _VERSION, **vars(value)} if self._to_json is None else self._to_json(value)
         return self._form.pack(attributes)
 
     def parse(self, data: bytes, where: str) -> tuple[T, bool]:
-        """Return the value in the bytes, and whether it has a checksum. Raises CorruptCheckpointError, which
-        names `where`.
+        """Return (the value in these bytes, whether the bytes have a checksum). Raises
+        CorruptCheckpointError, with `where` as the file's name.
         """
         try:
             held, checked = self._form.unpack(data)
@@ -86,8 +86,8 @@ class CheckedFile(Generic[T]):
             raise CorruptCheckpointError(where, 0, f"no {self._what}: {error}{advice}") from error
 
     def read(self, files: Files, root: str) -> T | None:
-        """Return the value; None if there is no file. Raises CorruptCheckpointError, OSError; StorageError if
-        both of two copies are damaged.
+        """Return the value; None if the file is missing. Raises CorruptCheckpointError, OSError. A file with
+        two copies raises an error only if neither can be read; this may be a StorageError.
         """
         if self._copy:
             return self.copies(files, root).read()
@@ -118,8 +118,8 @@ class CheckedFile(Generic[T]):
         return ""
 
     def write(self, files: Files, root: str, value: T, *, durably: bool = True) -> None:
-        """Replace the file, and its copy, which are durable when this returns; `.segstore` must exist. Raises
-        OSError; after an error one of two copies may have the new value already.
+        """Replace the file, or both copies; durable when this returns, unless `durably` is False. Raises
+        OSError; then one of two copies may have the new value.
         """
         if self._copy:
             self.copies(files, root).write(self.pack(value))
@@ -127,8 +127,8 @@ class CheckedFile(Generic[T]):
             files.write_atomic(self.path(root), self.pack(value), sync=durably)
 
     def write_as_itself(self, files: Files, root: str, value: Callable[[tuple[int, ...]], T]) -> None:
-        """Write an object that holds the identity of the file in which it lies: `value` gets that identity
-        (`Files.which`, without the time of the last change). Nothing is synced. Raises OSError.
+        """Write a file that contains its own identity: the content is `value(identity)`, with the identity of
+        the new file (`Files.which`, without the time of the last change). Nothing is synced. Raises OSError.
         """
         files.write_as_itself(self.path(root), lambda which: self.pack(value(which)))
 

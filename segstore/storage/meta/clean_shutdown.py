@@ -1,11 +1,12 @@
-"""The clean shutdown marker, `.kafka_cleanshutdown`: the store was closed cleanly and not opened since.
+"""The clean shutdown marker, `.kafka_cleanshutdown`: a file that exists if the store was closed cleanly, and
+was not opened since.
 
-Together with the published ends it shows how the store was left. The content is Kafka's
-(org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). Its broker epoch is a random number
-that the published ends hold too, which distinguishes segstore's clean shutdown from a broker's. A directory
-of a replicated store has a real broker epoch in the marker, with the two keys in another order than a broker
-writes them. This module returns such an epoch as the number `epoch | REPLICATED`; no other number has that
-bit. Threads: one, at open and at close; `read_marker` any.
+The content is Kafka's (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place of
+the broker epoch segstore writes a random number, and writes the same number into the published ends. If the
+two numbers differ, a broker has closed the directory. In a replicated store the marker has a real broker
+epoch, and its two JSON keys have the other order than a broker's marker. This module returns such an epoch as
+the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close;
+`read_marker` any.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _OURS = b'{"brokerEpoch":'
 class Left(NamedTuple):
     """The state in which a store was left.
 
-    `clean`: there was a clean shutdown. `ends_hold`: the published ends are the last writer's; no broker has
-    closed the directory since. `gaps_known`: no broker has used the directory since and then been killed, so
-    every compaction is known that may have left gaps.
+    `clean`: there was a clean shutdown. `ends_hold`: the last writer wrote the published ends, because no
+    broker has closed the directory since. `gaps_known`: no broker was killed in this directory since, so each
+    compaction that may have left offset gaps is in segstore's checkpoints.
     """
 
     clean: bool
@@ -39,35 +40,36 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Return the state in which a store was left, by the numbers in the marker and in the published ends.
-        `ours`: the last writer was segstore's, whose markers all have a number.
+        """Return the state by the number in the `marker` and the `nonce` in the published ends. If `ours`,
+        segstore was the last writer, and a marker without a number is damaged, because segstore's markers
+        have one.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # If a broker was killed, the published ends have a number, and there is no marker.
+        # A broker was killed here if the published ends have a number, and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
 def replicated_nonce(broker_epoch: int) -> int:
-    """Return the number of a replicated store's clean shutdown. Raises InvalidArgumentError."""
+    """Return the marker's number for a replicated store's broker epoch. Raises InvalidArgumentError."""
     if not 0 < broker_epoch < REPLICATED:
         raise InvalidArgumentError(f"broker_epoch={broker_epoch}: must be from 1 to {REPLICATED - 1}")
     return broker_epoch | REPLICATED
 
 
 def broker_epoch_of(marker: int | None) -> int:
-    """Return the broker epoch of a replicated store's clean close, -1 for any other marker or none."""
+    """Return the broker epoch in the marker of a replicated store; -1 for another marker, or for None."""
     return marker - REPLICATED if marker is not None and marker > REPLICATED else -1
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """Return the marker's number; 0 if it holds none or is no regular file, None if there is no marker.
-    Raises OSError.
+    """Return the marker's number; None if there is no marker; 0 if the marker has no number, or is no regular
+    file. Raises OSError.
     """
     try:
         data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)
         held = int(parse_json(data)["brokerEpoch"])
         return held | REPLICATED if data.startswith(_OURS) and 0 < held < REPLICATED else held
-    except FileNotFoundError:  # or another process has just removed it
+    except FileNotFoundError:  # also if another process removes the marker at this moment
         return None
     except (ValueError, KeyError, TypeError, OverflowError):
         return 0
@@ -78,7 +80,7 @@ def read_marker(files: Files, root: str) -> int | None:
 
 
 def take_marker(files: Files, root: str) -> int | None:
-    """Remove the marker, durably; return its number as `read_marker` does. Raises OSError."""
+    """Remove the marker, durably. Return its number as `read_marker` does. Raises OSError."""
     nonce = read_marker(files, root)
     if nonce is not None:
         files.unlink(os.path.join(root, names.CLEAN_SHUTDOWN))

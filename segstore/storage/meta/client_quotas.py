@@ -1,8 +1,8 @@
 """Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates by user and client id.
 
-The quotas are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is believed,
-because a wrong limit could stop a client, or fail to limit one. The file is replaced in one step, so that a
-crash leaves the old limits or the new. Threads: any may read; a thread that writes holds the lock of
+The quotas are a `CheckedFile` in two copies. If a part of a copy is damaged, the whole copy is ignored,
+because a wrong limit could stop a client, or fail to limit one. A copy is replaced by a rename, so that a
+crash leaves the old limits or the new limits. Threads: any may read; a thread that writes holds the lock of
 `segstore.coordinator.quotas`.
 """
 
@@ -22,8 +22,9 @@ RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 
 
 class Entity(NamedTuple):
-    """The clients to which limits apply (Kafka: ClientQuotaEntity, KIP-55): a user, a client id, or a user's
-    client id. Each field is a name, DEFAULT, or None if it does not matter; at least one is not None.
+    """The clients to which limits apply (Kafka: ClientQuotaEntity, KIP-55): all clients of a user, all
+    clients with a client id, or a user's clients with a client id. A field is a name, DEFAULT, or None for
+    any name; one of the fields is not None.
     """
 
     user: str | None
@@ -31,14 +32,14 @@ class Entity(NamedTuple):
 
 
 Limits = dict[Entity, dict[str, int]]
-"""Bytes a second by entity, then by the rate's name."""
+"""Bytes per second by entity, then by the rate's name."""
 
 _VERSION, _WITH_USERS = 1, 2
 
 
 def to_json(limits: Mapping[Entity, Mapping[str, int]]) -> dict[str, Any]:
-    """Return the limits in the file's form. "clients" has rates by client id. If users have limits, "users"
-    has each user's own "rates" and "clients".
+    """Return the limits as JSON values. "clients" has rates by client id. "users", only there if users have
+    limits, has "rates" and "clients" of each user.
     """
     clients = {
         each.client_id: dict(rates) for each, rates in sorted(limits.items(), key=_order) if each.user is None
@@ -60,7 +61,7 @@ def _order(limit: tuple[Entity, Mapping[str, int]]) -> tuple[str, str]:
 
 
 def from_json(held: Any) -> Limits:
-    """Return limits from the file's form. Raises ValueError."""
+    """Return limits from the JSON values of `to_json`. Raises ValueError."""
     version = held.get("version") if isinstance(held, dict) else None
     if type(version) is int and version not in (_VERSION, _WITH_USERS):
         raise ValueError(f"version {version!r} is unknown, {_VERSION} and {_WITH_USERS} are known")

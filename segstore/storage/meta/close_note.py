@@ -1,19 +1,19 @@
-"""The note of a close, `.segstore/closed`: it identifies its own file and the clean shutdown marker's file.
+"""The close note, `.segstore/closed`, by which an open finds out that the store was copied or restored: the
+note has the identities (device, inode, birth time) of its own file and of the clean shutdown marker's file.
 
-If an open finds another file than the noted one, the store was copied: it was restored, or moved to another
-file system. If the store was closed cleanly, the marker's file is compared with the noted one; if the store's
-process was killed, or the store was copied while it was open, the note's own file is compared.
+An open compares the identity of the marker's file with the identity in the note. After a kill there is no
+marker, and the note's own file is compared. If the identities differ, the store was copied.
 
-A restored store may be older than the original, and append other records at the same offsets. So each of its
-partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new epoch
-is more than one above the latest, because the original may begin the epoch one above after a crash. The note
-lists the partitions that have still to begin such an epoch.
+A restored store may be older than the original, and may append other records at the same offsets. So each of
+its partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new
+epoch is at least two above the latest epoch, because after a crash the original begins the epoch one above.
+The note lists the partitions that have not begun such an epoch yet.
 
-The note is a new file at each close and after each recovery, and the marker is a new file at each close, so a
-copy over the files of the same store is recognized, too. A snapshot of a whole file system or machine has the
-same files, and is not recognized.
+The note is a new file at each close and after each recovery, and the marker is a new file at each close. So a
+copy of the store that was copied over the store itself is recognized, too. A snapshot of a whole file system
+or machine is not recognized, because its files have the same identities.
 
-On disk: one `CheckedFile`, which is never synced: a power cut may remove it, and then the store counts as
+On disk: one `CheckedFile`, which is never synced. A power cut may remove it, and then the store counts as
 restored. Threads: one, at open and at close, except for `OwedEpochs`.
 """
 
@@ -31,19 +31,18 @@ from segstore.files.reserve import NO_ROOM
 from segstore.storage.meta.checked_file import CheckedFile
 
 STEPS = 512
-"""The largest step from the latest epoch to the epoch that a restored store begins; the smallest is 2,
-because the original may begin the epoch one above after a crash. The step is random, so that two copies that
-are restored one after the other, or a copy and the original after several crashes, seldom begin the same
-epoch.
+"""The largest step from a partition's latest epoch to the epoch that a restored store begins. The step is a
+random number from 2 on, so that two copies, or a copy and the original after several crashes, seldom begin
+the same epoch.
 """
 
 
 @dataclass(frozen=True)
 class CloseNote:
-    """The content of the note. `number` is the marker's number, and `marker` identifies its file
-    (`Files.which`); they are 0 and empty in a note that was written at an open. `own` identifies the note's
-    file. The partitions with the slot keys `owing` begin an epoch `step` above their latest epoch when they
-    are next opened.
+    """The content of the note. `number` is the marker's number, and `marker` the identity of the marker's
+    file (`Files.which`); they are 0 and empty in a note that was written at an open. `own` is the identity of
+    the note's file. The partitions with the slot keys `owing` begin an epoch when they are next opened,
+    `step` above their latest epoch.
     """
 
     number: int
@@ -67,8 +66,8 @@ CLOSE_NOTE = CheckedFile(names.CLOSED, "note of a clean close", _made, 1 << 26)
 
 
 class OwedEpochs:
-    """The slot keys of the partitions that begin an epoch, `step` above their latest epoch, when they are
-    next opened.
+    """The slot keys of the partitions that must begin an epoch when they are next opened, `step` above their
+    latest epoch.
 
     Threads: any, under the store's lock.
     """
@@ -87,14 +86,14 @@ class OwedEpochs:
         self._keys.discard(key)
 
     def among(self, keys: Collection[int]) -> tuple[int, ...]:
-        """Return the keys, among these, whose partitions have still to begin an epoch."""
+        """Return those of the `keys` whose partitions have not begun their epoch yet."""
         return tuple(sorted(self._keys.intersection(keys)))
 
 
 class FoundNote:
-    """The note as an open finds it, before the marker is removed. `note` is None if the file is missing or
-    damaged. `same`: the marker (the note, if there is no marker) is still the file that the note identifies,
-    and has only one name, so that it is no copy by `cp -al`.
+    """The close note that an open finds, before the marker is removed. `note` is None if the file is missing
+    or damaged. `same`: whether the marker, or the note if there is no marker, has the noted identity, and a
+    single hard link (`cp -al` makes a second one).
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
@@ -104,39 +103,37 @@ class FoundNote:
         path, noted = CLOSE_NOTE.path(root), self.note.own
         if has_marker:
             path, noted = names.below(root, names.CLEAN_SHUTDOWN), self.note.marker
-        with suppress(FileNotFoundError):  # it was no regular file, and was moved aside
+        with suppress(FileNotFoundError):  # the marker was no regular file, and is in the quarantine
             found = files.which(path, or_change=has_marker)
             self.same = found == noted and files.links(path) == 1
 
     def is_of_ours(self, number: int, published: int) -> bool:
-        """Return whether the marker with this number was written by segstore, and not by a broker.
-        `published` is the number in the published ends.
+        """Return whether segstore wrote the marker with this `number`, and not a broker. `published` is the
+        number in the published ends.
         """
         return number > 0 and number in (published, 0 if self.note is None else self.note.number)
 
     @property
     def is_restored(self) -> bool:
-        """Return whether the store was copied since the note was written, as far as this can be found out. A
-        store without a note, last opened by an older segstore, counts as copied.
+        """Return whether the store was copied since the note was written. A store without a note, for example
+        of an older segstore, counts as copied.
         """
         return not self.same
 
     def owed(self) -> OwedEpochs:
-        """Return the epochs that partitions have still to begin, for a store that was not copied."""
+        """Return the epochs that the note lists, for a store that was not copied."""
         return OwedEpochs() if self.note is None else OwedEpochs(self.note.step, self.note.owing)
 
 
 def owed_by(keys: Collection[int]) -> OwedEpochs:
-    """Return the epochs that the partitions of a restored store have to begin, all with the same
-    random step.
-    """
+    """Return the `OwedEpochs` of a restored store's partitions, with a random step."""
     return OwedEpochs() if not keys else OwedEpochs(2 + secrets.randbelow(STEPS - 1), keys)
 
 
 def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
-    """Write the note, with the number and the file of the marker (`number` is 0 if there is no marker), and
-    the keys of the partitions that have still to begin an epoch. If the disk is full, no note is written, and
-    the next open takes the store for restored: each partition begins an epoch. Raises OSError.
+    """Write the note. `number` is the marker's number, 0 if there is no marker. Those of the slot `keys` that
+    are in `owed` are listed in the note. If the disk is full, no note is written, so the next open takes the
+    store for restored. Raises OSError.
     """
     marker = files.which(names.below(root, names.CLEAN_SHUTDOWN)) if number else ()
 

@@ -1,9 +1,9 @@
-"""Safety of a store's directories: no symbolic links, the store's own file mode, and removal of trees.
+"""Checks that a store's directories are no symbolic links, finds the store's file mode, and removes trees.
 
-The target of a symbolic link may belong to another program. `Files.open` follows no link to a file; this
-module checks the directories on the way to the files. The root itself may be a link, since its user named it.
-On disk trees are removed; if a tree has a symbolic link, the link is removed, and its target stays. Other
-files are only read. Threads: any, but only one removes a tree; functions without state.
+The target of a symbolic link may belong to another program. `Files.open` follows no link to a file, and this
+module checks the directories in which the files are. The root itself may be a link, because the user has
+named it. On disk trees are removed; a symbolic link in a tree is removed, and its target stays. Threads: any,
+but only one removes a tree; functions without state.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PLACES = (
     INBOX,
     SEALED,
 )
-"""Paths of directories below the root."""
+"""Paths, below the root, of segstore's directories."""
 NEITHER = "neither a store nor a broker's log directory: is the path right?"
 _OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS})
 """Names in the root that only a store or a broker's directory has, even if it has no topics."""
 
 
 def is_store(files: Files, root: str, held: set[str]) -> bool:
-    """Return whether a directory, which holds these names, is a store or a broker's log directory. A
-    subdirectory with a partition's name counts only if it has a log or metadata. Raises OSError.
+    """Return whether the directory `root`, whose entries have the names `held`, is a store or a broker's log
+    directory. Raises OSError.
     """
     return bool(held & _OF_A_STORE) or any(
         names.parse_partition_dir(name) is not None and _is_partition(files, names.below(root, name))
@@ -46,15 +46,15 @@ def is_store(files: Files, root: str, held: set[str]) -> bool:
 
 
 def strangers(files: Files, root: str, held: set[str]) -> list[str]:
-    """Return the sorted names of files in a directory that is no store, except for hidden files; an empty
-    list for a store. The directory holds the names `held`. Raises OSError.
+    """Return the sorted names of the files, except for hidden files, if the directory is no store; an empty
+    list for a store. `held` are the names of all files. Raises OSError.
     """
     shown = sorted(name for name in held if not name.startswith(".") and name != "lost+found")
     return [] if not shown or is_store(files, root, held) else shown
 
 
 def check_holds_store(files: Files, root: str) -> None:
-    """Raise StorageError if a directory holds other files, and no store; OSError."""
+    """Raise StorageError if a directory is no store and has files that are not hidden; OSError."""
     if strangers(files, root, set(files.listdir(root))):
         raise StorageError(errno.EINVAL, NEITHER, root)
 
@@ -71,8 +71,8 @@ def _is_partition(files: Files, directory: str) -> bool:
 
 
 def check_places(files: Files, root: str) -> set[str]:
-    """Check segstore's directories in the store at `root`; return the existing ones of PLACES. Raises OSError
-    (ELOOP) if a directory is a symbolic link.
+    """Return those of PLACES that exist in the store at `root`. Raises OSError (ELOOP) if one of these
+    directories is a symbolic link.
     """
     base, there = names.below(root, ""), set[str]()
     for place in PLACES:
@@ -82,8 +82,8 @@ def check_places(files: Files, root: str) -> set[str]:
 
 
 def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
-    """Return the mode of new files in this store. The mode was chosen when the store was made, and is the
-    mode of `.segstore`; without that directory it is `otherwise`.
+    """Return the mode of new files in this store, by the mode of the directory `.segstore`; `otherwise` if
+    that directory does not exist.
     """
     try:
         return files.mode(names.below(root, names.OURS)) & MOST_MODE | FILE_MODE
@@ -95,13 +95,13 @@ def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
 
 
 def remove_tree(files: Files, directory: str) -> None:
-    """Remove a directory and its content. After an OSError a part is left."""
+    """Remove a directory and its content. Raises OSError; then a part of the content stays."""
     empty_tree(files, directory)
     files.rmdir(directory)
 
 
 def empty_tree(files: Files, directory: str, but: str = "") -> None:
-    """Remove the content of a directory, except the file named `but`. After an OSError a part is left."""
+    """Remove the content of a directory, except the file named `but`. Raises OSError; then a part stays."""
     folders = set(files.directories(directory))
     for name in sorted(set(files.listdir(directory)) - {but}):
         path = os.path.join(directory, name)
@@ -112,21 +112,21 @@ def empty_tree(files: Files, directory: str, but: str = "") -> None:
 
 
 def remove_begun(files: Files, root: str, *, made: bool) -> None:
-    """Remove the files that a failed open has made in a directory without a store; other files stay. The lock
-    file, which the caller holds, is removed last, and after it the directory, if the open has `made` it.
-    After an OSError a part is left.
+    """Remove the files that a failed open of a new store has made. Files of other programs stay. The lock
+    file, whose lock the caller holds, is removed last, and then the directory, if the open has `made` it.
+    Raises OSError; then a part of the files stays.
     """
     remove_logs_begun(files, root)
     for name in [*sorted(_OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
-        # The names in `_OF_A_STORE` are removed first: without them the directory counts as no store, also if
-        # a later step fails.
+        # The files in `_OF_A_STORE` are removed before the lock file, so that the directory does not count as
+        # a store if a later step fails.
         files.unlink(names.below(root, name))
     if made and not files.listdir(root):
         files.rmdir(root)
 
 
 def remove_logs_begun(files: Files, root: str) -> None:
-    """Remove the cluster metadata log and `.segstore` that an open has begun. Raises OSError."""
+    """Remove the cluster metadata log and `.segstore`, which a failed open has made. Raises OSError."""
     for name in (names.partition_dir(CLUSTER_METADATA, 0), names.OURS):
         path = names.below(root, name)
         if files.exists(path):
@@ -134,9 +134,8 @@ def remove_logs_begun(files: Files, root: str) -> None:
 
 
 def remove_unused(files: Files, root: str) -> bool:
-    """Remove the content of a store without topics; return False if there are topics. Raises BlockingIOError
-    if another process has the store open. After an OSError a part is left, which is a store without topics
-    too.
+    """Remove the content of a store without topics, and return True. Return False, and remove nothing, if the
+    store has topics. Raises BlockingIOError if the store is open for writing, OSError.
     """
     path = os.path.join(root, names.LOCK)
     with files.lock(path):

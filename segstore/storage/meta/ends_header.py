@@ -1,6 +1,5 @@
-"""The header of the published ends: the first 64 bytes of `.segstore/ends`.
-
-After it come the slots (`published_ends`).
+"""The header of the published ends: the first 64 bytes of `.segstore/ends`. The slots follow (see
+`published_ends`).
 
 | at | field | |
 |---|---|---|
@@ -9,12 +8,12 @@ After it come the slots (`published_ends`).
 | 12 | format | uint32: CHECKED, or UNCHECKED in files from before checks |
 | 16 | nonce | int64: the number in the clean shutdown marker; 0 while the store is open |
 | 24 | generation | int64: counts changes of which partition has which slot |
-| 32 | boot | int64: the start of the machine in which an open store publishes |
-| 40 | doubt | int64: 1 if a recovery failed, and no slot shows that |
+| 32 | boot | int64: identifies the boot of the machine since which an open store publishes |
+| 40 | doubt | int64: 1 if the recovery of a partition without a slot has failed |
 | 48 | check | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
 | 56 | spare | zero |
 
-The check leaves out the counters, because any value of a counter is right. All numbers are in host byte
+The check does not cover the counters, because no value of a counter is wrong. All numbers are in host byte
 order. Threads: functions without state.
 """
 
@@ -31,7 +30,7 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 
 SIZE = lib.SEG_ENDS_HEADER
 CHECKED, UNCHECKED = lib.SEG_ENDS_CHECKED, lib.SEG_ENDS_UNCHECKED
-MOST = 1 << 28  # bytes of the file: four million partitions
+MOST = 1 << 28  # bytes of the largest file, for four million partitions
 
 PUBLICATIONS_AT, FORMAT_AT, NONCE_AT, GENERATION_AT, BOOT_AT = 8, 12, 16, 24, 32
 _CHECK_AT, _SPARE_AT = 48, 56
@@ -39,7 +38,7 @@ _TRIES = 10  # milliseconds to wait for a writer that is changing the header
 
 
 class EndsHeader(NamedTuple):
-    """The durable part of the header. `checked`: header and slots have checks."""
+    """The header without its counters. `checked`: whether the header and the slots have checks."""
 
     checked: bool
     nonce: int
@@ -48,8 +47,8 @@ class EndsHeader(NamedTuple):
 
 
 class FoundHeader(NamedTuple):
-    """The header of the file at a path; None if it can't be used. `damage` is the reason if the file is
-    damaged; it is "" if the file is missing, or an open store wrote it before the machine was booted.
+    """The result of `look`. `header` is None if the file is missing or damaged, or if an open store wrote it
+    before the machine was booted. `damage` is the reason if the file is damaged, else "".
     """
 
     header: EndsHeader | None
@@ -87,7 +86,7 @@ def look(files: Files, path: str) -> FoundHeader:
     for _ in range(_TRIES):
         if found.header is not None or found.size < SIZE:
             break
-        time.sleep(0.001)  # a writer may be about to write the check
+        time.sleep(0.001)  # a writer may have written the header, and not its check yet
         found = _look(files, path)
     if found.header is not None and found.header.nonce == 0 and found.header.boot != files.boot():
         return FoundHeader(None, found.size)

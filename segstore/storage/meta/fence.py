@@ -1,5 +1,5 @@
-"""`Fence`: the record that a store was demoted, because its standby leads from a later leader epoch on. On
-disk: `.segstore/fence`, a `CheckedFile`.
+"""`Fence`: the file `.segstore/fence`, a `CheckedFile`, which states that the store was demoted because its
+standby leads from a later leader epoch on.
 
 A store with a fence refuses appends and changes of topics, in every process. Threads: any; immutable.
 """
@@ -15,8 +15,9 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 @dataclass(frozen=True)
 class Fence:
-    """The demotion of a store. Node `leader` leads from `leader_epoch` on; its directory id is
-    `directory_id`, "" if that is not known. `at_ms` is the time of the demotion, `why` its reason in words.
+    """The demotion of a store. The node with the id `leader` leads from `leader_epoch` on; `directory_id` is
+    the id of this node's directory, "" if it is not known. `at_ms` is the time of the demotion, `why` its
+    reason in words.
     """
 
     leader_epoch: int

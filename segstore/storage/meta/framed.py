@@ -1,10 +1,9 @@
-"""The three forms of a small file with a checksum: the one place that computes and checks a small file's CRC.
+"""The three forms of a file with a checksum in `.segstore`.
 
-- A line is eight hex digits, the CRC-32C of the JSON; a blank; the JSON, in ASCII without line breaks.
-- An object is JSON whose last member is "crc32c": eight hex digits, the CRC-32C of the bytes before that
-  member. Files that an older segstore wrote have no such member; they are believed if nothing contradicts
-  them.
-- A word is "1 <word> <CRC-32 of both, hex>", version 1.
+- A line is the CRC-32C of the JSON in eight hex digits, a blank, and the JSON in ASCII without line breaks.
+- An object is JSON with a last member "crc32c", the CRC-32C of the bytes before this member in eight hex
+  digits. Files of an older segstore have no such member.
+- A word is "1 <word> <CRC>": 1 is the version, and the CRC-32 in hex is that of "1 <word>".
 
 Threads: any; functions without state.
 """
@@ -20,8 +19,8 @@ from typing import Any
 from segstore._native import crc32c
 
 CHECKSUM = "crc32c"
-_DEEPEST = 20  # the most brackets that may be open at once; files of segstore have fewer
-# A checksum whose name is damaged; no file of an older segstore ends so.
+_DEEPEST = 20  # the deepest nesting of JSON that is accepted; files of segstore have less
+# Finds a checksum with a damaged name. Files of an older segstore, without a checksum, don't end in this way.
 _NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
 
@@ -35,8 +34,8 @@ def compact(held: Any) -> bytes:
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the JSON value. Raises ValueError if the data is no JSON, or nested too deeply; RecursionError
-    if the caller's own calls are too deep, which is no fault of the data.
+    """Return the JSON value. Raises ValueError if the data is no JSON, or is nested too deeply;
+    RecursionError if the caller's stack has no room for JSON of a normal depth.
     """
     try:
         return json.loads(data)
@@ -47,7 +46,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def _nesting(data: bytes) -> int:
-    """Return how many brackets are open at once."""
+    """Return the depth of nesting of JSON: the largest number of brackets that are open at once."""
     open_now = most = 0
     for bracket in re.findall(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', data, re.DOTALL):
         open_now += (bracket in (b"[", b"{")) - (bracket in (b"]", b"}"))
@@ -59,7 +58,7 @@ def _nesting(data: bytes) -> int:
 
 
 def frame(held: Mapping[str, Any]) -> bytes:
-    """Return a line for an object."""
+    """Return the bytes of a line with this object."""
     body = compact(held)
     return b"%08x %s\n" % (crc32c(body), body)
 
@@ -81,14 +80,14 @@ def unframe(line: bytes) -> dict[str, Any]:
 
 
 def seal(held: Mapping[str, Any]) -> bytes:
-    """Return an object with its checksum, which `unseal` reads; the object has at least one member."""
+    """Return the bytes of an object with a checksum, for `unseal`. The object must have a member."""
     head = json.dumps(held, indent=1).encode().removesuffix(b"\n}")
     return b'%s,\n "%s": "%08x"\n}\n' % (head, CHECKSUM.encode(), crc32c(head))
 
 
 def unseal(data: bytes) -> tuple[Any, bool]:
-    """Return the JSON value without its checksum, and whether it had one: files of an older segstore have
-    none. Raises ValueError if the checksum does not match.
+    """Return (the JSON value without its checksum, whether there was a checksum). Raises ValueError if the
+    checksum does not match.
     """
     held = parse_json(data)
     tail = _TAIL.search(data)
@@ -103,7 +102,7 @@ def unseal(data: bytes) -> tuple[Any, bool]:
 
 
 def unseal_checked(data: bytes) -> Any:
-    """Return the JSON value without its checksum. Raises ValueError if there is no checksum, or it does not
+    """Return the JSON value without its checksum. Raises ValueError if the checksum is missing or does not
     match.
     """
     held, checked = unseal(data)
@@ -116,7 +115,7 @@ def unseal_checked(data: bytes) -> Any:
 
 
 def seal_word(word: object) -> bytes:
-    """Return a word, whose text has no blank, with its checksum."""
+    """Return the bytes of a word with a checksum. The word must have no blank."""
     line = f"1 {word}".encode()
     return b"%s %08x\n" % (line, zlib.crc32(line))
 

@@ -1,9 +1,9 @@
-"""Settings of single groups, `.segstore/groups.json` and its second copy `groups.copy`: by group, the
-settings that were set, by Kafka's names (KIP-848; Kafka: GroupConfig).
+"""Settings of single groups, `.segstore/groups.json` and its second copy `groups.copy`: the settings that
+were set for each group, by Kafka's names (KIP-848; Kafka: GroupConfig).
 
-The settings are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is believed.
-The file is replaced in one step, so that a crash leaves the old settings or the new. Threads: any may read; a
-thread that writes holds the lock of `segstore.coordinator.group_settings`.
+The settings are a `CheckedFile` in two copies. If a part of a copy is damaged, the whole copy is ignored. A
+copy is replaced by a rename, so that a crash leaves the old settings or the new settings. Threads: any may
+read; a thread that writes holds the lock of `segstore.coordinator.group_settings`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`LagNote`: the standby's lag, noted for other processes by the process that has the primary or the standby
-open. On disk: `.segstore/lags`, a `CheckedFile`, written anew while it changes, and never synced.
+"""`LagNote`: the standby's lag, which the process that has the primary or the standby open writes for other
+processes. On disk: `.segstore/lags`, a `CheckedFile`, never synced.
 
 Threads: any; immutable.
 """
@@ -14,15 +14,15 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 PRIMARY = "primary"
 LONGEST_MS, FRESH_MS = 5_000, 15_000
-"""A live process writes the note at least every LONGEST_MS: a note older than FRESH_MS is a
-dead process's.
+"""A live process writes the note at least every LONGEST_MS, so a note that is older than FRESH_MS is a dead
+process's.
 """
 _INTS = (int, int, int, int)
 
 
 class NotedLag(NamedTuple):
-    """A partition, and the standby's lag in it: records, bytes (-1 if they are not known), and the ms since
-    the standby last had all records.
+    """The standby's lag in one partition: `records`, `bytes` (-1 if not known), and the `ms` since the
+    standby last had all records.
     """
 
     topic: str
@@ -34,10 +34,10 @@ class NotedLag(NamedTuple):
 
 @dataclass(frozen=True)
 class LagNote:
-    """The lag of a standby. `side` is PRIMARY or `role.STANDBY`, by the role of this directory;
-    `directory_id` is that of the standby. `at_ms` is the time of the note; `waits` is the reason why the
-    standby is silent or stopped, "" if it works. A replica that has lagged for `lag_time_max_ms` is not in
-    sync. Partitions that the standby has not fetched are missing in `partitions`.
+    """The lag of a standby. `side` is PRIMARY or `role.STANDBY`: which of the two has written the note.
+    `directory_id` is that of the standby. `at_ms` is the time of the note. `waits` is the reason why the
+    standby does not fetch, "" if it does. A replica that has lagged for `lag_time_max_ms` is not in sync.
+    `partitions` has the partitions that the standby has fetched.
     """
 
     side: str

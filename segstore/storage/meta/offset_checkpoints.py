@@ -1,11 +1,12 @@
 """Kafka's text checkpoints: offsets by partition in the root, leader epochs in a partition's directory.
 
-A file has a version line (0), a line with the number of entries, and a line per entry, each ended by a
-newline (org.apache.kafka.server.common.CheckpointFile): "topic partition offset" or "epoch startOffset". A
-missing or empty file has no entries; any other content is an error, never a guess. Files are replaced in one
-step and synced, so that a crash leaves the old content or the new.
+A file has a line with the version (0), a line with the number of entries, and a line per entry, "topic
+partition offset" or "epoch startOffset"; each line ends in a newline
+(org.apache.kafka.server.common.CheckpointFile). A missing or empty file has no entries. Any other content
+raises CorruptCheckpointError. Files are replaced by a rename and synced, so that a crash leaves the old
+content or the new content.
 
-Threads: the functions any; a `LeaderEpochs` is used under the partition's lock.
+Threads: any for the functions; a `LeaderEpochs` is used under the partition's lock.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _NUMBER = re.compile(rb"[0-9]{1,19}")
 
 
 def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
-    """Return the offsets by (topic, partition). Raises CorruptCheckpointError with the line in `where`."""
+    """Return the offsets by (topic, partition). Raises CorruptCheckpointError, with `where` as the file's
+    name.
+    """
     found: dict[tuple[str, int], int] = {}
     for line, (topic, partition, offset) in _entries(data, where, 3):
         key = _topic(topic, where, line), _number(partition, MAX_PARTITION, where, line)
@@ -51,8 +54,8 @@ def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
 
 
 def parse_leader_epochs(data: bytes, where: Path) -> list[tuple[int, int]]:
-    """Return the pairs of epoch and start offset as they are in the file. Raises CorruptCheckpointError with
-    the line in `where`.
+    """Return (epoch, start offset) of each line, without checking their order. Raises CorruptCheckpointError,
+    with `where` as the file's name.
     """
     return [
         (_number(epoch, INT32_MAX, where, line), _number(start, MAX_OFFSET, where, line))
@@ -70,11 +73,11 @@ def _format(lines: list[str]) -> bytes:
 
 
 def _entries(data: bytes, where: Path, width: int) -> list[tuple[int, list[bytes]]]:
-    """Return the line numbers (from 1) and fields of the entries."""
+    """Return (line number from 1, its `width` fields) of each entry."""
     if not data:
         return []
     *lines, rest = data.split(b"\n")
-    if rest:  # a number that was cut off would be read as another number
+    if rest:  # a line without a newline may end in a number whose last digits are missing
         raise CorruptCheckpointError(where, len(lines) + 1, "the last line does not end")
     version = _number(lines[0], MAX_OFFSET, where, 1)
     if version != VERSION:
@@ -117,8 +120,8 @@ def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
 
 
 def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | None, str]:
-    """Return the offsets by (topic, partition), or None if the file is missing or can't be used, and the
-    reason why it can't be used. Raises a transient OSError (EMFILE, EIO).
+    """Return (offsets by (topic, partition), ""); (None, "") if the file is missing or empty; or (None,
+    reason why the file can't be used). Raises a transient OSError (EMFILE, EIO).
     """
     try:
         data = files.read_file(path)
@@ -149,9 +152,9 @@ class LeaderEpochs(LeaderEpochCache):
     """The leader epochs of a partition and their file (Kafka: LeaderEpochFileCache with its
     LeaderEpochCheckpointFile). Changes are in memory until `save`.
 
-    The file may be written without a sync (Kafka: KAFKA-15046). After a power cut an older file may be there;
-    the missing epochs are then found in their record batches. Before a flush reports such batches as durable,
-    `sync` makes the file durable too, because compaction may remove the batches later.
+    `save` may leave out the sync (Kafka: KAFKA-15046). Then a power cut may leave the old file, and the
+    missing epochs are found in the record batches. A flush calls `sync` before it reports the batches as
+    durable, because compaction may remove these batches later.
     """
 
     def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -161,25 +164,25 @@ class LeaderEpochs(LeaderEpochCache):
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
-        """Return the epochs in the file, none if it is missing. As in Kafka, an entry replaces
-        earlier entries that are not below it.
+        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry replaces all
+        earlier entries whose epoch or start offset is not smaller.
 
         Raises CorruptCheckpointError, OSError.
         """
         return cls(files, path, parse_leader_epochs(_read(files, path), path))
 
     def save(self, *, sync: bool = True) -> None:
-        """Replace the file, durable with `sync` when this returns. Raises OSError."""
+        """Replace the file. If `sync`, it is durable when this returns. Raises OSError."""
         with self._saving:
             self._unsynced = True
             self._files.write_atomic(self._path, format_leader_epochs(tuple(self._entries)), sync=sync)
             self._unsynced = not sync
 
     def sync(self) -> None:
-        """Sync the file if `save` has left that out. Any thread may call this. Raises OSError."""
+        """Sync the file if `save` has left out the sync. Any thread may call this. Raises OSError."""
         if not self._unsynced:
             return
-        self._unsynced = False  # cleared first: a `save` during this sync sets it again
+        self._unsynced = False  # cleared before the sync, because a `save` during the sync sets it again
         try:
             with suppress(FileNotFoundError), self._files.open(self._path, write=True) as handle:
                 self._files.sync(handle)

@@ -14,8 +14,8 @@ from segstore.storage.meta.checked_file import CheckedFile
 @dataclass(frozen=True)
 class Promotion:
     """A promotion of the standby with directory id `directory_id`. `leader_epoch` is the first epoch in which
-    it leads; `source` is the address of the former primary, and `told` is true if that primary has
-    acknowledged the promotion.
+    the standby leads. `source` is the address of the former primary, and `told` whether the former primary
+    has acknowledged the promotion. `reason` is in words.
     """
 
     leader_epoch: int

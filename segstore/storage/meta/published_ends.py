@@ -1,22 +1,22 @@
-"""The published ends, `.segstore/ends`: a mapped file with the visible end of every partition, under one
-sequence lock.
+"""The published ends, `.segstore/ends`: a mapped file in which the store's writer publishes the end offsets
+of each partition, so that other processes see new records. One sequence lock guards the file.
 
 The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition. A slot has the
 key, log start offset, log end offset, high watermark, last stable offset, recovery point, layout (a count of
 changes of the list of segments) and leader epoch, with a check (_native/ends.c). The key is a hash of topic
 id and partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and
-ignored. A file from before slots had checks is not `checked` until the next writer has opened it: its numbers
-count only if another source confirms them. Numbers are in host byte order, since only this machine uses the
-file. The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
-mixture of old and new.
+ignored. If an older segstore wrote the file, its slots have no checks (`checked` is False), and an offset is
+only used if another source confirms it. Numbers are in host byte order, because only this machine uses the
+file. The ends of an open store are valid only until the machine is booted again, because a power cut may
+leave some pages of the file old and others new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
-grows, in place, and is never truncated, so that a mapping of it is always safe; a damaged header or slot is
-made anew in place, so that readers that have the file mapped go on.
+grows, and is never truncated, so that a mapping of the file is always safe. A damaged header or slot is
+overwritten in place, so that readers which have the file mapped go on.
 
 If several processes append to the store, the ends of its logs are in `.segstore/shared` (`shared_header`),
-and only the key of a slot here is valid. The generation changes when sharing begins, when it stops, and when
-the shared file has grown, so that all readers map the files anew.
+and a slot of `.segstore/ends` has only a valid key. The header's generation changes when sharing begins, when
+sharing stops, and when the shared file has grown. Then all readers map both files again.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ if TYPE_CHECKING:
 HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
-_LONGEST_WAIT = 86_400.0  # seconds
+_LONGEST_WAIT = 86_400.0  # seconds; a longer wait is cut to this time
 _SPINS = 1000
-_PATIENCE = 50  # milliseconds
+_PATIENCE = 50  # milliseconds that a reader waits for the end of a publication
 
 
 class Ends(NamedTuple):
-    """The published ends of one partition. After a failed sync `recovery_point` holds the complement (~) of
-    the recovery point, which is negative.
+    """The published ends of one partition. `start` is the log start offset, `end` the log end offset, and
+    `stable` the last stable offset. After a failed sync `recovery_point` is the bitwise complement of the
+    recovery point, a negative number.
     """
 
     key: int
@@ -68,7 +69,7 @@ class Ends(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """Return the recovery point, whether a sync has failed or not."""
+        """Return the recovery point, also after a failed sync."""
         return max(self.recovery_point, ~self.recovery_point)
 
 
@@ -77,38 +78,42 @@ Numbers = tuple[int, int, int, int, int, int, int, int]
 Place = tuple[int, int]
 """The base offset of a log's active segment, and the file position at which the log ends."""
 Shown = tuple[int, Numbers, "Place | None"]
-"""A slot, its ends, and the log's place; the place is None for a partition that is not open."""
+"""(slot, ends, place of the log's end); the place is None if the partition is not open."""
 
 
 class SharingSide(Protocol):
-    """The calls of a host to the shared file, in which the other appending processes see the published ends.
-    `shared.sharing` implements them.
+    """The host's calls that publish in the shared file, for the other processes that append. `shared.sharing`
+    implements this protocol.
     """
 
     def of(self, slot: int, key: int) -> Any:
         """Return the share (`seg_share *`) of the partition in this slot. Raises OSError."""
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Publish ends of logs, all at one moment; `ends` is the mapping of the published ends."""
+        """Publish the ends of these logs in the shared file, all at one moment. `ends` is the mapping of the
+        published ends.
+        """
 
     def end(self, slot: int, key: int) -> None:
         """Refuse further appends to the log of a deleted partition."""
 
 
 def slot_key(topic_id: str, topic: str, partition: int) -> int:
-    """Return the partition's key: 63 bits, never 0."""
+    """Return the key of a partition in the published ends: a hash of 63 bits, never 0."""
     digest = hashlib.blake2b(f"{topic_id} {topic} {partition}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 1) | 1
 
 
 class _Mapped:
-    """The mapping of the file, for both writer and readers: keys of slots, and the look-up of a key."""
+    """The mapping of the published ends, for the writer and for readers: finds the slot of a key, reads,
+    waits.
+    """
 
     def __init__(self, files: Files, path: str, *, write: bool) -> None:
         self._files, self._path, self._write = files, path, write
         self._shared_path = path.rpartition("/")[0] + f"/{names.SHARED}"
         self.shared: SharedMap | None = None
-        """The ends of shared logs; None if the store is not shared."""
+        """The mapping of the shared file, with the ends of shared logs; None if the store is not shared."""
         self._map()
 
     def _map(self) -> None:
@@ -136,7 +141,7 @@ class _Mapped:
         self.shared = None if size is None else SharedMap(self._files, path, size, write=self._write)
 
     def _map_more(self, slots: list[int]) -> None:
-        """Map the shared file anew if one of the slots lies after the mapping's end."""
+        """Map the shared file again, because it has grown, if one of the slots is after the mapping's end."""
         if self.shared is not None and max(slots, default=-1) >= self.shared.logs:
             self._map_shared()
 
@@ -151,9 +156,9 @@ class _Mapped:
             slots.cast("q") as numbers,
             numbers[:: SLOT // 8] as keys,
         ):
-            # the writer may give slots to keys while they are read
+            # `tolist` copies the keys first, because the writer may change them meanwhile.
             found = dict(zip(keys.tolist(), range(count), strict=True))
-        found.pop(0, None)  # key 0: free slots
+        found.pop(0, None)  # a free slot has the key 0
         return found
 
     @property
@@ -163,38 +168,40 @@ class _Mapped:
 
     @property
     def checked(self) -> bool:
-        """Return whether header and slots have checks."""
+        """Return whether the header and the slots have checks."""
         header = ends_header.parse(self._memory[:HEADER])
         return header is None or header.checked
 
     def damaged(self) -> list[int]:
-        """Return the slots with a wrong check; an empty list during a publication, also if a killed writer
-        left it unfinished.
+        """Return the slots with a wrong check; an empty list during a publication, and after a publication in
+        which the writer was killed.
         """
         keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
         return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]
 
     @property
     def cut_short(self) -> bool:
-        """Return whether a publication has begun and not ended, perhaps because its writer was killed."""
+        """Return whether a publication has begun and not ended: it is under way, or its writer was killed."""
         return bool(self._sequence() % 2)
 
     def _sequence(self) -> int:
         return int(struct.unpack_from("<q", self._memory, 0)[0])
 
     def slot(self, key: int) -> int | None:
-        """Return the slot of a partition, None if it has none."""
+        """Return the slot with this key; None if there is none."""
         if self._read_generation() != self._generation and not self._write:
             self._map()
         return self._slots.get(key)
 
     def keys(self) -> set[int]:
-        """Return the keys that have a slot."""
+        """Return the keys of all slots."""
         return set(self._slots)
 
     @property
     def nonce(self) -> int:
-        """Return the number of the last clean close, which is also in the clean shutdown marker."""
+        """Return the number of the last clean close, which is also in the clean shutdown marker; 0 if the
+        store is open, or was not closed cleanly.
+        """
         return int(struct.unpack_from("<q", self._memory, ends_header.NONCE_AT)[0])
 
     @property
@@ -204,20 +211,20 @@ class _Mapped:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with every nudge, and when the file is replaced."""
+        """Return a number that changes with each `nudge`, and if another file replaces this one."""
         shared = self.shared  # a local name, because another thread may replace `self.shared`
         return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size, _of_c(shared)))
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, seconds: float) -> None:
-        """Return when `publications` is no longer `seen`, after `seconds`, or at a signal."""
+        """Sleep until `publications` differs from `seen`, `seconds` have passed, or a signal arrives."""
         code = lib.seg_await(self._bytes, self._size, seen, max(0, int(min(seconds, _LONGEST_WAIT) * 1e9)))
         if code < 0 and -code not in (errno.ETIMEDOUT, errno.EINTR):
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake(self) -> None:
-        """Have all threads in `wait` return early, in all processes, and also the threads of this process
-        that wait for followed ends. Raises OSError.
+        """Wake the threads of all processes in `wait`, and the threads of this process in
+        `TailedEnds.wait`. Raises OSError.
         """
         code = lib.seg_rouse(self._bytes, self._size)
         if code < 0:
@@ -225,8 +232,8 @@ class _Mapped:
 
     @calls_out
     def wait_for_adoption(self, seconds: float) -> None:
-        """Return when the store's writer calls `wake_sealers`, after `seconds`, or at a signal. Publications
-        don't end this wait. A `wake_sealers` just before this call is missed.
+        """Sleep until `wake_sealers` is called in another thread or process, `seconds` have passed, or a
+        signal arrives. Publications don't end this sleep. A `wake_sealers` before this call has no effect.
         """
         timeout = max(0, int(min(seconds, _LONGEST_WAIT) * 1e9))
         code = lib.seg_await_adoption(self._bytes, self._size, timeout)
@@ -234,14 +241,16 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake_sealers(self) -> None:
-        """Have all sealers look whether their manifests were adopted or refused. Raises OSError."""
+        """Wake all threads in `wait_for_adoption`, because staged appends were adopted or refused. Raises
+        OSError.
+        """
         code = lib.seg_wake_sealers(self._bytes, self._size)
         if code < 0:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def tail(self, keys: list[int]) -> TailedEnds:
-        """Return the published ends of these keys, to wait for changes. Raises LookupError if the ends of a
-        key can't be read now.
+        """Return the published ends of these keys, for waits. Raises LookupError if a key has no slot, or if
+        its slot can't be read now.
         """
         if self._read_generation() != self._generation and not self._write:
             self._map()
@@ -257,10 +266,10 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int], shared: SharedMap | None = None) -> list[int] | None:
-        """Return the eight numbers of each of these slots, from the shared logs if there are any; None if a
-        publication does not end.
+        """Return the eight fields of `Ends` of each of these slots, one list for all; the ends of shared logs
+        come from `shared`. Return None if a publication does not end.
         """
-        # The caller keeps `shared`, and so its mapping, alive.
+        # `shared` is referenced by the caller, so its memory stays mapped.
         n, numbers = len(slots), ffi.new("int64_t[]", slots)
         values = ffi.new("int64_t[]", 8 * n)
         code = lib.seg_snapshot(self._bytes, self._size, _of_c(shared), numbers, values, n, _SPINS)
@@ -268,11 +277,12 @@ class _Mapped:
 
 
 class EndsWriter(_Mapped):
-    """The writer of the published ends. Publications of all partitions pass one lock, held for nanoseconds.
+    """The writer of the published ends. One lock, held for nanoseconds, serves the publications of all
+    partitions.
 
-    `damage` lists the damages that were found and repaired; damaged ends count as not published. `found`: the
-    file had a sound header; `was_checked`: header and slots had checks when the file was opened; `lost`: ends
-    were damaged, or half published.
+    `damage` lists the damages that were found at the open, and repaired; a damaged slot is freed. `found`:
+    whether the file had a sound header. `was_checked`: whether the header and the slots had checks. `lost`:
+    whether the file was damaged.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -292,18 +302,18 @@ class EndsWriter(_Mapped):
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self.lock = Mutex()
         self.on_published: tuple[Callable[[], None], ...] = ()
-        """Functions that are called after each publication by Python. They must not wait, because the
-        publishing thread may hold locks of the partition.
+        """Functions to call after each publication that is made in Python, not in C. They must not block,
+        because the publishing thread may hold locks of the partition.
         """
         self._outgrown: list[Any] = []
-        """Mappings that were made before the file grew. C may still publish in them: their pages are those of
-        the new mapping.
+        """Mappings that were made before the file grew. C may still publish in them, because they map the
+        same pages as the new mapping.
         """
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
-        """The shared file of a host to which other processes append; None if the store is not shared."""
-        self._has_left = False  # whether another process may be the host now
-        self._claimed = False  # whether a slot was claimed since the last publication
+        """The shared file in which a host publishes too; None in other writers."""
+        self._has_left = False  # whether this process has left the store to another host
+        self._claimed = False  # whether a key got a slot since the last publication
         self.was_checked = there.header.checked if self.found and there.header else True
         self._mend()
         self._free = self._find_free()
@@ -315,8 +325,8 @@ class EndsWriter(_Mapped):
             files.allocate(handle, size, STEP - size % STEP)
 
     def _mend(self) -> None:
-        """Make the sequence even, give every slot its check, and free damaged slots."""
-        # If a writer was killed within a publication, the sequence is odd, and readers wait until it is even.
+        """Make the sequence even, add missing checks, and free damaged slots."""
+        # A writer that was killed within a publication leaves an odd sequence. Readers wait until it is even.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -334,7 +344,7 @@ class EndsWriter(_Mapped):
             lib.seg_publish(self._bytes, self._size, [slot], list(_FREE), 1)
         if bad and not torn:
             self.damage.append(f"{len(bad)} of its slots are damaged")
-        if torn and self.nonce:  # no ends are published after a clean close
+        if torn and self.nonce:  # not by a kill, because nothing is published after a clean close
             self.damage.append("its sequence is odd")
         if bad or not self.was_checked:
             self._slots = self._scan_keys()
@@ -346,7 +356,7 @@ class EndsWriter(_Mapped):
         return [s for s in range((self._size - HEADER) // SLOT - 1, -1, -1) if s not in taken]
 
     def get(self, key: int) -> Ends | None:
-        """Return the published ends of `key`."""
+        """Return the published ends of `key`; None if there are none."""
         slot = self._slots.get(key)
         if slot is None:
             return None
@@ -354,8 +364,8 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """Return the slot of `key`; if `key` has none yet, a free slot is given to it. A new slot is empty
-        until its first publication. Raises OSError if there is no room.
+        """Return the slot of `key`. If there is none, `key` gets a free slot, which stays empty until its
+        first publication. Raises OSError if the disk is full.
         """
         with self.lock:
             if key not in self._slots:
@@ -366,9 +376,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give partitions the same slots as in the shared file, because guests use the slots' numbers.
-        `.segstore/ends` may lack a slot of the shared file if the writer was killed within a publication.
-        `left` has the ends by slot. Raises OSError.
+        """Give the partitions of the shared file the same slots here, because guests use the slots' numbers.
+        A slot may be missing here if the writer was killed within a publication. `left` has the fields of
+        `Ends` by slot. Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -382,28 +392,28 @@ class EndsWriter(_Mapped):
             self.publish([slot], [Ends(*values)])
 
     def begin_empty(self, key: int) -> None:
-        """Publish an empty partition, which was just made. Raises OSError if there is no room."""
+        """Publish the ends of a new, empty partition. Raises OSError if the disk is full."""
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
     def publish_sharing(self) -> None:
-        """Map the shared file anew, and have all readers do so, because sharing has begun or the file has
-        grown. Called before other processes append to logs that are new in the file. Raises OSError.
+        """Map the shared file again, and have all readers do so, because sharing has begun or the file has
+        grown. Other processes must not append to logs in the new part of the file before this call. Raises
+        OSError.
         """
         with self.lock:
             self._map_shared()
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing from now on, not even after a late sync, because another process will
-        be the host.
-        """
+        """Publish nothing from now on, also after a late sync, because another process becomes the host."""
         with self.lock:
             self._has_left = True
 
     def end_sharing(self) -> None:
-        """Publish the ends of the shared logs here, then mark the shared file as ended. No process may share
-        the store any more. Readers see no end go back. Raises OSError.
+        """Publish the ends of the shared logs in `.segstore/ends`, then mark the shared file as ended: in
+        this order readers see no offset go back. The caller ensures that no other process shares the store.
+        Raises OSError.
         """
         with self.lock:
             if self.shared is None:
@@ -419,15 +429,15 @@ class EndsWriter(_Mapped):
 
     @property
     def mapping(self) -> tuple[Any, int]:
-        """Return the mapping and its size, for C to publish by itself."""
+        """Return (mapping, its size), for publications by C code."""
         return self._bytes, self._size
 
     def _grow(self) -> None:
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
-        # Keep the old mapping: an append in C wakes readers after it has released the tail's lock, so it may
-        # still use the old mapping when the tail already has the new one.
+        # Keep the old mapping, because C code may still use it: an append in C wakes readers after it has
+        # released its lock.
         self._outgrown.append(self._bytes)
         try:
             self._map()
@@ -448,7 +458,7 @@ class EndsWriter(_Mapped):
                 self._bump_generation()
 
     def clear(self) -> None:
-        """Free all slots, because another writer, such as a broker, used the directory."""
+        """Free all slots, because another writer, for example a broker, has used the directory."""
         for key in self.keys():
             self.release(key)
 
@@ -470,7 +480,9 @@ class EndsWriter(_Mapped):
             call()
 
     def publish(self, slots: list[int], ends: Sequence[Numbers], places: Sequence[Place | None] = ()) -> None:
-        """Publish the ends of several partitions at once; `places` are the logs' places in a shared store."""
+        """Publish the ends of several partitions, all at one moment. `places` are the places of the logs'
+        ends, which a shared store needs.
+        """
         with self.lock:
             if self._has_left:
                 return
@@ -481,7 +493,7 @@ class EndsWriter(_Mapped):
             shown = [
                 each
                 for each in zip(slots, ends, places, strict=True)
-                # The slot of a deleted topic may belong to another partition now.
+                # Leave out the ends of a deleted topic, whose slot may belong to another partition now.
                 if not each[1][0] or self._slots.get(each[1][0]) == each[0]
             ]
             if slots and not shown:
@@ -491,7 +503,7 @@ class EndsWriter(_Mapped):
             slots = [slot for slot, _, _ in shown]
             flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
-            if self._claimed:  # readers look up slots anew
+            if self._claimed:  # have readers read the keys again
                 self._bump_generation()
                 self._claimed = False
         for call in self.on_published:
@@ -499,8 +511,8 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect all publications, and publish them together at the end of the block. One thread at a
-        time.
+        """Delay all publications until the end of the block, then make them at one moment. One thread at a
+        time may call this.
         """
         self._gathered = {}
         try:
@@ -512,7 +524,7 @@ class EndsWriter(_Mapped):
             self.publish(list(gathered), [ends for ends, _ in held], [place for _, place in held])
 
     def set_nonce(self, nonce: int) -> None:
-        """Tie the published ends to a clean shutdown marker; 0 for an open store."""
+        """Write the number of the clean shutdown marker into the header; 0 if the store is open."""
         self._doubt = self._doubt and not nonce
         self._write_header(nonce)
 
@@ -522,27 +534,25 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether the recovery of a partition that has no published ends has failed since the last
-        clean close.
-        """
+        """Return whether `doubt` was called since the last clean close."""
         return self._doubt
 
     def doubt(self) -> None:
-        """Note that recovery has failed for a partition that has no published ends."""
+        """Note, in the header, that the recovery of a partition without published ends has failed."""
         self._doubt = True
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark the ends as an open store's, durably. Without a sync the number of the last clean shutdown
-        might be back after a power cut, and the next open would take the directory for one that a broker has
-        used. Raises OSError.
+        """Mark the ends as an open store's, durably. Otherwise a power cut could bring back the nonce of the
+        last clean close, and the next open takes a nonce without a marker for a sign that a broker was killed
+        here. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
         self.sync()
 
     def sync(self) -> None:
-        """Sync the file and its name. Raises OSError."""
+        """Sync the file and its directory. Raises OSError."""
         with self._files.open(self._path, write=True) as handle:
             self._files.sync(handle)
         self._files.sync_dir(self._path.rpartition("/")[0])
@@ -552,28 +562,26 @@ class EndsWriter(_Mapped):
         self.nudge()
 
     def nudge(self) -> None:
-        """Have all waiting threads, in other processes too, look at topics and groups as well as ends."""
+        """Wake the waiting threads of all processes, so that they look for changes of topics and groups."""
         lib.seg_nudge(self._bytes, self._size)
 
 
 class EndsReader(_Mapped):
-    """The reading side, in another process or in this one: it takes no lock and changes nothing."""
+    """Reads the published ends, in any process, without a lock."""
 
     def __init__(self, files: Files, path: str) -> None:
         super().__init__(files, path, write=False)
         self._last: dict[int, Ends] = {}
 
     def get(self, key: int) -> Ends | None:
-        """Return the published ends of `key`; None if there are none.
-
-        If a writer was killed within a publication, the sequence stays odd, and the last consistent values
-        that this reader saw are returned.
+        """Return the published ends of `key`; None if there are none. If the writer was killed within a
+        publication, the ends that this reader last read are returned.
         """
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends of some keys, all of one moment. If a writer was killed within a
-        publication, the last consistent values are returned, as in `get`.
+        """Return the published ends by key, all read at one moment; keys without published ends are left out.
+        If the writer was killed within a publication, the ends that this reader last read are returned.
         """
         if self._read_generation() != self._generation:
             self._map()
@@ -582,7 +590,7 @@ class EndsReader(_Mapped):
         for _ in range(_PATIENCE):
             if found is not None:
                 break
-            # A live writer that was preempted within a publication goes on soon, so wait a little.
+            # Wait a little, because a writer that is only preempted within a publication goes on soon.
             time.sleep(0.001)
             found = self._read(slots)
         self._last.update((ends.key, ends) for ends in found or () if ends.key > 0)
@@ -590,8 +598,8 @@ class EndsReader(_Mapped):
         return {key: self._last[key] for key in there if key in self._last}
 
     def glance(self, ends: Ends) -> EndsGlance | None:
-        """Return a glance that shows whether these ends, a result of `get`, are still published; None if they
-        are not.
+        """Return an `EndsGlance` that compares the published ends with `ends`, a result of `get`; None if the
+        partition has no slot any more.
         """
         generation, memory, shared = self._generation, self._bytes, self.shared
         slot = self._slots.get(ends.key)
@@ -601,23 +609,23 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return the ends of those sealed segments of a shared log whose files may be longer, by
-        base offset.
+        """Return {base offset: end in bytes} of the sealed segments of a shared log to which another process
+        may still write. Bytes after this end are not part of the log.
         """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
 
 
 class EndsGlance:
-    """Compares one partition's ends with the last seen ones, by one call of C."""
+    """Compares one partition's published ends with the ends that were last read, by one call of C."""
 
     __slots__ = ("_memory", "_seen")
 
     def __init__(self, seen: Any, memory: tuple[Any, SharedMap | None]) -> None:
-        self._seen, self._memory = seen, memory  # keeps the memory alive, which C reads
+        self._seen, self._memory = seen, memory  # C reads the memory, which must stay mapped
 
     def unchanged(self) -> bool:
-        """Return whether the ends are the same; False also during a publication."""
+        """Return whether the published ends are still the same; False also during a publication."""
         return bool(lib.seg_unchanged(self._seen))
 
 
@@ -626,8 +634,8 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter. 0 follows the largest number, which a damaged file may
-    hold.
+    """Return the next number of an int64 counter; 0 after the largest number, which a damaged
+    file may have.
     """
     return (number + 1) & INT64_MAX
 
@@ -644,11 +652,11 @@ def _create(files: Files, path: str) -> None:
 
 
 def _wipe(files: Files, path: str, size: int) -> None:
-    """Clear a file that readers may have mapped."""
+    """Overwrite a damaged file, which readers may have mapped, with free slots."""
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # Because of the new random generation, readers that have the file mapped look up their slots anew.
+        # The new random generation has readers that have the file mapped read the keys again.
         _write_anew(files, handle, secrets.randbits(62))
 
 
@@ -658,7 +666,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return the published ends; None if the file is missing or unusable, or an open store wrote it before
-    the machine was booted. Raises OSError.
+    """Return a reader of the published ends; None if the file is missing or damaged, or an open store wrote
+    it before the machine was booted. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

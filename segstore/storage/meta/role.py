@@ -1,8 +1,8 @@
-"""`Role`: a directory's role of a mirror or a standby of another machine's store. On disk: `.segstore/role`,
-a `CheckedFile`.
+"""`Role`: states that a directory is a mirror or a standby of another machine's store. On disk:
+`.segstore/role`, a `CheckedFile`.
 
-Only the mirror or standby that gave a directory its role writes the directory, because each of its partitions
-is a replica. Threads: any; immutable.
+Only the mirror or standby that wrote the role may write the directory, because each of its partitions is a
+replica. Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ NOT_PROMOTING = -1
 
 @dataclass(frozen=True)
 class Role:
-    """The role of a directory. `kind` is one of ROLES; `cluster_id` and `source` identify the cluster that it
-    copies, `topics` are the chosen topics; `leader_epoch` is the largest epoch that was seen, -1 if none was.
-    `ending`: the role is being given up.
+    """The role of a directory. `kind` is one of ROLES. `cluster_id` and `source` identify the cluster that
+    the directory copies, and `topics` are the chosen topics. `leader_epoch` is the largest epoch that was
+    seen, -1 for none. `ending`: whether an operator has begun to end the role.
 
-    A standby has its `mode`, "async" or "sync", and a permanent `directory_id`. `promoting` is the leader
-    epoch from which it leads once its promotion is complete; `old` and `reason` describe the promotion. `own`
-    are the ids of topics that it had as a primary, and that it has not seen at its new primary yet.
+    A standby also has its `mode`, "async" or "sync", and a permanent `directory_id`. `promoting` is the
+    leader epoch of a promotion that has begun, else NOT_PROMOTING; `old` and `reason` describe the promotion.
+    `own` are the ids of topics from the time when this directory was the primary, as long as they were not
+    seen at the new primary.
     """
 
     kind: str
@@ -56,12 +57,12 @@ def _role(held: dict[str, Any]) -> Role:
 
 
 ROLE = CheckedFile(names.ROLE, "role", _role, 1 << 20)
-"""Reads as None for an ordinary store; removing the file makes the directory ordinary."""
+"""An ordinary store has no such file; removing the file makes an ordinary store of a directory."""
 
 
 def has_only(files: Files, root: str, left: Collection[str] = ()) -> bool:
-    """Return whether a directory holds only the names `left` and temporary files of segstore. A process that
-    was killed before it wrote the role leaves such files. Raises OSError.
+    """Return whether a directory has no files except `left` and temporary files of segstore, which a process
+    leaves that was killed before it wrote the role. Raises OSError.
     """
     found = {*files.listdir(root)}.difference(left)
     if not found:

@@ -1,12 +1,13 @@
 """The checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner offsets.
 
-Each is Kafka's text of (topic, partition, offset), which has no checksum; `checked_copy` has the same numbers
-with a checksum. If the copy is the last writer's, it is believed, and the text is made anew from it. If the
-copy may be older (a broker may have been killed here), the text is believed. Of two log start offsets the
-smaller one is used, which keeps more records. If the copy is missing or damaged, or a broker has used the
-directory since, only the texts are used, and no record is deleted because of them. A log start offset that
-only a text has is a "claim": the copy lists this offset in its `claims` until the log start is moved on
-purpose. Partitions that were not loaded since the store was opened keep their lines.
+Each file is a text of (topic, partition, offset) in Kafka's form, which has no checksum; `checked_copy` has
+the same offsets with a checksum. If the last writer wrote the copy, the copy is used, and the texts are
+written anew from the copy. If a broker that was killed may have written the texts after the copy, the texts
+are used; of two different log start offsets the smaller is used, because it keeps more records. If the copy
+is missing or damaged, or a broker has closed the directory since, only the texts are used, and no record is
+deleted because of a text. A log start offset that is in a text only is a "claim": the copy lists it in
+`claims` until the log start offset moves. Partitions that were not opened since the store was opened keep
+their lines.
 
 Threads: any; one lock, held while files are written.
 """
@@ -28,24 +29,23 @@ _COPY = f"{names.OURS}/{names.CHECKPOINTS}"
 TopicPartitionKey = tuple[str, int]
 Lines = dict[TopicPartitionKey, int]
 Changes = Mapping[TopicPartitionKey, int | None]
-"""New offsets; None removes a line."""
+"""New offsets by partition; None removes a partition's line."""
 LOG_START_FILES = (
     names.LOG_STARTS,
     names.CLEAN_SHUTDOWN,
     _COPY,
     os.path.join(names.OURS, names.ENDS),
 )
-"""The files that `read_log_start` reads, below the root."""
+"""The files that contain log start offsets, and those by which `read_log_start` chooses, below the root."""
 
 
 class RootCheckpoints:
-    """The four checkpoints. `damages` lists them: the file's name below the root, the damage, and its
-    repair.
+    """The four checkpoint files. `damages` lists (file's path below the root, damage, repair).
 
-    `there` are the names in the root and in `.segstore`, as paths below the root; files that it does not name
-    are missing. `marker` and `published` are the numbers in the clean shutdown marker and in the published
-    ends before this open, None if there are none. `copied`: the writer that published also wrote copies of
-    the texts.
+    `there` are the paths, below the root, of all files in the root and in `.segstore`. `marker` and
+    `published` are the numbers that the clean shutdown marker and the published ends had before this open;
+    None if the file was missing. `copied` is False if an older segstore, which makes no copy, wrote the
+    published ends.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RootCheckpoints:
         if damage or (copy is None and copied and marker and published == marker):
             self.damages.append((_COPY, damage or "missing", "made anew"))
         self.copied = copy is not None or bool(damage)
-        """Whether a segstore writer has left a copy, sound or not."""
+        """Whether there was a copy, sound or damaged, when the store was opened."""
         standing = CopyState.STALE if copy is None else copy.standing(marker, published, copied)
         current = standing is CopyState.CURRENT
         held = None if standing is CopyState.STALE else copy
@@ -93,24 +93,26 @@ class RootCheckpoints:
         return lines
 
     def is_checked(self, name: str, key: TopicPartitionKey) -> bool:
-        """Return whether a copy with a checksum had the same offset of a partition when the
-        store was opened.
+        """Return whether the copy with a checksum confirmed a partition's offset when the store
+        was opened.
         """
         return _is_checked(name, key, self._held[name].get(key), self._copy, self._current)
 
     def lines(self, name: str) -> Mapping[TopicPartitionKey, int]:
-        """Return the lines of one of the files."""
+        """Return the offsets by partition of the file with this name."""
         return self._held[name]
 
     def update(
         self, changes: Mapping[str, Changes] | Callable[[], Mapping[str, Changes]], nonce: int = 0
     ) -> None:
-        """Write the changed files, synced, and before them the copy; nothing is written without a change.
-        `changes` are by file. `nonce` is the number of a clean close, which always writes the copy. Raises
+        """Write the copy, then the files with changes, all synced. `changes` has new offsets by the file's
+        name, or is a function that returns them. If nothing has changed, nothing is written, except the copy
+        if `nonce` is not 0: `nonce` is the number in the clean shutdown marker of a clean close. Raises
         OSError.
         """
         with self._lock:
-            # Call the function under the lock, so that this thread writes no older number over a newer one.
+            # Call the function under the lock, so that two threads can't write their offsets in the wrong
+            # order.
             changes = changes() if callable(changes) else changes
             held = {name: _changed(lines, changes.get(name, {})) for name, lines in self._held.items()}
             self._unwritten |= {name for name, lines in held.items() if lines != self._held[name]}
@@ -124,22 +126,22 @@ class RootCheckpoints:
             self._held = held
 
     def claim(self, key: TopicPartitionKey, log_start: int) -> None:
-        """Note that no source with a checksum confirms a partition's log start offset. The offset stays a
-        claim until the log start changes. The note becomes durable when the copy is next written.
+        """Note that no source with a checksum confirms this log start offset of a partition. The note is
+        valid until the log start offset changes, and becomes durable when the copy is next written.
         """
         with self._lock:
             self._claims[key] = log_start
 
     def is_claim(self, key: TopicPartitionKey) -> bool:
-        """Return whether no source with a checksum confirmed this partition's log start offset when it was
-        first read.
+        """Return whether the partition's log start offset is a claim: no source with a checksum
+        confirmed it.
         """
         at = self._claims.get(key)
         return at is not None and at == self._held[names.LOG_STARTS].get(key)
 
     def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
-        """Remove the lines of a topic's partitions, except those of `but`, so that new partitions don't get
-        these lines. Raises OSError.
+        """Remove the lines of a topic's partitions except `but`, so that new partitions with the same numbers
+        don't get these offsets. Raises OSError.
         """
         self.update(
             {
@@ -154,7 +156,7 @@ def _changed(lines: Lines, changes: Changes) -> Lines:
 
 
 class OffsetCheckpoint:
-    """One of the files, and its lines."""
+    """One of the checkpoint files."""
 
     def __init__(self, all_of_them: RootCheckpoints, name: str) -> None:
         self._all, self._name = all_of_them, name
@@ -170,8 +172,8 @@ class OffsetCheckpoint:
 def believed(
     name: str, text: Mapping[TopicPartitionKey, int] | None, copy: Lines | None, current: bool
 ) -> Lines:
-    """Return the lines to believe, from the text of the file `name` and its copy; `text` or `copy` is
-    None if it is unusable. `current`: the copy is the last writer's.
+    """Return the offsets to use, from the `text` and the `copy` of the file `name`; each of the two is None
+    if it can't be used. `current`: whether the last writer wrote the copy.
     """
     if copy is None or text is None or current:
         return dict(copy if copy is not None else text or {})
@@ -187,9 +189,9 @@ def _is_checked(
 
 
 def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """Return the log start offset to use: the checkpoints' offset `noted` (None if they have none), or the
-    published offset. If only the published offset has a checksum, it is used; else the smaller of the two,
-    which keeps more records.
+    """Return the log start offset to use: the checkpoint's offset `noted` (None if it has none), or the
+    published offset. If only the published offset has a checksum, it is used; else the smaller offset, which
+    keeps more records.
     """
     if published is None:
         return noted or 0
@@ -201,7 +203,9 @@ def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_
 def differences(
     text: Mapping[TopicPartitionKey, int], counts: Mapping[TopicPartitionKey, int]
 ) -> Iterator[str]:
-    """Yield a sentence for each line of a text that differs from the believed one."""
+    """Yield a sentence for each partition whose offset in `text` differs from the offset in `counts`, which
+    is used.
+    """
     for key in sorted(text.keys() | counts.keys()):
         says, taken = (str(held[key]) if key in held else "nothing" for held in (text, counts))
         if says != taken:
@@ -212,8 +216,9 @@ def differences(
 def read_log_start(
     files: Files, root: str, key: TopicPartitionKey, ends: EndsReader | None, published: Ends | None
 ) -> int:
-    """Return the log start offset of a partition, for a reader that changes nothing. `published` is the
-    partition's entry in the published `ends`. Raises a transient OSError (EMFILE, EIO).
+    """Return the log start offset of a partition, for a reader of the store. `ends` are the published ends,
+    and `published` are those of the partition; each is None if it can't be used. Raises a transient OSError
+    (EMFILE, EIO).
     """
     text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
     copy, _ = read_copy(files, root)

@@ -1,8 +1,8 @@
 """Credentials of SCRAM users, `.segstore/scram.json` and its second copy `scram.copy`, by user and mechanism.
 
-The credentials are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is
-believed. The file is replaced in one step, so that a crash leaves the old credentials or the new. The file
-has no passwords, and no value that is enough to authenticate; but a reader of the store can try passwords
+The credentials are a `CheckedFile` in two copies. If a part of a copy is damaged, the whole copy is ignored.
+A copy is replaced by a rename, so that a crash leaves the old credentials or the new credentials. The file
+has no passwords, and nobody can authenticate by its values; but somebody who reads it can try passwords
 against it. Threads: any may read; a thread that writes holds the lock of `segstore.coordinator.credentials`.
 """
 
@@ -32,7 +32,7 @@ class ScramCredential(NamedTuple):
 
 
 Credentials = Mapping[str, Mapping[str, ScramCredential]]
-"""By user, then by mechanism."""
+"""Credentials by user, then by mechanism."""
 
 
 def to_json(credentials: Credentials) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _to_json(credential: ScramCredential) -> dict[str, Any]:
 
 
 def from_json(held: Any) -> Credentials:
-    """Return credentials from their JSON values. Raises ValueError, whose text has no secret."""
+    """Return credentials from their JSON values. Raises ValueError; its text has no secret."""
     if not isinstance(held, dict) or not all(isinstance(each, dict) for each in held.values()):
         raise ValueError("an object of users with their mechanisms is expected")
     return {user: {name: _from_json(user, name, each[name]) for name in each} for user, each in held.items()}

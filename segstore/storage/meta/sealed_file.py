@@ -1,6 +1,6 @@
-"""Files in `.segstore` that hold one word. One has the store's cluster id, which is made when the store is
-first served, and moves with the directory (Kafka: cluster.id in meta.properties, which a replicated store
-has). The other has the first producer id that was not handed out. Threads: any; objects without state.
+"""Two files in `.segstore` with one word each. CLUSTER_ID has the store's cluster id, which is made when the
+store is first served (Kafka: cluster.id in meta.properties; a replicated store has that file instead).
+PRODUCER_ID has the first producer id that was not handed out. Threads: any; objects without state.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _MOST_BYTES = 256
 
 
 class SealedFile(CheckedFile[T]):
-    """One such file of a store. `make` parses the word; `lost` states, for errors, the consequence of
-    damage.
+    """A file in `.segstore` with one word. `make` parses the word. `lost` is the consequence of damage, for
+    texts of errors.
     """
 
     def __init__(self, name: str, make: Callable[[str], T], lost: str) -> None:

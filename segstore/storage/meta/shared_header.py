@@ -1,9 +1,10 @@
-"""The shared file of a store's members, `.segstore/shared`, as readers see it.
+"""The shared file, `.segstore/shared`, for readers: in a shared store the members, the processes that append,
+publish the ends of logs there.
 
-On disk a header, the members, and a part for each log, as `_native/contract/shared.h` has them. The file is
-believed if magic, format, size and the boot of the machine are right (F3), and valid as long as it is `live`.
-While a member lives, the file is never cut and never unlinked, so a mapping of it is always safe. Threads:
-any, without locks; a `SharedMap` never changes.
+On disk a header, the members, and a part for each log, as in `_native/contract/shared.h`. The file is used if
+its magic, format and size are right, and it was made since the machine was booted (F3). It is valid as long
+as it is `live`. While a member lives, the file is never truncated and never unlinked, so a mapping of the
+file is always safe. Threads: any, without locks; a `SharedMap` never changes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _SEALED = 2 * lib.SEG_SEALED
 
 
 class SharedMap:
-    """A mapping of the file; the memory is unmapped when this object is freed. `logs` is the number of logs
-    for which it has room.
+    """A mapping of the shared file, which is unmapped when this object is freed. `logs` is the number of logs
+    for which the mapping has room.
     """
 
     def __init__(self, files: Files, path: str, size: int, *, write: bool = False) -> None:
@@ -36,7 +37,7 @@ class SharedMap:
 
     @property
     def live(self) -> bool:
-        """Return whether the store is shared; if not, the content of the file is outdated."""
+        """Return whether the store is shared. If it is not, the content of the file is outdated."""
         return bool(self._header.live)
 
     def end(self) -> None:
@@ -44,8 +45,8 @@ class SharedMap:
         self._header.live = 0
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return the ends of sealed segments, in bytes, by base offset, for the partition with this slot and
-        key. Only segments are listed that were sealed while a process might still write to their files (A5).
+        """Return {base offset: end in bytes} of the sealed segments of the partition with this slot and key.
+        Only segments to which a process may still write after the end are listed (A5).
         """
         found = ffi.new("int64_t[]", _SEALED)
         n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)
@@ -53,8 +54,8 @@ class SharedMap:
 
 
 def read(files: Files, path: str) -> tuple[Any, int] | None:
-    """Return the header (`seg_shared_header *`) of a file that was made since the last boot, and the file's
-    size; None if there is no such file. Raises OSError.
+    """Return (header, a `seg_shared_header *`; size of the file); None if the file is missing, is no shared
+    file, or was made before the machine was booted. Raises OSError.
     """
     try:
         with files.open(path) as handle:
@@ -69,7 +70,7 @@ def read(files: Files, path: str) -> tuple[Any, int] | None:
 
 
 def look(files: Files, path: str) -> int | None:
-    """Return the size of the file if it is live and believed, else None. Raises OSError."""
+    """Return the size of the shared file if it is valid and live, else None. Raises OSError."""
     found = read(files, path)
     if found is None:
         return None
@@ -79,13 +80,13 @@ def look(files: Files, path: str) -> int | None:
 
 
 def end_old(files: Files, path: str) -> None:
-    """Mark a shared file without members as not live, and remove it. Such a file is left if the store was
-    copied while it was shared, or if the machine has booted again. The caller holds the store's lock, and no
-    member lives. Raises OSError.
+    """Mark an outdated shared file as not live, and remove it. A store has an outdated file if it was copied
+    while it was shared, or if the machine was booted since. The caller holds the store's lock, and no member
+    lives. Raises OSError.
     """
     size = files.size(path)
-    # Readers may have the file mapped, so it is marked. A file with several hard links may also belong to
-    # another store, so that file is only unlinked here.
+    # Mark the file, because readers may have it mapped. A file with several hard links is only unlinked,
+    # because it may also belong to another store.
     if files.links(path) == 1 and size >= STEP:
         SharedMap(files, path, size // STEP * STEP, write=True).end()
     files.unlink(path)

@@ -1,8 +1,8 @@
-"""Small files that are segstore's own: two copies of one file, errors in the place of a file, and quarantine.
+"""Files in `.segstore` except logs: two copies of one file, errors of unreadable files, and the quarantine.
 
-Both copies are written together. A power cut may leave either of them as it was before; if both are sound and
-differ, the first is believed. Files are replaced in one step and synced; an object of another kind that lies
-in a small file's place is moved into `.segstore/quarantine`. Threads: any; one writer for each file.
+Both copies are written together. After a power cut one copy may be old. If both are sound and differ, the
+first copy is used. Files are replaced by a rename and synced. A directory or link in the place of a file is
+moved into `.segstore/quarantine`. Threads: any; one writer for each file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from segstore.files import Files
 
 T = TypeVar("T")
 
-# Errors for a FIFO, link, directory or overlong file in a small file's place, which are permanent. Any other
-# error may be transient (EMFILE, EIO, ENOMEM, EACCES), so no file counts as damaged because of it.
+# The permanent errors of a FIFO, link, directory or overlong file in the place of a file. Other errors may be
+# transient (EMFILE, EIO, ENOMEM, EACCES), so a file does not count as damaged because of them.
 NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
 
 
@@ -30,8 +30,9 @@ NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, 
 
 @dataclass(frozen=True)
 class Copy(Generic[T]):
-    """One of two copies as it was read. `data` is None if the file is missing or can't be read; `checked`: it
-    has a checksum that matches; `error` is the reason why there is no content, None if the file is missing.
+    """One of two copies as it was read: its bytes `data`, the parsed `content`, and `checked`, whether a
+    checksum matches. `data` and `content` are None if the file is missing or can't be read. `error` is the
+    reason why the file can't be read, else None.
     """
 
     path: str
@@ -45,7 +46,7 @@ class Copy(Generic[T]):
         return 0 if self.content is None else 1 + self.checked
 
     def wrong(self, right: Copy[T]) -> str:
-        """Return the damage of this copy, or its difference from `right`, the copy that is believed."""
+        """Return the damage of this copy, or a text that it differs from `right`, the copy that is used."""
         if self.error is not None:
             return reason(self.error)
         return (
@@ -54,7 +55,7 @@ class Copy(Generic[T]):
 
 
 class Copies(Generic[T]):
-    """The two copies of a file. `parse(data, where)` gives the content and whether it had a checksum, or
+    """The two copies of a file. `parse(data, where)` returns (content, whether there was a checksum), or
     raises CorruptCheckpointError.
     """
 
@@ -70,15 +71,15 @@ class Copies(Generic[T]):
         return self.believed().content
 
     def believed(self) -> Copy[T]:
-        """Return the copy that is believed: the first copy if its checksum matches, and then the second is
-        not read. Raises the errors of `read`.
+        """Return the copy to use: the first if its checksum matches, else the sounder of the two. The second
+        copy is only read if it is needed. Raises the errors of `read`.
         """
         first = self._look(self.paths[0])
         return first if first.checked else self._right(first, self._look(self.paths[1]))
 
     def look(self, known: Copy[T] | None = None) -> tuple[Copy[T], list[Copy[T]]]:
-        """Return the copy that is believed, and the copies that differ from it. `known` is a copy that was
-        read under a lock, and so is not read again. Raises the errors of `read`.
+        """Return (copy to use, list of the copies that differ from it). `known` is a copy that the caller has
+        read under a lock, so that it need not be read again. Raises the errors of `read`.
         """
         first = known
         if first is None or first.path != self.paths[0]:
@@ -97,7 +98,7 @@ class Copies(Generic[T]):
         return right
 
     def _look(self, path: str, other: Copy[T] | None = None) -> Copy[T]:
-        """Return the copy at `path`; if its bytes are those of `other`, they are not parsed again."""
+        """Read the copy at `path`, without parsing its bytes again if `other` has the same bytes."""
         try:
             data = self._files.read_file(path, self._most)
             if other is not None and other.content is not None and data == other.data:
@@ -110,13 +111,15 @@ class Copies(Generic[T]):
         return Copy(path, data, content, checked)
 
     def write(self, data: bytes) -> None:
-        """Replace both copies, durable when this returns. Raises OSError; after an error either copy may have
-        the new content.
+        """Replace both copies, durable when this returns. Raises OSError; then one copy may have the new
+        content.
         """
         self._files.write_together([(path, data) for path in self.paths])
 
     def forget(self) -> None:
-        """Remove both copies: the second first, durably, so that no outdated copy is left. Raises OSError."""
+        """Remove the second copy, then the first, each durably, so that a crash leaves no outdated copy.
+        Raises OSError.
+        """
         for path in reversed(self.paths):
             if self._files.exists(path):
                 self._files.unlink(path)
@@ -124,7 +127,9 @@ class Copies(Generic[T]):
 
 
 def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptCheckpointError | StorageError:
-    """Return the error to raise for a damaged small file. Raises a transient OSError (EMFILE, EIO)."""
+    """Return the error to raise for a damaged file, or raise `error` if it is a transient OSError (EMFILE,
+    EIO).
+    """
     if not isinstance(error, OSError):
         return error
     if error.errno not in NOT_A_FILE:
@@ -136,7 +141,7 @@ def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptChe
 
 
 def reason(error: Exception) -> str:
-    """Return the reason in an error's text, without the file's name."""
+    """Return the text of an error without the file's name."""
     if isinstance(error, CorruptCheckpointError):
         return f"line {error.line}: {error.reason}" if error.line else error.reason
     return str(error.strerror or error) if isinstance(error, OSError) else str(error)
@@ -146,9 +151,8 @@ def reason(error: Exception) -> str:
 
 
 def put_aside(files: Files, root: str, path: str, *, directory_only: bool = False) -> str:
-    """Move the file, directory or link in the place of a small file into the quarantine; returns its path
-    there. With `directory_only` ENOTDIR is raised if the object is no directory any more. Raises OSError if
-    the object can't be moved (a mount point).
+    """Move the file, directory or link at `path` into the quarantine, and return its new path. Raises OSError
+    if the object can't be moved (a mount point); ENOTDIR if `directory_only` and the object is no directory.
     """
     directory = os.path.join(root, names.OURS, names.QUARANTINE)
     for made in (os.path.dirname(directory), directory):

@@ -1,8 +1,8 @@
 """`StandbyRegistration`: the standby that follows this store (Kafka: BrokerRegistration; KIP-903). On disk:
 `.segstore/standby`, a `CheckedFile`.
 
-The file stays after the standby was taken away, because it keeps the broker epoch, so that no epoch is used
-twice. Threads: any; immutable.
+The file stays after the standby's registration was removed, because it has the last broker epoch, which must
+not be used again. Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 @dataclass(frozen=True)
 class StandbyRegistration:
-    """The registration of a standby. `directory_id` is the standby's, "" if there is no standby. `sync`:
-    appends with acks=all wait for the standby. `broker_epoch` is that of the last registration.
+    """The registration of a standby. `directory_id` is the id of the standby's directory, "" if no standby is
+    registered. `sync`: whether appends with acks=all wait for the standby. `broker_epoch` is the epoch of the
+    last registration.
     """
 
     directory_id: str = ""
@@ -26,7 +27,7 @@ class StandbyRegistration:
 
     @property
     def is_there(self) -> bool:
-        """Return whether there is a standby."""
+        """Return whether a standby is registered."""
         return bool(self.directory_id)
 
 

@@ -1,8 +1,9 @@
-"""The format number of a store's own files; a segstore that does not know the number refuses the store.
+"""The format number of the files in `.segstore`: a version of segstore that does not know the number refuses
+to open the store.
 
-On disk: `.segstore/format`, a line with a checksum (see `framed`) that has the number of the format and the
-oldest version of segstore that reads it. The form of this file is the same in all versions. A store without
-the file has format 1, because segstore 0.1 wrote none. The number changes when sharing begins and when it
+On disk: `.segstore/format`, a line with a checksum (see `framed`), which has the number of the format and the
+oldest version of segstore that reads this format. All versions read this line. A store without the file has
+format 1, because segstore 0.1 wrote no such file. The number changes when sharing begins and when sharing
 stops, by the rules in docs/shared.md. Threads: any; functions without state.
 """
 
@@ -18,9 +19,9 @@ from segstore.storage.meta.framed import frame, unframe
 from segstore.storage.meta.small_files import NOT_A_FILE
 
 FORMAT, SHARED_FORMAT = 1, 2
-"""FORMAT is the newest format, which is written. SHARED_FORMAT is the format of a store while it is shared,
-because an older segstore would take the lock between two hosts, and recover logs that guests write. A format
-gets a new number if an older segstore would misread its content, or would write content that a newer segstore
+"""The format of a store, and its format while it is shared. A shared store has another number, because an
+older segstore might take the store's lock between two hosts, and recover logs to which guests append. A new
+number is needed if an older segstore would misread the files, or would write files that a newer segstore
 refuses.
 """
 _NEEDS = {FORMAT: "0.1.0", SHARED_FORMAT: "0.3.0"}
@@ -35,8 +36,8 @@ def path_of(root: str) -> str:
 
 
 def check_format(files: Files, root: str) -> str:
-    """Return the damage of the format file, "" if it is sound or missing. A damaged file does not prevent an
-    open. Raises UnsupportedFormatError for an unknown format, OSError.
+    """Return the damage of the format file, "" if the file is sound or missing. Raises UnsupportedFormatError
+    for an unknown format, OSError.
     """
     try:
         line = files.read_file(path_of(root), _MOST_BYTES)
@@ -60,12 +61,12 @@ def check_format(files: Files, root: str) -> str:
 
 
 def write_format(files: Files, root: str) -> None:
-    """Write the format file with FORMAT, durably; `.segstore` exists. Raises OSError."""
+    """Write the format file with FORMAT, durably. The directory `.segstore` must exist. Raises OSError."""
     files.write_atomic(path_of(root), _LINES[FORMAT])
 
 
 def is_marked_shared(files: Files, root: str) -> bool:
-    """Return whether the store has SHARED_FORMAT: it is shared, or its last host was killed.
+    """Return whether the store has SHARED_FORMAT, because it is shared, or because its last host was killed.
     Raises OSError.
     """
     try:
@@ -85,18 +86,17 @@ def mark_shared(files: Files, root: str) -> None:
 
 
 def mark_unshared(files: Files, root: str) -> None:
-    """Write the format file with FORMAT again, durably, if the store was shared. The caller holds the store's
-    lock, and no member lives (rules H3 and H4). Raises OSError.
+    """Write the format file with FORMAT, durably, if it has SHARED_FORMAT. The caller holds the store's lock,
+    and no member lives (rules H3 and H4). Raises OSError.
     """
     if is_marked_shared(files, root):
         write_format(files, root)
 
 
 def has_living_members(files: Files, root: str) -> bool:
-    """Return whether a process, also this one, shares the store or is about to. Each member holds a lock on a
-    byte of `.segstore/members` (rule L2). A process that takes the store's lock without sharing checks this,
-    and releases the lock if it is true, because guests of a killed host may be alive (rule H3). Raises
-    OSError.
+    """Return whether any process, also this one, is a member of the shared store: holds a lock on a byte of
+    `.segstore/members` (rule L2). A writer that does not share the store calls this after it has taken the
+    store's lock, because guests of a killed host may be alive (rule H3). Raises OSError.
     """
     try:
         handle = files.open(names.below(root, f"{names.OURS}/{names.MEMBERS}"))

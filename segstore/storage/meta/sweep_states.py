@@ -1,8 +1,7 @@
 """Notes of sweeps, `.segstore/sweeps.json`: the time of each partition's last sweep, and its error.
 
-Other processes read them (`segstore topics`, `segstore stats`). No decision depends on the file. The file is
-replaced whole, and not synced; if it can't be read, or its checksum does not match, it counts as missing.
-Threads: any; one lock.
+Other processes read the file (`segstore topics`, `segstore stats`), only to show it. The file is replaced by
+a rename without a sync, and counts as missing if it is damaged. Threads: any; one lock.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from segstore.storage.meta.checked_file import OLD_OBJECT, CheckedFile
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 
 NEVER = -1
-_LATEST_MS = 253_402_300_799_999  # the year 9999
+_LATEST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class SweepState(NamedTuple):
-    """The state of a partition's sweeps. `swept_ms` is by the store's clock, -1 for never; `error` is the
-    error of the last sweep, None if it succeeded; `deleted_bytes` and `compacted_bytes` are the bytes that
-    retention and compaction have freed since the partition was made. `compacted_bytes` is negative if
-    compaction has made segments larger.
+    """The state of a partition's sweeps. `swept_ms` is the time of the last sweep by the store's clock, -1
+    for never. `error` is the error of the last sweep, None if it succeeded. `deleted_bytes` and
+    `compacted_bytes` are the bytes that retention and compaction have freed since the partition was made.
+    `compacted_bytes` is negative if compaction has made segments larger.
     """
 
     swept_ms: int = NEVER
@@ -50,20 +49,22 @@ class SweepStates:
         return dict(self._held)
 
     def note(self, key: TopicPartitionKey, change: Callable[[SweepState], SweepState]) -> None:
-        """Change the state of a partition."""
+        """Replace the state of a partition by `change(state)`."""
         with self._lock:
             self._held[key] = change(self[key])
             self._changed = True
 
     def keep(self, there: Callable[[TopicPartitionKey], bool]) -> None:
-        """Forget partitions that are not `there`."""
+        """Forget the partitions for which `there(partition)` is False."""
         with self._lock:
             held = {key: state for key, state in self._held.items() if there(key)}
             self._changed |= len(held) < len(self._held)
             self._held = held
 
     def save(self, there: Callable[[TopicPartitionKey], bool]) -> None:
-        """Write the states if they changed, without partitions that are not `there`. Raises OSError."""
+        """Forget the partitions for which `there(partition)` is False, and write the states if `note` or
+        `keep` has changed them. Raises OSError.
+        """
         with self._lock:
             self._held = {key: state for key, state in self._held.items() if there(key)}
             if self._changed:
@@ -77,17 +78,18 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     error = held.get("error")
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
-    # `compacted` may be negative, because compaction may make a segment larger: a batch that keeps only its
-    # last offset is written anew.
+    # `compacted` is negative if compaction has made segments larger.
     if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted <= INT64_MAX and abs(compacted) <= INT64_MAX):
         raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
-    # A path in the error's text may be no valid UTF-8.
+    # The error's text may have a path that is not valid UTF-8.
     text = None if error is None else str(error).encode("utf-8", "backslashreplace").decode()
     return SweepState(swept, text, deleted, compacted)
 
 
 def _states(held: Any) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes in the content of a file; a file of an older segstore has only their list."""
+    """Return the states from the file's JSON value, {"sweeps": rows}; an older segstore wrote the
+    rows only.
+    """
     rows = held["sweeps"] if isinstance(held, dict) else held
     return {(str(t), int(p)): _state(state) for t, p, state in rows}
 
@@ -103,5 +105,7 @@ SWEEPS = CheckedFile(
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; none if the file is damaged or missing. Raises a transient OSError (EMFILE, EIO)."""
+    """Return the states; an empty dict if the file is damaged or missing. Raises a transient OSError (EMFILE,
+    EIO).
+    """
     return SWEEPS.hint(files, root) or {}

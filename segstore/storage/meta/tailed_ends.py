@@ -1,8 +1,8 @@
-"""`TailedEnds`: the published ends that one reader has last seen, and its wait until they change.
+"""`TailedEnds`: the published ends of the partitions that one thread tails, and its wait until they change.
 
 A wait returns when the ends of one of these partitions have changed, or when the store's writer nudges all
-waiting threads because topics were created or deleted, or a group has changed. Publications of other
-partitions wake the thread only within C, without Python. The wait in C also reads a new record.
+waiting threads because topics were created or deleted, or a group has changed. At a publication of other
+partitions the C code goes on waiting, without Python. The C code also reads the new record.
 
 The mapping of `.segstore/ends` is only read. Threads: one, the reader's.
 """
@@ -19,36 +19,38 @@ if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
 
 LOOK = -1
-"""The result of a wait that returned because of a nudge or a signal, or spuriously: the ends have not
-changed.
+"""The result of a wait that ended without a change of the ends, because of a nudge or a signal, or for no
+reason.
 """
 LATE = -2
-"""The result of a wait that returned because of its timeout."""
+"""The result of a wait that ended because of its timeout."""
 _SPINS = 1000
 
 
 class TailedEnds(EndsTailer):
-    """The published ends of some partitions. `wait(nudges, seconds)` is implemented in C
-    (_native/tailer.c): it returns the number of a partition whose ends have changed since they were last
-    seen, and notes the new ends as seen; LOOK after a nudge or a signal, LATE after `seconds`. With 0 seconds
-    or less `wait` does not sleep. `wait` raises OSError. A function that calls it is marked with `calls_out`,
+    """The published ends of some partitions, numbered from 0 in the order of `slots`.
+
+    `wait(nudges, seconds)` is implemented in C (_native/tailer.c). It waits until the ends of a partition
+    differ from the last seen ends, notes the new ends as seen, and returns the partition's number. It returns
+    LOOK if `nudges()` differs from `nudges`, or after a signal, and LATE after `seconds`. If `seconds` is 0
+    or less, it does not sleep. Raises OSError. A function that calls `wait` is marked with `calls_out`,
     because a signal handler that runs during the sleep may call the store.
 
-    `came` is the record that the wait has read, None if it has read none: ({key: [record]}, offset, leader
-    epoch, log start offset, bytes of the batch, and its arrival in monotonic seconds). The key, (topic,
-    partition), is the element of `keys` at the partition's number. The record is a `kind`: a NamedTuple with
-    the fields of the consumer's record. If `kind` is None, no record is read.
+    `came` is the record that the wait has read, or None: ({key: [record]}, offset, leader epoch, log start
+    offset, bytes of the batch, arrival in monotonic seconds). The key, (topic, partition), is the element of
+    `keys` at the partition's number. The record is of the class `kind`, a NamedTuple with the fields of the
+    consumer's record. If `kind` is None, no record is read.
 
-    If the store is shared, the ends of its shared logs come from `shared`, which is only read, too.
+    If the store is shared, the ends of its shared logs are read from the mapping `shared`.
 
-    The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_tailed` for each,
-    `last` is the `seg_last_record` of the last wait. `outdated`: a mapped file was replaced, or has grown,
-    and a new `TailedEnds` is needed.
+    `n` is the number of partitions. `content` has a `seg_tailed` for each partition, and `last` is the
+    `seg_last_record` of the last wait. `outdated`: whether a mapped file was replaced or has grown, so that a
+    new `TailedEnds` is needed.
     """
 
     def __init__(self, memory: Any, size: int, slots: list[int], shared: SharedMap | None = None) -> None:
-        """`memory` is the mapping, of `size` bytes. Raises LookupError if a slot can't be read now: it is
-        damaged, or a publication does not end.
+        """`memory` is the mapping of the published ends, of `size` bytes. Raises LookupError if a slot can't
+        be read now, because it is damaged, or because a publication does not end.
         """
         self.memory, self._size, self.n = memory, size, len(slots)
         self.shared = shared
@@ -64,14 +66,14 @@ class TailedEnds(EndsTailer):
         self._tailer = ffi.new("seg_tailer *", tailer | {"last": self.last, "shared": self._shared})
         self.tailer = address(self._tailer)
         self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size, self._shared)
-        """Returns a number that changes with every nudge. Read it first, then look at topics and groups, then
-        wait.
+        """Returns a number that changes with each nudge. To miss no nudge, call it before you look at topics
+        and groups, then call `wait` with the result.
         """
 
     def see(self, ends: Sequence[int]) -> bool:
-        """Read the published ends, but note `ends`, the offsets up to which the reader has read, as the last
-        seen ends of the logs, so that the next wait returns at once if there is a later record. Return False
-        if a slot can't be read now (it is damaged, or a publication does not finish), else True.
+        """Note `ends`, the offsets up to which the thread has read the partitions, as the last seen log end
+        offsets, so that the next wait returns at once if there is a later record. Return False if a slot
+        can't be read now, because it is damaged, or because a publication does not end; else True.
         """
         for number, end in enumerate(ends):
             place = self.content + number

@@ -1,7 +1,7 @@
-"""A topic's settings, partitions and id as values, and the content of `.segstore/topics/<topic>.json`.
+"""`TopicInfo`, a topic's settings, partitions and id, and the content of `.segstore/topics/<topic>.json`.
 
-`topics` owns the files. If a part of the content is damaged, nothing in it is believed, because a wrong word
-could hide or delete a topic. Threads: any; values and functions without state.
+The module `topics` reads and writes the files. If a part of a file is damaged, the whole file is ignored,
+because a wrong word could hide or delete a topic. Threads: any; values and functions without state.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CLUSTER_METADATA = "__cluster_metadata"
 ADOPTED = "__segstore_adopted"
 SHARE_GROUP_STATE = "__share_group_state"
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE, CLUSTER_METADATA, ADOPTED})
-"""Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's). In
-`__segstore_adopted` a replicated store keeps the ids of adopted appends.
+"""Topics that the engine writes for itself: those of Kafka's Topic.isInternal, the metadata log's, and
+`__segstore_adopted`, in which a replicated store keeps the ids of adopted staged appends.
 """
 _KEPT_BY_KEY: Mapping[str, str | int] = {
     "cleanup.policy": "compact",
@@ -31,18 +31,18 @@ _KEPT_BY_KEY: Mapping[str, str | int] = {
 }
 MADE_WITH: Mapping[str, Mapping[str, str | int | bool]] = {
     CONSUMER_OFFSETS: _KEPT_BY_KEY,
-    # Transaction decisions must not be lost, whatever the store allows for other topics.
+    # Decisions about transactions must not be lost, even if other topics allow unclean elections.
     TRANSACTION_STATE: {
         **_KEPT_BY_KEY,
         "compression.type": "uncompressed",
         "unclean.leader.election.enable": False,
     },
-    # The share coordinator itself deletes old records (KIP-932).
+    # Retention deletes nothing, because the share coordinator deletes old records (KIP-932).
     SHARE_GROUP_STATE: {**_KEPT_BY_KEY, "cleanup.policy": "delete", "retention.ms": -1},
     ADOPTED: {**_KEPT_BY_KEY, "unclean.leader.election.enable": False},
 }
-"""The settings of a broker's internal topics; a topic's own settings take precedence. With the defaults of
-other topics, committed offsets would be deleted after a week.
+"""The default settings of internal topics, also of a broker's. With the defaults of other topics, committed
+offsets would be deleted after a week.
 """
 MOST_PARTITIONS = 100_000
 VERSION = 1
@@ -53,8 +53,8 @@ HELD: Mapping[str, str | int | float | bool] = {
     "cleanup.policy": "delete",
     "flush.messages": 1,
 }
-"""The settings of a topic whose own settings are lost: nothing is deleted, and acknowledged records are
-durable. The settings in MADE_WITH take precedence.
+"""The settings of a topic whose settings file is damaged: nothing is deleted, and each append is synced. For
+an internal topic the settings in MADE_WITH take precedence.
 """
 _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_broker"}
 
@@ -63,15 +63,15 @@ _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_bro
 class TopicInfo:
     """A topic as `Store.topics()` shows it.
 
-    `partitions` is the number of partitions, `partition_ids` are their numbers (a copied broker's directory
-    may hold only some); `config` has the settings that were set for the topic, by Kafka's names; `settings`
-    has all settings. `ours` is False for a topic without a settings file of segstore's. `error` is the reason
-    why the settings can't be read: any use of the topic raises it, and the other topics are not affected.
-    `lost` is the reason why the settings are lost although id and partitions are known: until
-    `Store.alter_topic` or a repair writes settings, nothing of the topic is deleted or compacted, and each
-    append is synced. `compacted` has pairs of partition and offset: below that offset the log was compacted
-    under earlier settings. `of_broker`: the topic once had no settings file of segstore's, so a broker may
-    have written its records, also messages of magic 0 and 1.
+    `partitions` is the number of partitions; `partition_ids` are the partitions' numbers, of which some may
+    be missing in a copied broker's directory. `config` has the settings that were set for the topic, by
+    Kafka's names; `settings` has all settings. `ours` is False if the topic has no settings file of segstore.
+    `error` is the reason why the topic can't be used, or None; each use of the topic raises it. `lost` is the
+    damage of the settings file, or None, of a topic whose id and partitions were found in its directories:
+    until `Store.alter_topic` or a repair writes settings, nothing of the topic is deleted or compacted, and
+    each append is synced. `compacted` has pairs (partition, offset): below this offset the log was compacted
+    under earlier settings. `of_broker`: whether a broker may have written records of the topic, also messages
+    of magic 0 and 1.
     """
 
     name: str
@@ -92,8 +92,8 @@ class TopicInfo:
             object.__setattr__(self, "settings", made)
 
     def __repr__(self) -> str:
-        """Show the settings that were set, and further fields only if they differ from an undamaged topic of
-        segstore.
+        """Show the settings that were set. Fields that an undamaged topic of segstore does not need are left
+        out.
         """
         partial = self.partition_ids != tuple(range(len(self.partition_ids)))
         shown: dict[str, object] = {
@@ -121,16 +121,16 @@ class TopicInfo:
 
     @property
     def gapped(self) -> bool:
-        """Return whether offset gaps are possible anywhere in the logs. In a broker's topic they always are,
-        because segstore's settings don't show its compactions.
+        """Return whether the logs may have offset gaps anywhere: True for a compacted topic, and for each
+        topic of a broker, which may have been compacted before.
         """
         return not self.ours or "compact" in self.settings.cleanup_policy
 
     def gaps_end(self, partition: int, cleaned: int | None, flushed: int | None = None) -> int:
-        """Return the offset below which compaction may have left gaps, -1 for anywhere. `cleaned` is the
-        cleaner's offset; after a stopped compaction it is below the offset in `compacted`. `flushed` is the
-        recovery point in segstore's own checkpoint, None if it is not known. No gap lies above that point,
-        because it is written before a compaction changes segments below it.
+        """Return the offset below which compaction may have left offset gaps, -1 if gaps may be anywhere.
+        `cleaned` is the cleaner's offset. `flushed` is the recovery point in segstore's checkpoint, None if
+        it is not known. No gap is above `flushed`, because compaction only changes segments below the
+        recovery point in the checkpoint.
         """
         if self.gapped and (flushed is None or not self.ours):
             return -1
@@ -138,16 +138,14 @@ class TopicInfo:
 
 
 def check_not_internal(topic: object, why: str) -> None:
-    """Raise InvalidTopicError if the topic is internal; `why` explains why only the engine may
-    do this to it.
-    """
+    """Raise InvalidTopicError if the topic is internal. `why` is the reason, for the text of the error."""
     if isinstance(topic, str) and topic in INTERNAL:
         raise InvalidTopicError(f"topic {topic!r} is internal, which anybody may read: {why}")
 
 
 def check_policy(topic: object, config: object) -> None:
-    """Raise InvalidTopicError if these changed settings give an internal topic another cleanup.policy than
-    Kafka's.
+    """Raise InvalidTopicError if the settings in `config` give an internal topic a cleanup.policy that
+    differs from Kafka's.
     """
     if isinstance(topic, str) and topic in INTERNAL and isinstance(config, Mapping):
         policy = MADE_WITH.get(topic, {}).get("cleanup.policy", "compact")
@@ -183,8 +181,8 @@ class TopicSettingsFile(NamedTuple):
 
 
 def parse_settings(topic: str, data: bytes, where: str) -> tuple[TopicSettingsFile, bool]:
-    """Return the content of the file, and whether it has a checksum. Raises CorruptCheckpointError, which
-    names `where`.
+    """Return (content of the settings file, whether it has a checksum). Raises CorruptCheckpointError, with
+    `where` as the file's name.
     """
     try:
         held, checked = unseal(data)
@@ -244,7 +242,7 @@ def _compacted(held: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def _topic_id(value: Any) -> str:
-    # If a broker's topic is older than topic ids, the id is empty.
+    # The id is "" for a broker's topic that was made before Kafka had topic ids.
     if not isinstance(value, str) or (value and not names.is_topic_id(value)):
         raise ValueError(f"topic_id={value!r}: no topic id")
     return value

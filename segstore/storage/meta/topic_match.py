@@ -1,4 +1,4 @@
-"""The match of an existing topic with the wanted settings. Nothing on disk. Threads: any; functions."""
+"""Compares an existing topic with the wanted settings. Nothing is on disk. Threads: any; functions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def made_or_found(
     find: Callable[[], TopicInfo | None],
     differences: Callable[[TopicInfo], Mapping[str, tuple[object, object]]],
 ) -> TopicInfo:
-    """Return the topic that `make` creates. If the topic exists already, return the topic that `find`
-    returns. If `find` returns None, because the topic was deleted in between, `make` is called again. Raises
-    TopicMismatchError if an existing topic has `differences` from the wanted settings.
+    """Return the topic that `make()` creates. If `make` raises TopicAlreadyExistsError, return the topic that
+    `find()` returns; if that is None, because the topic was deleted in between, call `make` again. Raises
+    TopicMismatchError if `differences(topic)` of an existing topic is not empty.
     """
     while True:
         try:
@@ -34,8 +34,8 @@ def made_or_found(
 def differences(
     info: TopicInfo, partitions: int | None, config: Mapping[str, Any]
 ) -> dict[str, tuple[object, object]]:
-    """Return the settings, by name, that differ from the wanted ones, each as (present, wanted), also
-    "partitions" unless the wanted number is None. Settings that `config` does not name may have any value.
+    """Return {name: (present value, wanted value)} of the settings in `config` that the topic has with
+    another value. The number of partitions is compared too, as "partitions", unless `partitions` is None.
     """
     wanted = TopicConfig.parse(config)
     pairs: dict[str, tuple[object, object]] = {

@@ -1,14 +1,14 @@
 """Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the directories.
 
-A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). This file
-decides whether a topic of segstore's exists. It is written, and synced, before the first partition directory
-is made, and removed after the last directory is gone. So after a crash the next open finishes `create`,
-`add_partitions` or `delete` of `TopicAdmin`. A topic that has only directories (a broker's) has no settings
-file: its directories show its partitions and id. If both copies of a topic's settings are damaged, its
-directories show its partitions and id, and its settings count as lost (`TopicInfo.lost`). If such a topic has
-no logs either, it is listed with its `error`, and the other topics can be opened.
+A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). A topic of
+segstore exists if its settings file exists. The file is written and synced before the first partition
+directory is made, and removed after the last directory, so that after a crash the next open can finish
+`create`, `add_partitions` or `delete` of `TopicAdmin`. A broker's topic has no settings file, and its
+partitions and id are found in its directories. If both copies of a settings file are damaged, the partitions
+and the id are found there too, and the settings count as lost (`TopicInfo.lost`). If such a topic has no
+logs, it is listed with an `error`, and other topics can be used.
 
-Threads: the store's lock is held around every change; any thread may read.
+Threads: the store's lock is held during each change; any thread may read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = ["INTERNAL", "NOT_A_FILE", "TopicFiles", "TopicInfo", "find_topic", "n
 
 log = Logger("segstore")
 
-# Errors of removing a file that does not belong to segstore from a deleted partition's directory.
+# Errors that a foreign file in a deleted partition's directory may cause when the directory is removed.
 NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
@@ -70,8 +70,8 @@ class TopicFiles:
         self._base = names.below(root, "")
         self._directory = f"{self._base}{names.OURS}/{names.TOPICS}"
         self.no_topics: dict[str, list[int]] = {}
-        """Topic names that `load` found in directory names only, with partition numbers: the directories have
-        no metadata and no log.
+        """Partition numbers by topic name of directories that are named like partitions, but have no metadata
+        and no log. Set by `load`.
         """
 
     def settings(self, topic: str) -> Copies[TopicSettingsFile]:
@@ -83,8 +83,8 @@ class TopicFiles:
         return self._base + names.partition_dir(topic, partition)
 
     def keeps(self, topic: str) -> bool | None:
-        """Return whether a topic has settings and is not being deleted; None if it has no settings. Raises
-        CorruptCheckpointError, OSError.
+        """Return False if the deletion of a topic has begun, else True; None if the topic has no settings
+        file. Raises CorruptCheckpointError, OSError.
         """
         held = self.settings(topic).believed().content
         return None if held is None else not held.deleting
@@ -97,8 +97,8 @@ class TopicFiles:
         return there and bool(self.keeps(CLUSTER_METADATA))
 
     def version(self) -> tuple[int, int]:
-        """Return a pair that changes whenever a topic is made, altered or deleted: the modification times of
-        the root and the settings directory. Raises OSError.
+        """Return (modification time of the root, modification time of the settings directory). One of them
+        changes when a topic is made, altered or deleted. Raises OSError.
         """
         return self._files.modified(self._root), self._files.modified(self._directory)
 
@@ -109,8 +109,8 @@ class TopicFiles:
     def load(
         self, copies: dict[str, Copy[TopicSettingsFile]] | None = None
     ) -> tuple[dict[str, TopicInfo], list[str]]:
-        """Return the topics by name, and the names of topics whose deletion has begun and is not finished.
-        `copies` gets the copies of settings that are believed, by topic.
+        """Return (topics by name, names of topics whose deletion has begun and is not finished). The copies
+        of settings that were used are added to `copies`, by topic.
 
         If another process makes or deletes topics during this call, the directories are read again.
         """
@@ -160,8 +160,8 @@ class TopicFiles:
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo | None:
-        """Return a topic without settings, with the topic id in the metadata of the first partition that has
-        an id. Return None if none of its directories has metadata or a log.
+        """Return a topic without a settings file. Its id is that of the first partition whose metadata has an
+        id. Return None if none of its directories has metadata or a log.
         """
         error = None
         for number in ids:
@@ -185,7 +185,7 @@ class TopicFiles:
         try:
             self._files.check_directory(directory)
             data = self._files.read_file(path, _MOST_METADATA)
-            # Kafka makes the file before it writes the content, so an empty file counts as missing.
+            # An empty file counts as missing, because Kafka makes the file before it writes the content.
             return names.parse_partition_metadata(data, path) if data else ""
         except FileNotFoundError:
             return ""
@@ -200,7 +200,7 @@ class TopicFiles:
             return ""
 
     def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
-        """Return the number of partitions with each topic id in their metadata."""
+        """Return how many of these partitions have each topic id in their metadata, by id."""
         votes: Counter[str] = Counter()
         for number in ids:
             votes[self.readable_id(topic, number)] += 1
@@ -231,7 +231,9 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """Return a topic whose settings can't be read, with the partitions and the id of its directories."""
+        """Return a topic whose settings can't be read, with the partitions and the id found in its
+        directories.
+        """
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
             error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")
@@ -244,12 +246,12 @@ class TopicFiles:
         return TopicInfo(topic, tuple(ids), topic_id, held, ours=False, lost=wrong)
 
     def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
-        """Write a topic's settings, whole or not at all. Raises OSError."""
+        """Write both copies of a topic's settings; `deleting` marks its deletion as begun. Raises OSError."""
         self.settings(info.name).write(format_settings(info, deleting=deleting))
 
     def restore(self, info: TopicInfo) -> None:
-        """Restore a topic's settings after a failed write, because the new file may be there under its name,
-        and the next open would read it. Raises OSError.
+        """Write a topic's old settings again after a failed write, which may have left the new settings in
+        one of the files. Raises OSError.
         """
         if info.ours:
             self.write(info)
@@ -257,12 +259,12 @@ class TopicFiles:
             self.forget(info.name)
 
     def forget(self, topic: str) -> None:
-        """Remove a topic's settings, after its directories are gone."""
+        """Remove a topic's settings. The caller has removed or renamed its directories before."""
         self.settings(topic).forget()
 
     def check_free(self, topic: str) -> None:
-        """Raise InvalidTopicError if a directory with the name of one of the topic's partitions holds other
-        files. They would become part of the new topic, and its deletion would remove them. Raises OSError.
+        """Raise InvalidTopicError if a directory that is named like a partition of the new topic has foreign
+        files, because the topic's deletion would remove these files. Raises OSError.
         """
         for number in self.no_topics.get(topic, ()):
             path = self.partition_path(topic, number)
@@ -274,8 +276,8 @@ class TopicFiles:
                 )
 
     def bury(self, topic: str, but: Collection[int] = ()) -> list[str]:
-        """Rename a topic's directories to Kafka's form for deleted ones; return their old paths. The
-        directories of the partitions `but` stay.
+        """Rename the directories of a topic's partitions, except those in `but`, to the names that Kafka
+        gives deleted partitions, and return the old paths.
         """
         gone = []
         for name in self._files.directories(self._root):
@@ -293,8 +295,8 @@ class TopicFiles:
         return [os.path.join(self._root, name) for name in sorted(found)]
 
     def remove_buried(self) -> None:
-        """Remove the files of all deleted partitions. A file that does not belong to segstore stays, with a
-        warning. Raises OSError.
+        """Remove the directories of all deleted partitions. An object in them that can't be removed stays,
+        with a warning. Raises OSError.
         """
         for grave in self.buried():
             left = self._remove_grave(grave)
@@ -303,8 +305,8 @@ class TopicFiles:
         self._files.sync_dir(self._root)
 
     def _remove_grave(self, grave: str) -> list[str]:
-        """Remove the files in a deleted partition's directory, then the directory; return the names that
-        could not be removed.
+        """Remove the files in a deleted partition's directory, then the directory. Return the names of
+        objects that can't be removed.
         """
         if self._files.is_symlink(grave):
             self._files.unlink(grave)
@@ -326,7 +328,7 @@ class TopicFiles:
 def _advised(
     error: CorruptCheckpointError | StorageError, path: str
 ) -> CorruptCheckpointError | StorageError:
-    """Return the error for settings of a topic without logs, with advice to the operator."""
+    """Return the error for damaged settings of a topic without logs, with advice to the operator added."""
     stem = os.path.basename(path).removesuffix(_FORM)
     advice = (
         f"the topic has no log: restore the file from a backup, or remove {stem}{_FORM} and {stem}{_COPY}"
@@ -343,8 +345,8 @@ def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInf
 
 
 def check_collision(name: str, topics: Iterable[str]) -> None:
-    """Raise InvalidTopicError if a topic's name differs from another topic's only in dots and underscores,
-    because metrics' names have an underscore in place of each dot (Kafka: Topic.hasCollision).
+    """Raise InvalidTopicError if a topic's name differs from another topic's name only in dots and
+    underscores, because the names of metrics have underscores for both (Kafka: Topic.hasCollision).
     """
     if "." not in name and "_" not in name:
         return
@@ -356,7 +358,7 @@ def check_collision(name: str, topics: Iterable[str]) -> None:
 
 
 def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
-    """Return the topic with some settings changed; the value None restores the default. Raises
+    """Return the topic with the settings in `config` changed; the value None restores the default. Raises
     ConfigError.
     """
     return replace(info, settings=info.settings.replace(config), ours=True, lost=None)
@@ -374,7 +376,9 @@ def check_there(topics: Collection[str], name: str) -> None:
 
 
 def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
-    """Return the topic. Raises the errors of `check_there`, and the topic's own `error`."""
+    """Return the topic with this name. Raises the errors of `check_there`, the topic's own `error`, and
+    UnknownTopicOrPartitionError if it lacks the `partition`.
+    """
     check_there(topics, name)
     info = topics[name]
     if info.error is not None:

@@ -1,9 +1,9 @@
-"""Outcomes of a partition's transactions, found from the control batches of its log, for `read_committed`
+"""Outcomes of a partition's transactions, found by the control batches of its log, for `read_committed`
 reads.
 
-On disk the control batches of a log are read once, and later only the new control batches. A `.txnindex` is
-not used: an empty file would look as if no transaction was aborted, and to check the file against the log
-takes as many reads as to do without the file. Threads: any; the outcomes are kept, under a lock.
+On disk the control batches of a log are read once, and later only new control batches. The `.txnindex` files
+are not used, because a lost or emptied file would mean that no transaction was aborted, and a check of the
+file would need to read the same control batches. Threads: any; the outcomes are kept, under a lock.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ T = TypeVar("T")
 
 # --- outcomes ----------------------------------------------------------------------------------
 
-# Outcomes are for readers that read all records of the log, and then select records by the outcomes of their
-# transactions.
+# A reader that reads all records of a log selects records by their `Outcomes`.
 
 COMMITTED, ABORTED, OPEN = range(3)
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of transactions. `aborted` has a row for each AbortedTxn, by last offset; `ongoing` has
-    the first offset of each open transaction, by producer id.
+    """The outcomes of transactions. `aborted` has a row with the fields of `AbortedTxn` for each aborted
+    transaction, ordered by last offset. `ongoing` has the first offset of each open transaction, by producer
+    id.
     """
 
     aborted: NDArray[np.int64]
     ongoing: dict[int, int]
 
     def of(self, records: Records) -> NDArray[np.int8]:
-        """Return for each record COMMITTED (also for records outside of transactions), ABORTED or OPEN."""
+        """Return COMMITTED, ABORTED or OPEN for each record; COMMITTED for a record without a transaction."""
         batches = records.batches
         found = np.full(len(batches), COMMITTED, np.int8)
         if not (batches["attributes"] & TRANSACTIONAL_FLAG).any():
@@ -64,14 +64,14 @@ class Outcomes(NamedTuple):
 
 
 class Viewed(Protocol):
-    """A log that calls a function with its view, and if files were removed again with its next view."""
+    """A log whose `with_view` calls a function with the log's present view, and calls it again with a newer
+    view if files were removed.
+    """
 
     aborted_transactions: AbortedTransactions
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """Return the result of `use` for the view. Raises StorageError, StoreClosedError,
-        CorruptRecordError.
-        """
+        """Return the result of `use(view)`. Raises StorageError, StoreClosedError, CorruptRecordError."""
 
 
 def outcomes(log: Viewed) -> Outcomes:
@@ -84,17 +84,15 @@ def outcomes(log: Viewed) -> Outcomes:
 # --- aborted transactions ------------------------------------------------------------
 
 MOST_SEARCHED = 10_000
-"""The most offsets that are searched by a thread that must not wait. If there are more, another thread
-searches them.
+"""The largest number of offsets that a thread which must not block searches for control batches. If there are
+more, another thread searches them.
 """
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
 class _ReadEntries(NamedTuple):
-    """The transactions read from the log, up to byte `position` of `segment`.
-
-    `aborted` is int64 (n, 4), with a row for each AbortedTxn, by last offset; `ongoing` is that of
-    `Outcomes`.
+    """The transactions that were found in the log below `end_offset`. `segment` is the last segment that was
+    searched, up to the byte `position`. `aborted` and `ongoing` are those of `Outcomes`.
     """
 
     segment: Segment | None
@@ -105,8 +103,8 @@ class _ReadEntries(NamedTuple):
 
 
 class AbortedTransactions:
-    """The aborted transactions of one partition. The log is searched for control batches only when a reader
-    has met batches of transactions.
+    """The aborted transactions of one partition. The log is not searched for control batches before a reader
+    has read transactional batches.
     """
 
     def __init__(self, files: Files) -> None:
@@ -116,18 +114,18 @@ class AbortedTransactions:
 
     def _forget(self) -> None:
         self._state = ProducerState()
-        self._damaged: dict[int, CorruptRecordError] = {}  # markers that can't be read, by offset
+        self._damaged: dict[int, CorruptRecordError] = {}  # errors of unreadable markers, by offset
         self._found: _ReadEntries | None = None
 
     def stable_offset(self, view: LogView) -> int:
-        """Return the last stable offset of a log whose writer publishes none."""
+        """Return the last stable offset of a log whose writer, a broker, does not publish it."""
         ongoing = self._replay(view).ongoing
         unstable = min(ongoing.values(), default=view.end_offset)
         return min(max(unstable, view.start_offset), view.end_offset)
 
     def unread(self, view: LogView) -> int:
         """Return the number of offsets up to the view's end that were not searched for control batches yet.
-        This takes no lock, so another thread may be searching them.
+        No lock is taken, so another thread may search them at the same time.
         """
         done = -1 if self._found is None else self._found.end_offset
         return view.end_offset - (max(done, view.start_offset) if done <= view.end_offset else 0)
@@ -138,9 +136,8 @@ class AbortedTransactions:
         return Outcomes(found.aborted, found.ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
-        """Return the records that do not belong to an aborted transaction, up to the first record whose
-        transaction has an unknown outcome. Raises CorruptRecordError if the outcome for the very first record
-        is unknown.
+        """Return the records without those of aborted transactions, up to the first record whose transaction
+        has an unknown outcome. Raises CorruptRecordError if that is the first of `records`.
         """
         bad, doubt = self.judged(view, records.batches)
         if doubt is not None:
@@ -150,8 +147,8 @@ class AbortedTransactions:
     def judged(
         self, view: LogView, batches: NDArray[np.void]
     ) -> tuple[NDArray[np.bool_], tuple[int, str] | None]:
-        """Return a mask of the batches of aborted transactions; and a pair for the first batch whose
-        transaction has an unknown outcome: its number and the reason, None if all outcomes are known.
+        """Return (mask of the batches of aborted transactions, doubt). If the outcome of a batch's
+        transaction is not known, the doubt is (index of the first such batch, reason), else None.
         """
         bad = np.zeros(len(batches), bool)
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
@@ -159,7 +156,7 @@ class AbortedTransactions:
             return bad, None
         aborted, ongoing = self._replay(view)[-2:]
         first, last = batches["base_offset"][0], batches["last_offset"][-1]
-        reasons: dict[int, str] = {}  # by batch, the reason why its transaction's outcome is not known
+        reasons: dict[int, str] = {}  # why a batch's outcome is not known, by the batch's index
         near = aborted[(aborted[:, 2] >= first) & (aborted[:, 1] <= last)]
         for producer_id, begin, end, _ in near.tolist():
             hit = open_to_doubt & (batches["producer_id"] == producer_id)
@@ -167,15 +164,15 @@ class AbortedTransactions:
             bad |= hit
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
-        # The batches lie below the last stable offset, where no transaction is open. So if a transaction
-        # seems to be open, its marker is lost.
+        # All batches are below the last stable offset, where no transaction is open. So if a transaction has
+        # no marker, the marker is lost.
         for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
         return bad, (min(reasons), reasons[min(reasons)]) if reasons else None
 
     def _replay(self, view: LogView) -> _ReadEntries:
-        """Return the transactions up to the view's end, found from the control batches."""
+        """Search the log for new control batches up to the view's end, and return the transactions so far."""
         with self._lock:
             if self._found is not None and self._found.end_offset > view.end_offset:
                 self._forget()
@@ -183,13 +180,13 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # If another segment is there now, after a compaction or a roll, it is read from its
-                    # beginning, and batches that were read before are skipped.
+                    # If the view has another segment here, after a compaction or a roll, read it from its
+                    # beginning, because the state skips batches that it knows.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
                 except BaseException:
-                    self._forget()  # the state may have a part of these batches already
+                    self._forget()  # the state may have a part of the new batches, so begin again
                     raise
                 done = done._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
             self._found = done
@@ -214,8 +211,8 @@ class AbortedTransactions:
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
-    """Return the records before batch number `batch`, whose transaction has an unknown outcome. Raises
-    CorruptRecordError with `reason` if no record comes before it.
+    """Return the records before the batch with the index `batch`, whose transaction has an unknown outcome.
+    Raises CorruptRecordError with `reason` if there are none.
     """
     n = int(np.searchsorted(records.batch_indexes(), batch))
     if n:
@@ -224,7 +221,7 @@ def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
 
 
 def doubtful(view: LogView, header: np.void, reason: str) -> CorruptRecordError:
-    """Return the error for a batch whose transaction has an unknown outcome."""
+    """Return the error to raise for a batch whose transaction has an unknown outcome."""
     path = view.segments[view.slot(int(header["base_offset"]))].path
     return CorruptRecordError(
         path, int(header["position"]), int(header["base_offset"]), reason, int(header["last_offset"]) + 1
@@ -233,23 +230,23 @@ def doubtful(view: LogView, header: np.void, reason: str) -> CorruptRecordError:
 
 # --- commits -----------------------------------------------------------------------------------
 
-# These functions find the transactions that a partition's markers committed. After a power cut the markers
-# may be the only trace of the coordinator's decision.
+# These functions find committed transactions by a partition's markers. After a power cut the markers may be
+# the only record of the coordinator's decision to commit.
 
 log = Logger("segstore")
 
 
 def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-    """Return (producer id, epoch) of each transaction of these producers that was committed by a marker with
-    the next epoch (KIP-890). Transactions whose markers have the producer's own epoch are left out, because
-    one epoch may have many transactions then. Raises StorageError.
+    """Return (producer id, epoch) of the committed transactions of these producers whose markers have the
+    next epoch (KIP-890). Transactions whose markers have the same epoch are left out, because one epoch may
+    have many of them. Raises StorageError.
     """
     return source.with_view(lambda view: _committed(view, producer_ids))
 
 
 def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
-    last: dict[int, int] = {}  # epoch of the last records, by producer
+    last: dict[int, int] = {}  # epoch of a producer's last data batch, by producer id
     wanted = np.array(sorted(producer_ids), np.int64)
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -265,7 +262,9 @@ def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, i
 
 
 def _commits(segment: Segment, marker: NDArray[np.void]) -> bool:
-    """Return whether a marker commits; False for a marker that compaction has emptied, or that is damaged."""
+    """Return whether a marker commits a transaction; False if compaction has removed its record, or if it is
+    damaged.
+    """
     try:
         return bool(marker["count"][0]) and read_marker(segment, marker)[0] == COMMIT
     except CorruptRecordError as error:

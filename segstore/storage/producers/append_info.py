@@ -1,13 +1,13 @@
 """Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction. Also the
-rule for an append at one expected offset.
+rule for an append at an expected offset (compare and append).
 
 The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, applied to all batches of an
-append at once; their sequences must be consecutive. If the batches of a known producer simply follow its last
-batch, C checks them (`_native/claim.h`). Nothing is on disk.
+append at once, whose sequences must be consecutive. If the batches follow the last batch of a known producer,
+C code checks them (`_native/claim.h`). Nothing is on disk.
 
-Threads: the holder of the partition's append token. An append is judged and written without a pause in which
-another thread could append. So if two threads send the same batch, one thread writes it, and the other thread
-gets its offset.
+Threads: the holder of the partition's append token. No other thread can append between the check and the
+write of an append. So if two threads send the same batch, one thread writes the batch, and the other thread
+gets the offset of this batch.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _HALF = SEQUENCES // 2
 
 
 class ProducerAppendInfo:
-    """The producer of an append. If the whole append was written before, `repeated` has the earlier batches
-    that the append repeats.
+    """The producer of an append, by the batch header `template`.
 
     `sequenced`: whether the sequences are checked (Kafka: AppendOrigin.CLIENT). `verified`: whether the
     transaction coordinator knows that the partition is part of the producer's transaction (Kafka:
-    VerificationGuard, KIP-890).
+    VerificationGuard, KIP-890). `repeated` has the batches in the log that the append repeats, if it was
+    written before.
     """
 
     __slots__ = ("repeated", "sequenced", "template", "verified")
@@ -51,8 +51,8 @@ class ProducerAppendInfo:
 
 
 class ExpectedEnd:
-    """The offset that an append must get (compare and append); `where` names the log. It is passed in place
-    of a ProducerAppendInfo, because such records have no producer id.
+    """The offset that an append must get (compare and append). `where` is the log's name, for the error.
+    Records without a producer id are appended with an `ExpectedEnd` in place of a `ProducerAppendInfo`.
     """
 
     __slots__ = ("offset", "where")
@@ -63,13 +63,13 @@ class ExpectedEnd:
         self.offset, self.where = offset, where
 
     def check(self, end: int) -> None:
-        """Raise OffsetMismatchError if the log's end is not this offset."""
+        """Raise OffsetMismatchError if `end`, the log end offset, is not the expected offset."""
         if end != self.offset:
             raise OffsetMismatchError(self.offset, end, self.where)
 
 
 def claim_of(template: Template, sequenced: bool) -> ProducerAppendInfo | None:
-    """Return the ProducerAppendInfo for a batch header, None for records without a producer id. Raises
+    """Return the ProducerAppendInfo for the batch header `template`; None if it has no producer id. Raises
     InvalidArgumentError for a header that no producer writes.
     """
     if template.producer_id < 0:
@@ -84,7 +84,8 @@ def claim_of(template: Template, sequenced: bool) -> ProducerAppendInfo | None:
 
 
 def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
-    """Return the first offset of the batches that an append repeats; None if the append must be written.
+    """Check the batches `chunks` of an append. If the log has all of them, return the first offset that they
+    have there. Return None if they must be written.
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
     """
@@ -92,12 +93,12 @@ def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Enco
     entry = state.find(t.producer_id)
     if entry is None:
         _check_verified(claim, None)
-        return None  # an unknown producer begins with any sequence
+        return None  # a producer that is not known here may begin with any sequence
     check_epoch(entry.producer_epoch, t.producer_id, t.producer_epoch)
     if claim.sequenced:
         if t.producer_epoch == entry.producer_epoch:
             known = ProducerEntry.of(entry)
-            # NO_SEQUENCE is -1, so that sequence 0 follows both NO_SEQUENCE and the last sequence, 2^31 - 1.
+            # Sequence 0 follows the largest sequence, 2^31 - 1, and also NO_SEQUENCE, which is -1.
             if t.base_sequence != (known.last_sequence + 1) % SEQUENCES:
                 claim.repeated = _repeated(known, t, _sequences(chunks))
                 return claim.repeated[0].first_offset
@@ -116,9 +117,9 @@ def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Enco
 
 
 def _check_verified(claim: ProducerAppendInfo, entry: Any) -> None:
-    """Raise UnverifiedTransactionError for records of a transaction that is neither open in this partition
-    nor verified by the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry` is the
-    producer's `seg_producer`, or None.
+    """Raise UnverifiedTransactionError for transactional records if their transaction is neither open in this
+    partition nor verified by the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry` is
+    the producer's `seg_producer`, or None.
     """
     t = claim.template
     if claim.verified or not t.attributes & TRANSACTIONAL_FLAG:
@@ -130,7 +131,7 @@ def _check_verified(claim: ProducerAppendInfo, entry: Any) -> None:
 
 
 def check_epoch(known: int, producer_id: int, producer_epoch: int) -> None:
-    """Raise InvalidProducerEpochError for an epoch below the producer's `known` epoch."""
+    """Raise InvalidProducerEpochError if `producer_epoch` is below `known`, the producer's latest epoch."""
     if producer_epoch < known:
         raise InvalidProducerEpochError(
             f"producer {producer_id} has epoch {producer_epoch}, but {known} is known here: "
@@ -139,7 +140,7 @@ def check_epoch(known: int, producer_id: int, producer_epoch: int) -> None:
 
 
 def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
-    """Return the first and the last sequence of each batch."""
+    """Return (first sequence, last sequence) of each batch."""
     headers = [header for chunk in chunks for header in chunk.headers[0 : chunk.n]]
     first_and_count = [(header.base_sequence, header.count) for header in headers]
     return [(first, (first + count - 1) % SEQUENCES) for first, count in first_and_count]
@@ -148,9 +149,9 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """Return the producer's retained batches that `batches` repeat. `batches` do not follow the producer's
-    last batch, so if one is not retained, raise DuplicateSequenceError for old sequences, else
-    OutOfOrderSequenceError.
+    """Return the retained batches of the producer, the last 5, that have the same sequences as `batches`. If
+    one of `batches` is not retained, raise DuplicateSequenceError for sequences below the retained batches,
+    else OutOfOrderSequenceError.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
     found = [known[key] for key in batches if key in known]
@@ -158,8 +159,7 @@ def _repeated(
         raise _not_retained(entry, template, batches[0][0], batches[-1][1])
     for before, batch in pairwise(found):
         if batch.first_offset != before.last_offset + 1:
-            # The batches were written with other batches between them, so their offsets don't follow from the
-            # first one.
+            # Other batches are between these batches, so a first offset does not give the offsets of all.
             raise DuplicateSequenceError("the batches are there, written one by one with others between them")
     return found
 

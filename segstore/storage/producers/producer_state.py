@@ -1,12 +1,12 @@
 """The producer state of a partition's log: epochs, sequences and transactions, and the format of its
 snapshots.
 
-The state is a function of the log (Kafka: ProducerStateManager): batches are applied one by one in order of
-offset, so that a replay of the log gives the same state as the appends did. No batch of the log is refused
-here; `append_info` checks sequences and epochs before an append. The state lies in a table in C
-(`_native/producers.c`). While the log's tail is open, C applies its own appends to the table. Python reads
-copies of the table's entries. Nothing is written here; `state_manager` has the files. Threads: the holder of
-the partition's append token, which has paused the tail; any thread may call the functions for snapshots.
+The state depends on the log only (Kafka: ProducerStateManager): batches are applied one by one in order of
+offset, so that a replay of the log gives the same state as the appends did. No batch is refused here, because
+`append_info` checks sequences and epochs before an append. The state is in a table in C
+(`_native/producers.c`): C code applies its own appends to the table, and Python reads copies of the table's
+entries. Nothing is written here; `state_manager` writes the files. Threads: the holder of the partition's
+append token, after it has paused the C code's appends; any thread may call the functions for snapshots.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from segstore.records.header import (
 
 # --- producer snapshot -------------------------------------------------------------------------
 
-# The content of <offset>.snapshot: the state of every producer when the log ended at <offset>.
+# The content of <offset>.snapshot: the state of each producer when the log ended at <offset>.
 #
-# Version int16 = 1, CRC-32C uint32 of all that follows, number of entries int32, then 46 bytes an entry,
+# Version int16 = 1, CRC-32C uint32 of all that follows, number of entries int32, then 46 bytes per entry,
 # big-endian (org.apache.kafka.storage.internals.log.ProducerStateManager.readSnapshot; message
 # ProducerSnapshot): producer id int64, epoch int16, last sequence int32, last offset int64, offset delta
 # int32, timestamp int64, coordinator epoch int32, current transaction's first offset int64.
@@ -46,8 +46,8 @@ _CRC_FROM = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer in a snapshot. -1 stands for none; `offset_delta` is the last offset minus the first
-    offset of its last batch.
+    """One producer in a snapshot. `offset_delta` is the last offset minus the first offset of the producer's
+    last batch. -1 stands for a missing value.
     """
 
     producer_id: int
@@ -61,15 +61,15 @@ class SnapshotEntry(NamedTuple):
 
 
 def format_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """Return the content of a snapshot file, in order of producer id."""
+    """Return the bytes of a snapshot file, with its entries in order of producer id."""
     packed = [_ENTRY.pack(*entry) for entry in sorted(entries)]
     body = struct.pack(">i", len(packed)) + b"".join(packed)
     return struct.pack(">hI", VERSION, crc32c(body)) + body
 
 
 def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
-    """Return the entries of a snapshot. Raises CorruptCheckpointError, which names `where` (Kafka:
-    CorruptSnapshotException).
+    """Return the entries of a snapshot. Raises CorruptCheckpointError, with `where` as the file's name
+    (Kafka: CorruptSnapshotException).
     """
     if len(data) < _HEADER.size:
         raise CorruptCheckpointError(where, 0, f"{len(data)} bytes are no producer snapshot")
@@ -90,22 +90,24 @@ def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
 # --- producer state ------------------------------------------------------------
 
 BATCHES_TO_RETAIN: int = lib.SEG_RETAINED
-"""The number of a producer's last batches that are kept, by which a repeated batch is recognised: 5."""
+"""The number of a producer's last batches, 5, that are kept to recognise a repeated batch."""
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 """Kafka's default for producer.id.expiration.ms."""
 
 SEQUENCES = 1 << 31
-"""The number of sequences. After the last, 2^31 - 1, a producer counts from 0 again."""
+"""The number of sequences. After the largest sequence, 2^31 - 1, a producer counts from 0 again."""
 
 _NO_OFFSET = -1
 
 ReadControl = Callable[[int], tuple[int, int]]
-"""Returns the result of `parse_control` for the record of the control batch with this index."""
+"""A function that returns the result of `parse_control` for the control batch with this index."""
 
 
 class BatchMetadata(NamedTuple):
-    """A data batch of a producer; `offset_delta` is its last minus its first offset. Timestamp in ms."""
+    """A data batch of a producer. `offset_delta` is the batch's last offset minus its first offset;
+    `timestamp` is in ms.
+    """
 
     last_sequence: int
     last_offset: int
@@ -130,8 +132,8 @@ class CompletedTxn(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The saved state of one producer, for `ProducerState.restore`; `entry` is a `seg_producer`, or None for
-    a producer that was not known.
+    """The saved state of one producer, for `ProducerState.restore`. `entry` is a `seg_producer`; None if the
+    producer was not known.
     """
 
     producer_id: int
@@ -142,7 +144,7 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True)
 class ProducerEntry:
-    """The state of one producer id (Kafka: ProducerStateEntry). -1 stands for none."""
+    """The state of one producer id (Kafka: ProducerStateEntry). -1 stands for a missing value."""
 
     producer_epoch: int
     coordinator_epoch: int
@@ -151,11 +153,13 @@ class ProducerEntry:
     batches: tuple[BatchMetadata, ...]
     """The last batches of the current epoch, oldest first."""
     appended_ms: int = field(default=NO_TIMESTAMP, compare=False)
-    """The clock (ms) at this process's last append for the producer, which is not in the log."""
+    """The time (ms) when this process last appended a batch of the producer. Neither the log nor a snapshot
+    has this time.
+    """
 
     @classmethod
     def of(cls, c: Any) -> ProducerEntry:
-        """Return the content of a `seg_producer`."""
+        """Return the entry with the content of a `seg_producer`."""
         kept = tuple(
             BatchMetadata(b.last_sequence, b.last_offset, b.offset_delta, b.timestamp)
             for b in ffi.unpack(c.batches, c.kept)
@@ -166,12 +170,14 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Return the last sequence of the current epoch, -1 for none."""
+        """Return the last sequence of the current epoch; -1 if it has no batch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class ProducerTable(Mapping[int, ProducerEntry]):
-    """The entries of a `seg_producers` by producer id, in order of id; each access copies an entry."""
+    """The entries of a `seg_producers` by producer id, in order of id. Each access returns a copy of an
+    entry.
+    """
 
     __slots__ = ("_c",)
 
@@ -194,7 +200,9 @@ class ProducerTable(Mapping[int, ProducerEntry]):
 
 
 class ProducerState:
-    """The producers of one partition, up to `map_end_offset` of its log; `c` is their `seg_producers`."""
+    """The state of one partition's producers after the batches below `map_end_offset`. `c` is its table, a
+    `seg_producers`.
+    """
 
     def __init__(self, map_end_offset: int = 0) -> None:
         self.c = ffi.gc(ffi.new("seg_producers *"), lib.seg_producers_free)
@@ -202,14 +210,14 @@ class ProducerState:
         self.c.seed = int.from_bytes(os.urandom(8), "little")
         self.producers = ProducerTable(self.c)
         self.ended: list[CompletedTxn] | None = None
-        """In a replica, the completed transactions with markers from the high watermark on (Kafka:
-        ProducerStateManager.unreplicatedTxns); else None.
+        """In a replica, the completed transactions whose markers are not below the high watermark (Kafka:
+        ProducerStateManager.unreplicatedTxns). None if the partition is no replica.
         """
 
     @classmethod
     def load(cls, data: bytes, map_end_offset: int = 0, where: str = "snapshot") -> ProducerState:
-        """Return the state in the bytes of the snapshot at `map_end_offset`. Raises CorruptCheckpointError,
-        which names `where`.
+        """Return the state in the bytes `data` of the snapshot at `map_end_offset`. Raises
+        CorruptCheckpointError, with `where` as the file's name.
         """
         state, entry = cls(map_end_offset), ffi.new("seg_producer *")
         entry.appended_ms = NO_TIMESTAMP
@@ -231,7 +239,7 @@ class ProducerState:
 
     @property
     def max_producer_id(self) -> int:
-        """Return the largest producer id that was seen, -1 for none; expired ids count."""
+        """Return the largest producer id that was seen, also of an expired producer; -1 if there was none."""
         return int(self.c.max_producer_id)
 
     def dump(self) -> bytes:
@@ -239,7 +247,7 @@ class ProducerState:
         return format_snapshot(self.entries())
 
     def entries(self) -> list[SnapshotEntry]:
-        """Return the entries of a snapshot; each has its producer's last batch."""
+        """Return the entries of a snapshot, one per producer, with the producer's last batch."""
         none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
         saved = []
         for producer_id, e in self.producers.items():
@@ -260,7 +268,7 @@ class ProducerState:
 
     @property
     def ongoing(self) -> dict[int, int]:
-        """Return the first offset of each open transaction by producer id."""
+        """Return the first offset of each open transaction, by producer id."""
         c = self.c
         return {
             each.producer_id: each.first_offset for each in (ffi.unpack(c.txns, c.open) if c.open else ())
@@ -268,22 +276,21 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction, which is the last stable offset; None
-        without one.
-        """
+        """Return the first offset of the oldest open transaction; None if no transaction is open."""
         return int(self.c.txns[0].first_offset) if self.c.open else None
 
     def stable_offset(self, start: int, end: int) -> int:
-        """Return Kafka's last stable offset of a log from `start` to `end`."""
+        """Return the last stable offset of a log from the offset `start` to `end` (Kafka: LSO)."""
         unstable = self.first_unstable_offset
         return end if unstable is None else min(max(unstable, start), end)
 
     def update(self, batches: Any, read_control: ReadControl, now: int = NO_TIMESTAMP) -> list[AbortedTxn]:
-        """Apply batches of the log (the memory of `seg_batch`, offsets rising); return the transactions that
-        they abort. `now` is the clock (ms) if this process appends them.
+        """Apply batches of the log, and return the transactions that they abort. `batches` is the memory of
+        an array of `seg_batch` with rising offsets. `now` is the time (ms) if this process appends the
+        batches.
 
         Batches below `map_end_offset` are skipped. `read_control` is called for each control batch of a
-        producer. If `read_control` raises an error, the batches before that control batch stay applied.
+        producer. If it raises an error, the batches before this control batch stay applied.
         """
         aborted: list[AbortedTxn] = []
         headers = held("seg_batch[]", batches)
@@ -297,18 +304,20 @@ class ProducerState:
         return aborted
 
     def save(self, producer_id: int) -> Saved:
-        """Return the state of a producer, by which `restore` undoes later batches if all of them are this
-        producer's.
+        """Return the state of a producer, for `restore`. All batches that are applied between `save` and
+        `restore` must be this producer's.
         """
         return Saved(producer_id, self.find(producer_id), self.map_end_offset, self.max_producer_id)
 
     def find(self, producer_id: int) -> Any:
-        """Return a copy of a producer's `seg_producer`, None for an unknown producer."""
+        """Return a copy of a producer's `seg_producer`; None if the producer is not known."""
         entry = ffi.new("seg_producer *")
         return entry if lib.seg_producers_find(self.c, producer_id, entry) else None
 
     def restore(self, saved: Saved) -> None:
-        """Go back to a saved state. May be repeated."""
+        """Set the producer's entry, `map_end_offset` and `max_producer_id` back to saved values. May be
+        repeated.
+        """
         producer_id, entry, map_end_offset, max_producer_id = saved
         if entry is None:
             lib.seg_producers_remove(self.c, producer_id)
@@ -319,7 +328,7 @@ class ProducerState:
             self.ended = [ended for ended in self.ended if ended.last_offset < map_end_offset]
 
     def _take_control(self, batch: Any, index: int, read_control: ReadControl, now: int) -> list[AbortedTxn]:
-        # Compaction leaves a control batch empty when its whole transaction is gone.
+        # A control batch has no record if compaction has removed all records of the transaction.
         kind, coordinator_epoch = read_control(index) if batch.count else (-1, NO_EPOCH)
         if kind not in (ABORT, COMMIT):
             return []
@@ -333,19 +342,19 @@ class ProducerState:
         return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
 
     def expire(self, now_ms: int, after_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
-        """Forget the producers that have written nothing for `after_ms` and have no open transaction; return
+        """Forget the producers without an open transaction that have written nothing for `after_ms`; return
         the number of forgotten producers.
 
         The time of a producer's last write is the timestamp of its last record (Kafka:
-        ProducerStateManager.isProducerExpired), or the clock at its last append in this process if that is
+        ProducerStateManager.isProducerExpired), or the time of its last append in this process if that is
         later. So a producer that writes records with old timestamps now is not forgotten.
         """
         return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
 
 
 def _checked(code: int) -> int:
-    """Return `code`, the result of a C function on the table, unless it says that memory was lacking: then
-    raise MemoryError; some batches were not applied.
+    """Return `code`, the result of a C function on the table. Raise MemoryError if the C function had no
+    memory; then some batches were not applied.
     """
     if code < _NO_OFFSET:
         raise MemoryError("no memory for another producer")

@@ -1,8 +1,8 @@
-"""Replays a segment's batch headers into producer state, and writes the `.txnindex` files.
+"""Applies the batch headers of segments to producer state, and writes the `.txnindex` files.
 
 On disk only `.txnindex` files change. A segment has no such file before its first abort. The file is synced
-after the log, and if both differ, the log's control batches are right. Brokers read the file; segstore's own
-readers never do. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's
+after the log; if the two differ, the log's control batches are right. Brokers read the file, segstore's
+readers don't. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's
 append token changes index files; `mend` is called before the partition is used.
 """
 
@@ -34,8 +34,8 @@ def replay(
     end: int,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Update `state` with the new batches in the segment's first `end` bytes; return the transactions that
-    they abort. `damaged` is passed to `take_in`.
+    """Apply the new batches in the segment's first `end` bytes to `state`, and return the transactions that
+    these batches abort. `damaged` is passed to `take_in`.
     """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
@@ -50,11 +50,11 @@ def take_in(
     memory: Any,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Update `state` with batches (the memory of `seg_batch`) of a segment; return the transactions that they
-    abort.
+    """Apply batches of a segment to `state`, and return the transactions that they abort. `memory` is that of
+    an array of `seg_batch`.
 
-    If a marker can't be read, its CorruptRecordError is put into `damaged` under the marker's offset, and the
-    marker counts as an abort. Without `damaged` the error is raised.
+    If a marker can't be read and `damaged` is given, the error is put into `damaged` by the marker's offset,
+    and the marker counts as an abort. If `damaged` is None, CorruptRecordError is raised.
     """
 
     def read_control(i: int) -> tuple[int, int]:
@@ -71,8 +71,8 @@ def take_in(
 
 
 def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
-    """Return the marker's kind and coordinator epoch by `parse_control`, for a control batch (an array of
-    one). Raises CorruptRecordError.
+    """Return (kind, coordinator epoch) of the marker in a control batch. `batch` is an array with this one
+    batch header. Raises CorruptRecordError.
     """
     position, size = int(batch["position"][0]), int(batch["size"][0])
     data = segment.pool.files.pread(segment.handle, size, position)
@@ -91,8 +91,8 @@ log = Logger("segstore")
 
 
 def index_size(files: Files, segment: Segment) -> int:
-    """Return the bytes of whole entries in a segment's transaction index; 0 without a file. Raises
-    OSError.
+    """Return the size in bytes of the whole entries in a segment's transaction index; 0 if there is no file.
+    Raises OSError.
     """
     try:
         size = files.size(segment.file(names.TXN_INDEX))
@@ -102,9 +102,7 @@ def index_size(files: Files, segment: Segment) -> int:
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
-    """Add entries to the segment's `.txnindex`, for transactions that markers in this segment aborted. Raises
-    OSError.
-    """
+    """Add transactions that markers in this segment aborted to the segment's `.txnindex`. Raises OSError."""
     size = index_size(files, segment)
     with files.open(segment.file(names.TXN_INDEX), write=True, create=True) as handle:
         files.pwrite(handle, format_entries(txns), size)
@@ -112,7 +110,7 @@ def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> N
 
 
 def cut_index(files: Files, segment: Segment, size: int) -> None:
-    """Remove the entries after the first `size` bytes. Raises OSError."""
+    """Cut a segment's `.txnindex` to `size` bytes; remove the file if `size` is 0. Raises OSError."""
     path = segment.file(names.TXN_INDEX)
     if not files.exists(path):
         return
@@ -131,12 +129,12 @@ def mend(
     state_at: Callable[[int], ProducerState],
     synced: int,
 ) -> None:
-    """Bring `state` to `end_offset`, the log's end, by replaying the segments. Rewrite transaction indexes
-    that are damaged, or that differ from the aborts found in a replayed segment. Raises OSError.
+    """Bring `state` to the log's end, `end_offset`, by replaying the segments. Rewrite `.txnindex` files that
+    are damaged, or that differ from the aborts in a replayed segment. Raises OSError.
 
-    `state_at(offset)` returns the state in the newest snapshot at or below that offset. Entries for markers
-    below the offset `synced` are trusted. Entries for later markers are dropped unless they are found in the
-    log, because they may come from records that a power cut has lost.
+    `state_at(offset)` returns the state in the newest snapshot at or below this offset. Entries of a file for
+    markers below the offset `synced` stay. Entries for later markers only stay if the log has the markers,
+    because a power cut may have lost the records.
     """
     ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):
@@ -146,7 +144,7 @@ def mend(
         path = segment.file(names.TXN_INDEX)
         data = files.read_file(path) if files.exists(path) else b""
         if not data and not found and (found is None or since <= segment.base_offset):
-            continue  # nothing was aborted, as in most segments
+            continue  # no transaction was aborted in this segment
         held = parse(data, segment.base_offset)
         held = held[held["last_offset"] < ends[slot]]
         if found is None and len(held) * ENTRY_SIZE == len(data):
@@ -159,15 +157,15 @@ def mend(
         if right != data:
             _replace(files, segment, right)
         elif data:
-            # The entries are right, but an earlier sync of them may have failed. They count as durable from
-            # now on, so they are written again and synced.
+            # The entries are right, but an earlier sync may have failed. Write and sync them again, because
+            # they count as durable from now on.
             with files.open(path, write=True) as handle:
                 files.pwrite(handle, data, 0)
                 files.sync(handle)
 
 
 def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) -> list[AbortedTxn]:
-    """Return the transactions that the last of these segments aborts."""
+    """Replay all `segments`, and return the transactions that markers in the last segment abort."""
     found: list[AbortedTxn] = []
     for segment, end in zip(segments, ends, strict=False):
         found = replay(state, segment, segment.size, {}) if end > state.map_end_offset else []
@@ -175,9 +173,9 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Return the entries of `held`, from the file, and of `found`, from the log, by last offset. If both have
-    an entry for a transaction, return the one with the lower first offset, because compaction, deletion or
-    repair may have removed the first batches from the log.
+    """Return the entries of the file, `held`, and of the log, `found`, ordered by last offset. If both have
+    an entry for a transaction, the result has the entry with the lower first offset, because compaction,
+    deletion or repair may have removed the first batches from the log.
     """
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:
@@ -190,7 +188,7 @@ def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
 def _replace(files: Files, segment: Segment, data: bytes) -> None:
     path = segment.file(names.TXN_INDEX)
     is_there = files.exists(path)
-    if is_there:  # the last segment of a restored log has no index
+    if is_there:  # no warning for a missing file, because the last segment of a restored log has none
         log.warning("%s did not say what its log says: made anew", path)
     if data:
         files.write_atomic(path, data)

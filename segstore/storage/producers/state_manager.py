@@ -1,7 +1,8 @@
-"""The producers of a partition in its writer's process: their state, and the `<offset>.snapshot` files.
+"""`Producers`: the producers of a partition in the process that writes it: their state, and the
+`<offset>.snapshot` files.
 
-A snapshot is written at every roll and at a clean close, as in Kafka, so that an open replays only the
-headers after the newest snapshot. An unreadable snapshot is removed, because the log is the authority.
+A snapshot is written at each roll and at a clean close, as in Kafka, so that an open replays only the batch
+headers after the newest snapshot. An unreadable snapshot is removed, and the log is replayed instead.
 Threads: the holder of the partition's append token.
 """
 
@@ -35,8 +36,8 @@ log = Logger("segstore")
 
 class Producers:
     """The producers of one partition. `state` is their state at the log's end: `take` applies written
-    batches, and `recall` undoes `take` for batches that are cut off again. `begun_anew`: there was no
-    snapshot, and the log does not begin at offset 0, so producers without a batch in the log are unknown.
+    batches, and `recall` undoes `take` if the batches are cut off again. `begun_anew`: whether producers may
+    have been lost, because there was no readable snapshot, and the log does not begin at offset 0.
     """
 
     def __init__(
@@ -61,20 +62,20 @@ class Producers:
         clock: Callable[[], int],
         expiration_ms: int,
     ) -> Producers:
-        """Return the producers with their state at the log's end, made from the newest readable snapshot and
-        the batches after it. Expired producers are dropped. `recovery_point` is None after a clean shutdown.
-        The `.txnindex` files of replayed segments are made to agree with the log. Raises OSError.
+        """Return the producers with their state at the log's end, by the newest readable snapshot and the
+        batches after it. Expired producers are left out. `recovery_point` is None after a clean shutdown.
+        `.txnindex` files of replayed segments that differ from the log are rewritten. Raises OSError.
         """
         trusted = end_offset
         if recovery_point is not None:
-            # A snapshot above the recovery point may belong to batches that a power cut has lost, so it is
-            # not used. The snapshot at the first segment's base offset is always used, because it alone has
-            # the producers of earlier, removed segments.
+            # A snapshot above the recovery point is not used, because a power cut may have lost the batches
+            # before it. The snapshot at the first segment's base offset is used in any case, because no other
+            # file has the producers of removed segments.
             trusted = min(trusted, max(recovery_point, segments[0].base_offset))
         found = _drop_snapshots_above(files, directory, trusted)
         found = _drop_damaged(files, directory, found, every=recovery_point is not None)
-        # A snapshot below the first segment is not used: the batches between both were removed, and can't be
-        # replayed.
+        # A snapshot below the first segment is not used, because the batches between the snapshot and the
+        # segment were removed, and can't be replayed.
         taken = [at for at in found if at >= segments[0].base_offset]
         if recovery_point is not None:
             _sync_from(files, directory, taken, recovery_point)
@@ -96,9 +97,7 @@ class Producers:
     # --- appends -------------------------------------------------------------------------
 
     def judge(self, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
-        """Return the first offset of the batches that an append repeats, else None. Raises the errors of
-        `append_info.judge`.
-        """
+        """Call `append_info.judge` with the state of the producers."""
         return judge(self.state, claim, chunks)
 
     def save(self, producer_ids: Iterable[int]) -> tuple[Saved, ...]:
@@ -106,16 +105,16 @@ class Producers:
         return tuple(map(self.state.save, producer_ids))
 
     def take(self, batches: Any, marker: Marker | None = None) -> list[AbortedTxn]:
-        """Apply written batches (the memory of `seg_batch`) of one producer; `marker` is the marker among
-        them, if there is one. Return the transactions that they abort.
+        """Apply written batches of one producer, and return the transactions that they abort. `batches` is
+        the memory of an array of `seg_batch`; `marker` is the marker among them, or None.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         return self.state.update(batches, lambda _: ended, self._clock())
 
     def take_as_follower(self, memory: Any, data: Any) -> list[AbortedTxn]:
-        """Apply batches that a leader wrote, of any producers; their sequences and epochs are not checked
-        (R35). `data` has each batch's bytes at the batch's `position`. Return the transactions that they
-        abort. Raises CorruptRecordError if a marker can't be read.
+        """Apply batches of any producers that a leader wrote, and return the transactions that they abort.
+        Sequences and epochs are not checked (R35). `memory` is that of an array of `seg_batch`, and `data`
+        has each batch's bytes at its `position`. Raises CorruptRecordError if a marker can't be read.
         """
         batches = np.frombuffer(memory, batch_type())
 
@@ -126,12 +125,12 @@ class Producers:
             return parse_control(record.key, record.value, file=self._directory, position=at, offset=offset)
 
         if (batches["producer_id"] < 0).all():
-            return []  # then `recall` has nothing to undo, either
+            return []  # the state stays as it is, so `recall` has nothing to undo
         return self.state.update(batches, read_control, self._clock())
 
     def recall(self, saved: Sequence[Saved]) -> None:
-        """Go back to the `saved` states, because the batches that were applied since then are no longer in
-        the log. May be repeated.
+        """Restore the `saved` states, because the batches that were applied after `save` are no longer in the
+        log. May be repeated.
         """
         for each in saved:
             self.state.restore(each)
@@ -143,8 +142,8 @@ class Producers:
         self.state.ended = []
 
     def cut(self, segments: list[Segment], end_offset: int) -> None:
-        """Set the state to that at `end_offset`, where the log was cut. Snapshots above that offset are
-        removed, and `.txnindex` files are made to agree with the log. Raises OSError.
+        """Set the state to the state at `end_offset`, after the log was cut there. Snapshots above this
+        offset are removed, and `.txnindex` files that differ from the log are rewritten. Raises OSError.
         """
         taken = _drop_snapshots_above(self._files, self._directory, end_offset)
         taken = _drop_damaged(self._files, self._directory, taken, every=True)
@@ -159,8 +158,8 @@ class Producers:
         self.state = state
 
     def ended_above(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
-        """Return the transactions whose markers in the log of `view` are not below the high watermark. Any
-        thread may call this. Raises OSError.
+        """Return the completed transactions whose markers, in the log of `view`, are not below the high
+        watermark. Any thread may call this. Raises OSError.
         """
         taken = [at for at in snapshots(self._files, self._directory) if at <= high_watermark]
         state = _newest(self._files, self._directory, taken)
@@ -172,8 +171,8 @@ class Producers:
     # --- the native tail -----------------------------------------------------------------
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail the table of producers, so that C judges and applies the next batches of known
-        producers.
+        """Give the table of producers to a tail, the log's end in C, so that C code checks and applies
+        batches of known producers.
         """
         tail.c.producers = self.state.c
         tail.keep("producers", self.state.c)
@@ -181,28 +180,29 @@ class Producers:
     # --- expiry --------------------------------------------------------------------------
 
     def expire(self, after_ms: int) -> int:
-        """Forget producers without a write for `after_ms` (producer.id.expiration.ms); return their
-        number.
+        """Forget the producers that have written nothing for `after_ms`; return the number of forgotten
+        producers.
         """
         return self.state.expire(self._clock(), after_ms)
 
     # --- snapshots -----------------------------------------------------------------------
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """Return, by producer id, the last offset of the producer's last data batch, -1 without one, and the
-        producer's epoch (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
+        """Return {producer id: (last offset of the producer's last data batch, epoch)}; the offset is -1 if
+        there is no batch (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
         """
         entries = self.state.producers.items()
         return {i: (e.batches[-1].last_offset if e.batches else -1, e.producer_epoch) for i, e in entries}
 
     def snapshot(self, offset: int, *, sync: bool = False) -> None:
-        """Write the state at `offset`. Raises OSError. Without `sync` the next flush syncs the file; if a
-        power cut comes first and damages the file, the next open ignores it.
+        """Write the present state as the snapshot at `offset`, the log's end. If `sync` is False, the next
+        flush syncs the file; a file that a power cut damages before is ignored by the next open. Raises
+        OSError.
         """
         self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=sync)
 
     def forget_snapshot(self, offset: int) -> None:
-        """Remove the snapshot at `offset`, because the segment that begins there was removed."""
+        """Remove the snapshot at `offset`, because the segment with this base offset was removed."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(_path(self._directory, offset))
 
@@ -214,13 +214,15 @@ def snapshots(files: Files, directory: str) -> list[int]:
 
 
 def state_at(files: Files, directory: str, offset: int) -> ProducerState:
-    """Return the state in the snapshot at `offset`; an empty state if that is missing or unreadable."""
+    """Return the state in the snapshot at `offset`; an empty state if the file is missing or unreadable."""
     state = _newest(files, directory, [offset])
     return state if state.map_end_offset == offset else ProducerState(offset)
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """Return the state of the newest readable snapshot among these offsets."""
+    """Return the state in the newest readable snapshot of those at the offsets `taken`; an empty state if
+    there is none.
+    """
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):
             return _read(files, directory, offset)
@@ -238,8 +240,8 @@ def _read(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
-    """Remove the unreadable snapshots that are newer than the newest readable one, as Kafka does; with
-    `every` remove all unreadable snapshots. Return the offsets of the snapshots that stay.
+    """Remove the unreadable snapshots that are newer than the newest readable snapshot, as Kafka does. If
+    `every`, remove all unreadable snapshots. Return the offsets of the snapshots that stay.
     """
     left: list[int] = []
     for offset in reversed(taken):
@@ -255,8 +257,8 @@ def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -
 
 
 def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: int) -> None:
-    """Sync the snapshots from the recovery point on."""
-    # No flush has synced these snapshots since the rolls that made them. No later flush will, because
+    """Sync the snapshots at and above the recovery point."""
+    # No flush has synced these snapshots after the rolls that wrote them, and no later flush will, because
     # recovery moves the recovery point past them.
     for offset in (offset for offset in taken if offset >= recovery_point):
         with files.open(_path(directory, offset), write=True) as handle:
@@ -264,7 +266,7 @@ def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: i
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:
-    """Remove snapshots above an offset; return the offsets of the snapshots that stay."""
+    """Remove the snapshots above `offset`. Return the offsets of the snapshots that stay."""
     taken = snapshots(files, directory)
     stray = [o for o in taken if o > offset]
     for gone in stray:

@@ -1,8 +1,8 @@
-"""A store that several processes write: their shared file, their membership, and the connection between them.
+"""A shared store, which several processes write: the shared file, the members, and their connections.
 
-On disk in `.segstore`: `shared` (`shared_file`), `members` (an empty file, `member_locks`), and `host`, the
-host's socket (`coherence`).
+The processes that have a shared store open are its members. One member is the host: it holds the store's lock
+`.lock`, like the writer of any store. All other members are guests.
 
-The processes that have such a store open are its members. One of them is the host: it holds the store's lock
-`.lock`, like the writer of any store. The others are guests.
+On disk in `.segstore`: `shared` (module `shared_file`), `members`, an empty file (`member_locks`), and
+`host`, the host's socket (`coherence`).
 """

@@ -1,20 +1,19 @@
 """The connection between the host of a shared store and a guest, which proves to the guest that both map the
 same memory.
 
-On disk `.segstore/host`, a Unix socket. A guest puts a random number into its slot of `.segstore/shared`, and
-sends the slot's number; the host answers with the number that it reads there, and with device and inode of
-its file. A guest on another kernel finds no host at the socket, since Unix sockets connect processes of one
-kernel only. A guest whose mapping shows other pages, or another file, gets a wrong number. So no list of file
-systems is needed for this proof.
+On disk `.segstore/host`, a Unix socket. A guest writes a random number into its slot of `.segstore/shared`,
+and sends the slot's index to the host. The host answers with the random number that it reads from this slot,
+and with the device and inode of its file. If the guest's mapping shows other pages or another file, the
+answer is wrong. A guest on another kernel finds no host, because Unix sockets connect processes of one kernel
+only.
 
-The connection stays open. A guest polls the connection: if it was closed, the host has closed the store, or
-has died.
+The connection stays open, so that a guest notices by a poll that the host has closed the store, or has died.
 
     guest: slot, int32
     host:  number, uint32; four zeros; device and inode, uint64 each
 
-All in host byte order. Threads: a `HostSocket` has its own thread, which refers to the mapping, not to the
-store; a `HostLine` is used by one thread at a time.
+Numbers are in host byte order. Threads: a `HostSocket` has its own thread, which refers to the mapping, not
+to the store, so that an unused store can be freed; a `HostLine` is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from segstore.threads import Background
 _SLOT = struct.Struct("=i")
 _ANSWER = struct.Struct("=I4xQQ")
 _NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
-"""Errors of a socket without a listener. EAGAIN: the host's backlog is full."""
+"""Errors of a connect if nobody accepts connections at the socket. EAGAIN: the host's backlog is full."""
 _SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two tries to connect
 
 
@@ -50,9 +49,7 @@ def path_of(root: str) -> str:
 
 
 class HostSocket:
-    """The host's side of the connections: a thread that answers guests. In a forked child the methods do
-    nothing.
-    """
+    """The host's socket, and the thread that answers guests. In a forked child the methods do nothing."""
 
     def __init__(self, files: Files, root: str, shared: SharedFile) -> None:
         """Listen at the store's socket. The caller holds `.lock`. Raises StorageError; IllegalStateError if
@@ -70,16 +67,18 @@ class HostSocket:
             raise
 
     def unlink(self) -> None:
-        """Remove the socket's name, while the caller still holds `.lock`. May be repeated."""
+        """Remove the socket's path, so that nobody connects any more. The caller holds `.lock`. May be
+        repeated.
+        """
         if self._listener.fileno() >= 0:
             with suppress(OSError):
                 self._files.unlink(self._path)
 
     def close(self) -> None:
         """Stop the thread, and close all connections, after `unlink`. Further calls do nothing."""
-        if self._listener.fileno() < 0:  # also in a child process
+        if self._listener.fileno() < 0:  # closed already, or closed in a forked child
             return
-        with suppress(OSError):  # other code has closed the descriptor, such as `os.closerange`
+        with suppress(OSError):  # other code may have closed the descriptor, for example `os.closerange`
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -111,14 +110,14 @@ def _accept(listener: socket.socket, lines: dict[int, socket.socket], poll: sele
     except BlockingIOError:
         return  # the guest has hung up already
     except OSError:
-        time.sleep(_LONGEST)  # no descriptor is left; the sleep keeps this thread from spinning
+        time.sleep(_LONGEST)  # this process has too many open files; don't spin until it has fewer
         return
     lines[line.fileno()] = line
     poll.register(line, select.POLLIN)
 
 
 def _answer(line: socket.socket, shared: SharedFile) -> bool:
-    """Answer one question; return whether the connection stays open."""
+    """Answer one request of a guest; return whether the connection stays open."""
     try:
         question = line.recv(_SLOT.size)
         if len(question) < _SLOT.size or not 0 <= (slot := _SLOT.unpack(question)[0]) < lib.SEG_MEMBERS:
@@ -146,8 +145,8 @@ class HostLine:
             raise
 
     def _connect(self, path: str, seconds: float) -> socket.socket:
-        """Connect to the host, and return the socket. A host that does not listen yet is waited for, because
-        a host takes its slot before it listens.
+        """Connect to the host, and return the socket. If a host lives and does not listen, try again for
+        `seconds`, because a host takes its slot before it listens. Raises the errors of `__init__`.
         """
         end, pause = time.monotonic() + seconds, _SHORTEST
         first = self._members.host()
@@ -161,7 +160,7 @@ class HostLine:
                 if error.errno not in _NOBODY:
                     raise
                 is_there = error.errno == errno.EAGAIN
-                is_gone = not is_there and self._members.host() is None  # nobody is about to listen
+                is_gone = not is_there and self._members.host() is None  # no host lives
                 is_late = is_gone or time.monotonic() >= end
             if is_late:
                 raise self._unavailable() if is_there else self._unreachable(path, first)
@@ -169,8 +168,8 @@ class HostLine:
             pause = min(2 * pause, _LONGEST)
 
     def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
-        """Return the error for a host that does not listen: NotShareableError if the host is still `first`,
-        that of the first try; else HostUnavailableError, because a new host may be about to listen.
+        """Return the error for a host that does not listen: NotShareableError if it is the same host as at
+        the first try, `first`; else HostUnavailableError, because a new host may listen soon.
         """
         host = self._members.host()
         if host is None or host != first:
@@ -186,9 +185,9 @@ class HostLine:
         return HostUnavailableError(self._root, pid, host is not None)
 
     def check(self) -> None:
-        """Write a new random number into this member's slot, and ask the host for the number, device and
-        inode that it sees. Raises NotShareableError if one of the three differs; HostUnavailableError if the
-        host does not answer, or has hung up.
+        """Write a new random number into this member's slot, and compare it, the device and the inode with
+        the host's answer. Raises NotShareableError if one of the three differs; HostUnavailableError if the
+        host does not answer, or has closed the connection.
         """
         members = self._members
         own = members.shared.member(members.slot)
@@ -216,9 +215,11 @@ class HostLine:
         return _ANSWER.unpack(data)
 
     def fileno(self) -> int:
-        """Return the descriptor, which becomes readable when the host hangs up; -1 once closed."""
+        """Return the file descriptor, which becomes readable when the host closes the connection; -1 after
+        `close`.
+        """
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up. Further calls do nothing."""
+        """Close the connection. Further calls do nothing."""
         self._socket.close()

@@ -1,11 +1,11 @@
-"""The file systems that a store can be shared on.
+"""The file systems on which a store can't be shared.
 
-Members share a mapping, so all of them must see the same pages. A file system that other machines write, or
-that another program serves, shows each process its own pages. And a write through the mapping must not need a
-new block on disk, which it does in file systems that copy on write.
+All members map the shared file, and must see the same pages. In a network file system, or one that a program
+serves (FUSE), two processes may see different pages. A file system that copies on write may need a new block
+for a write through the mapping, and the disk may be full then.
 
-Such a list is never complete, so a guest also compares a number with the host (`coherence`). On disk: nothing
-but a file's attribute. Threads: functions without state.
+Such a list is never complete, so a guest also compares a number with the host (`coherence`). On disk: only a
+file's attribute. Threads: functions without state.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ APART = {
     0x786F4256: "a shared folder of VirtualBox",
     0xBACBACBC: "a shared folder of VMware",
 }
-"""File systems whose files other machines may write, or that a program serves, by the magic number of
-statfs(2).
-"""
+"""Names of network file systems, and of those that a program serves, by the magic number of statfs(2)."""
 COPYING = {0x2FC12FC1: "ZFS", 0xCA451A4E: "bcachefs", 0x3434: "NILFS"}
-"""File systems that write every block to a new place, for all files."""
+"""Names of file systems that copy on write for all files, by the magic number of statfs(2)."""
 BTRFS = 0x9123683E
 
 
 def check(files: Files, directory: str) -> bool:
-    """Return whether a file in the directory must be created with `write_in_place`. Raises NotShareableError
-    if files there can't be shared, OSError.
+    """Return whether a new file in the directory needs `write_in_place`. Raises NotShareableError if a store
+    in this directory can't be shared, OSError.
     """
     if sys.platform != "linux":
         raise NotShareableError(
@@ -61,7 +59,7 @@ def check(files: Files, directory: str) -> bool:
 
 
 def write_in_place(files: Files, handle: Handle) -> None:
-    """Make btrfs write an empty file in place. Raises NotShareableError."""
+    """Forbid btrfs to copy on write for this empty file. Raises NotShareableError."""
     try:
         files.forbid_copy_on_write(handle)
     except OSError as error:

@@ -1,9 +1,9 @@
-"""The locks of a shared store's members: each locks a byte of `.segstore/members`.
+"""The locks of a shared store's members: each member locks a byte of `.segstore/members`.
 
-On disk an empty file. A member has an open file description lock on the byte with its slot's number. The
-kernel releases the lock when the last thread of the process has exited, so no pid, heartbeat or timeout is
-needed to notice that a member has died. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made.
-Threads: functions without state.
+On disk an empty file. A member has an open file description lock on the byte at the index of its slot. When
+the member's process ends, the kernel releases the lock, so no pid, heartbeat or timeout is needed to notice
+that a member has died. The byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads:
+functions without state.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from segstore.errors import StorageError
 from segstore.files import Files, Handle
 
 MOST: int = lib.SEG_MEMBERS
-"""The most members of a store."""
+"""The largest number of members of a store."""
 _NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_PATIENCE, _PAUSE = 10.0, 0.005  # seconds
+_PATIENCE, _PAUSE = 10.0, 0.005  # the longest wait for a lock, and the pause between two tries, in seconds
 
 
 def path_of(root: str) -> str:
-    """Return the path of a store's file."""
+    """Return the path of a store's file `members`."""
     return names.below(root, f"{names.OURS}/{names.MEMBERS}")
 
 
 def open_shared(files: Files, path: str, *, create: bool = False) -> Handle:
-    """Open a file of a shared store to write it. Raises StorageError if this process lacks the permission,
-    other errors as OSError.
+    """Open a file of a shared store for writing. Raises StorageError if this process has no permission,
+    OSError.
     """
     try:
         return files.open(path, write=True, create=create)
@@ -41,12 +41,12 @@ def open_shared(files: Files, path: str, *, create: bool = False) -> Handle:
 
 
 def take_making(files: Files, root: str) -> Handle:
-    """Lock the byte SEG_MAKING_BYTE, and return the handle that holds the lock until it is closed. A missing
-    `members` file is created. Raises StorageError, OSError.
+    """Lock the byte SEG_MAKING_BYTE, and return the handle; closing the handle releases the lock. A missing
+    file `members` is created. Raises StorageError, OSError.
     """
     path = path_of(root)
     if files.exists(path) and files.links(path) > 1:
-        files.unlink(path)  # if the store was copied by hard links, the copy would share the locks
+        files.unlink(path)  # a copy of the store that was made by hard links would share the locks
     handle = open_shared(files, path, create=True)
     end = time.monotonic() + _PATIENCE
     try:

@@ -1,11 +1,11 @@
 """This process as a member of a shared store, and the other members.
 
 On disk each member has a slot in `.segstore/shared`, and locks the slot's byte of `.segstore/members` as long
-as it lives (`member_locks`). A slot without an owner keeps its content; the next owner has a later
-incarnation of it.
+as the member lives (`member_locks`). Each new owner of a slot raises the slot's incarnation number.
 
-- L2: a member is dead if its byte is unlocked, or if the slot has a later incarnation.
-- H3: a process that takes `.lock` and does not share looks for living members (`has_living_members`).
+- L2: a member is dead if its byte is unlocked, or if its slot has a later incarnation.
+- H3: a process that takes `.lock`, and does not share the store, checks that no member lives
+  (`has_living_members`).
 
 Threads: any; one thread closes.
 """
@@ -28,13 +28,13 @@ from segstore.storage.shared.shared_file import SharedFile
 from segstore.version import VERSION
 
 LOOK_MS = 2
-"""Ms that a process waits for a log's lock before it checks whether the lock's owner is dead."""
+"""Milliseconds that a thread waits for a log's lock before it checks whether the lock's owner is dead."""
 SPINS = 100
-"""Attempts to take a log's lock before a thread sleeps."""
+"""Number of attempts to take a log's lock before a thread sleeps."""
 
 
 class SharedMember(NamedTuple):
-    """A living member. `pid` is the number in its own namespace, for display only."""
+    """A living member. `pid` is its process id in its own pid namespace, for display only."""
 
     slot: int
     pid: int
@@ -45,13 +45,15 @@ class SharedMember(NamedTuple):
 
 
 class Members:
-    """This process as a member. `c` is its `seg_member`; `slot` and `incarnation` identify it. A forked child
-    is no member, because the lock's descriptor is closed in the child (`forks`).
+    """The membership of this process, and its view of all members. `c` is its `seg_member`; `slot` and
+    `incarnation` identify it. A forked child is no member, because the lock's file descriptor is closed in
+    the child (`forks`).
     """
 
     def __init__(self, files: Files, root: str, shared: SharedFile, *, may_host: bool) -> None:
-        """Take a slot. Raises NotShareableError if all slots are taken; StorageError. Raises LookupError if
-        the store is no longer shared, or is shared by another file now; the caller then starts over.
+        """Become a member, in a free slot. Raises NotShareableError if no slot is free; StorageError. Raises
+        LookupError if the store is no longer shared, or has another shared file now: the caller must begin
+        again.
         """
         self._files, self.shared = files, shared
         here = self._here = forks.here()
@@ -89,18 +91,18 @@ class Members:
         return slot
 
     def _introduce(self, may_host: bool) -> None:
-        """Write this process's data into its slot; all but `may_host` is for display only."""
+        """Write the data of this process, all for display except `may_host`, into its slot."""
         own = self.shared.member(self.slot)
         own.pid, own.since_ms, own.may_host = os.getpid(), time.time_ns() // 1_000_000, may_host
         own.version, own.number = VERSION.encode()[:15], secrets.randbits(32)
 
     def lead(self, *, leads: bool) -> None:
-        """Set whether this process holds `.lock`, and so may take a lock left by a dead host [L7]."""
+        """Set whether this process holds `.lock`. If it does, it may take log locks of a dead host [L7]."""
         self.c.is_host = leads
 
     def become_host(self) -> None:
-        """Record this member as the host, and wake all members that wait for a host. The caller holds
-        `.lock`.
+        """Write into the shared file that this member is the host, and wake all members that wait for a host.
+        The caller holds `.lock`.
         """
         header = self.shared.header
         header.host_slot, header.host_incarnation = self.slot, self.incarnation
@@ -123,8 +125,8 @@ class Members:
         return next((member for member in self.all() if member.is_host), None)
 
     def last_host_pid(self) -> int:
-        """Return the pid of the last host, for display; 0 if there was no host, or if the host's slot has a
-        new owner.
+        """Return the pid of the last host, also if it is dead, for display; 0 if there was no host, or if its
+        slot has a new owner.
         """
         header = self.shared.header
         if header.host_slot < 0:
@@ -138,20 +140,20 @@ class Members:
 
     @property
     def fd(self) -> int:
-        """Return the descriptor of the lock; -1 once closed."""
+        """Return the file descriptor of the lock; -1 after `close`."""
         return self._handle.fd
 
     def close(self) -> None:
-        """Release the slot; this process is no longer a member. Further calls do nothing. In a child process
-        the parent keeps its slot.
+        """Leave the store: release the slot. Further calls do nothing. A call in a forked child does not
+        release the parent's slot.
         """
         self.c.members_fd = -1
         self._handle.close()
 
 
 def living(files: Files, root: str) -> list[SharedMember]:
-    """Return the living members of a store, for a process that is no member; an empty list if the store is
-    not shared. Raises UnsupportedFormatError, StorageError.
+    """Return the living members of a store; an empty list if the store is not shared. The caller need not be
+    a member. Raises UnsupportedFormatError, StorageError.
     """
     shared = SharedFile.view(files, root)
     if shared is None:

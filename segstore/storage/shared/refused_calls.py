@@ -1,5 +1,5 @@
-"""The calls that a guest of a shared store refuses. Nothing is on disk. Threads: any; a function without
-state.
+"""The error for calls that a guest of a shared store refuses. Nothing is on disk. Threads: any; a function
+without state.
 """
 
 from __future__ import annotations

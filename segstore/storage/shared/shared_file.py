@@ -1,18 +1,18 @@
 """The file that the members of a store share, `.segstore/shared`, mapped by all of them.
 
 On disk a header, the members, and a part for each log, as declared in `_native/contract/shared.h`: fixed
-widths in host byte order, no pointers. The file is valid in one start of the machine only, and never synced.
+widths in host byte order, no pointers. The file is valid until the machine is booted again, and never synced.
 
-- F1: all shared data lies in this file.
-- F2: the file is fully allocated before it is mapped, grows in steps of 64 KiB, is never cut, and never
-unlinked while a member lives. Each mapping of it is kept until the object that made it is freed.
-- F3: the file is valid if its magic, format and size are right, it was made in this start of the machine, and
-  it is no copy (`which`). If the file is not valid, a host that finds no living member rewrites it. It is
-  rewritten in place, because readers may have it mapped, and the magic is written last.
+- F1: all shared data is in this file.
+- F2: the file is fully allocated before it is mapped. It grows in steps of 64 KiB, is never truncated, and is
+  never unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
+- F3: the file is valid if its magic, format and size are right, if it was made since the machine was booted,
+  and if it is no copy (`which`). An invalid file is rewritten by a host that finds no living member. The
+  rewrite is in place, because readers may have the file mapped, and the magic is written last.
 
 A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
-reads `live`. A writer that does not share the store looks for members, clears `live`, and looks for members
-again. So at least one of the two notices the other.
+reads `live`. A host that closes the store looks for other members, refuses new members by `live`, and looks
+for members again. So at least one of the two processes notices the other.
 
 Threads: any; only the host lets the file grow.
 """
@@ -39,21 +39,22 @@ from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.shared import file_systems, member_locks
 from segstore.version import VERSION
 
-MOST = 1 << 36  # bytes of the file: eight million logs
+MOST = 1 << 36  # bytes of the largest file, for eight million logs
 _LIVE, _CLOSED_TO_OTHERS = 1, 2
-"""Values of the header's `live`; 0: the file's content is outdated."""
-_PATIENCE, _PAUSE = 10.0, 0.005  # seconds
+"""Values of the header's `live`. The third value, 0, means that the file's content is outdated."""
+_PATIENCE, _PAUSE = 10.0, 0.005  # the longest wait for a joining process, and the pause between two looks (s)
 _LOGS, _LOG = lib.SEG_SHARED_LOGS, lib.SEG_SHARED_LOG
 
 
 def path_of(root: str) -> str:
-    """Return the path of a store's file."""
+    """Return the path of a store's shared file."""
     return names.below(root, f"{names.OURS}/{names.SHARED}")
 
 
 class SharedFile:
-    """The mapped file. `inode` is compared to notice another file at the same path; `which` is device and
-    inode. `is_host_s`: whether `make` returned this object; `made`: whether `make` rewrote the file.
+    """The mapped shared file. `inode` is the file's inode, by which `is_there` notices another file at the
+    same path. `which` is (device, inode). `is_host_s`: whether `make` returned this object, for the host.
+    `made`: whether `make` rewrote the file.
     """
 
     def __init__(self, files: Files, root: str, *, write: bool = True) -> None:
@@ -68,16 +69,16 @@ class SharedFile:
             self.which = files.which(self._path, or_change=False)[:2]
             self._map(handle)
         self.header: Any = self._part("seg_shared_header *", 0)
-        """The header, in the first mapping, whose page all later mappings share."""
+        """The header, a `seg_shared_header *` into the first mapping; later mappings show the same page."""
 
     @classmethod
     def make(cls, files: Files, root: str, *, members: int, stopped_ms: int, answer_ms: int) -> SharedFile:
-        """Return the file for a process that holds `.lock`.
+        """Map the file for a host, which holds `.lock`, and return it.
 
-        A valid and live file is kept, with the state of the logs as the members left it. Otherwise the file
-        is rewritten, and is not `live` yet when this returns. If a member lives, the file is never rewritten:
-        an invalid file is a StorageError then. Raises UnsupportedFormatError if living members use another
-        format; NotShareableError; StorageError.
+        A valid and live file stays, with the ends of the logs that the members left. Any other file is
+        rewritten, and is not `live` yet when this returns. If a member lives, the file is never rewritten,
+        and StorageError is raised if it is invalid. Raises UnsupportedFormatError if living members use
+        another format; NotShareableError; StorageError.
         """
         with os_errors():
             in_place = file_systems.check(files, names.below(root, names.OURS))
@@ -96,8 +97,8 @@ class SharedFile:
 
     @classmethod
     def join(cls, files: Files, root: str) -> SharedFile | None:
-        """Return the file for a guest, writable; None if the store is not shared in this start of the
-        machine. Raises UnsupportedFormatError, NotShareableError, StorageError.
+        """Map the file for a guest, writable, and return it; None if the file is not live, or was made before
+        the machine was booted. Raises UnsupportedFormatError, NotShareableError, StorageError.
         """
         with os_errors():
             if _look(files, root) is None:
@@ -107,8 +108,8 @@ class SharedFile:
 
     @classmethod
     def view(cls, files: Files, root: str) -> SharedFile | None:
-        """Return the file, read-only; None if the store is not shared in this start of the machine. Raises
-        UnsupportedFormatError, StorageError.
+        """Map the file for a reader, read-only, and return it; None if the file is not live, or was made
+        before the machine was booted. Raises UnsupportedFormatError, StorageError.
         """
         with os_errors():
             return cls(files, root, write=False) if _look(files, root) is not None else None
@@ -130,9 +131,7 @@ class SharedFile:
 
     @property
     def live(self) -> bool:
-        """Return whether the store is shared. If the store is not shared, the file's content is out of
-        date.
-        """
+        """Return whether the store is shared. If it is not, the file's content is outdated."""
         return bool(self.header.live)
 
     @live.setter
@@ -145,7 +144,9 @@ class SharedFile:
 
     @property
     def memory(self) -> Any:
-        """Return the newest mapping for C, as a `uint8_t[]` that keeps the mapping alive."""
+        """Return the newest mapping, a `uint8_t[]` for C. The file stays mapped while this object is
+        referenced.
+        """
         return self._mappings[-1]
 
     @property
@@ -154,7 +155,7 @@ class SharedFile:
         return len(self.memory)
 
     def bind(self, member: Any) -> None:
-        """Set this and each later mapping in a `seg_member *`."""
+        """Keep the newest mapping in the fields `map` and `len` of a `seg_member *`."""
         with self._mutex:
             self._bound = member
             self._show_bound()
@@ -164,22 +165,22 @@ class SharedFile:
             self._bound.map, self._bound.len = self.memory, self.size
 
     def member(self, slot: int) -> Any:
-        """Return the part of a member, a `seg_shared_member *`."""
+        """Return the slot of a member, a `seg_shared_member *`."""
         if not 0 <= slot < lib.SEG_MEMBERS:
             raise LookupError(f"no member has the slot {slot}: slots are 0 to {lib.SEG_MEMBERS - 1}")
         at = lib.SEG_SHARED_MEMBERS_AT + slot * ffi.sizeof("seg_shared_member")
         return self._part("seg_shared_member *", at)
 
     def _part(self, kind: str, at: int) -> Any:
-        """Return a pointer into the newest mapping, which it keeps alive."""
+        """Return a pointer into the newest mapping, which stays while the pointer is referenced."""
         memory = self.memory
         return ffi.gc(ffi.cast(kind, memory + at), partial(_let_go, memory))
 
     def log(self, number: int, *, grow: bool = False) -> Any:
         """Return the part of a log, a `seg_shared_log *`, valid until this object is freed.
 
-        If the file lacks the part, the file is made larger with `grow`, which only the host may pass; without
-        `grow` LookupError is raised. Raises StorageError.
+        If the file is too small for this part, it is made larger if `grow`, which only the host may pass;
+        else LookupError is raised. Raises StorageError.
         """
         part = self.log_if_there(number)
         if part is None and grow:
@@ -199,7 +200,7 @@ class SharedFile:
         return part
 
     def log_if_there(self, number: int) -> Any | None:
-        """Return the part of a log, or None if the file lacks it. Raises StorageError."""
+        """Return the part of a log; None if the file is too small for it. Raises StorageError."""
         at = _LOGS + number * _LOG
         if number < 0:
             return None
@@ -224,18 +225,16 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Do nothing. `ffi.gc` calls this when `pointer` is freed, and then drops `memory`, which has kept the
-    mapping alive until now.
-    """
+    """Do nothing. `ffi.gc` calls this when `pointer` is freed, and refers to `memory` until then."""
 
 
 def _size_of(number: int) -> int:
-    """Return the size of a file that has a part for this log."""
+    """Return the smallest size of a file that has a part for this log."""
     return -(-int(_LOGS + (number + 1) * _LOG) // STEP) * STEP
 
 
 def _boot(files: Files) -> tuple[int, int]:
-    """Return the start of the machine in the header's form. Raises NotShareableError."""
+    """Return the id of the machine's boot, and its complement, for the header. Raises NotShareableError."""
     boot = files.boot()
     if not boot:
         raise NotShareableError(
@@ -246,15 +245,15 @@ def _boot(files: Files) -> tuple[int, int]:
 
 
 def _is_kept(files: Files, root: str) -> bool:
-    """Return whether the file is valid and live. When False is returned, no member lives, so the file may be
-    rewritten. Raises UnsupportedFormatError, StorageError (EBUSY), OSError.
+    """Return whether the file is valid and live. If this is False, no member lives, so the file may be
+    rewritten. Raises UnsupportedFormatError, OSError; StorageError (EBUSY) if members live and the file is
+    not valid.
     """
     end = time.monotonic() + _PATIENCE
     while has_living_members(files, root):
         if _look(files, root) is not None:
             return True
-        # The living member may be a process that is joining: it takes a slot first, and releases the slot
-        # when it finds no live file.
+        # Wait, because a joining process takes a slot first, and releases the slot if it finds no live file.
         if time.monotonic() > end:
             raise StorageError(
                 errno.EBUSY, "Processes share the store by a file that is damaged", path_of(root)
@@ -264,15 +263,13 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has only one hard link. If the store was copied by hard links, the copy has the
-    same file.
-    """
+    """Return whether the file has only one hard link: with more, a copy of the store has the same file."""
     return files.links(path_of(root)) == 1
 
 
 def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:
-    """Return the header of the file if it is live and valid (F3), else None. With `strict`, a file of another
-    format made in this start of the machine raises UnsupportedFormatError.
+    """Return the header of the file if the file is live and valid (F3), else None. If `strict`, raise
+    UnsupportedFormatError for a file of another format that was made since the machine was booted.
     """
     path = path_of(root)
     header_and_size = shared_header.read(files, path)
@@ -290,12 +287,12 @@ def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:
 
 
 def _make(files: Files, path: str, *, in_place: bool) -> None:
-    """Rewrite the file in place, the magic last; `in_place` is the result of `file_systems.check`. Raises
+    """Rewrite the file, the magic last. `in_place` is the result of `file_systems.check`. Raises
     NotShareableError, OSError.
     """
     boot = _boot(files)
-    # If the file has several hard links, it may belong to another store, too. btrfs accepts the attribute
-    # only for a new file. In both cases a new file is made.
+    # Make a new file if the file may also belong to another store, by a hard link, or if btrfs must not copy
+    # on write, which can only be forbidden for a new file.
     if files.exists(path) and (in_place or files.links(path) > 1 or files.size(path) > MOST):
         files.unlink(path)
     with member_locks.open_shared(files, path, create=True) as handle:
@@ -311,7 +308,7 @@ def _make(files: Files, path: str, *, in_place: bool) -> None:
 
 
 def _header(boot: tuple[int, int], which: tuple[int, int, int]) -> bytes:
-    """Return the bytes of a new header, after the magic."""
+    """Return the bytes of a new header, without the magic."""
     made = {"format": FORMAT, "members": lib.SEG_MEMBERS, "boot": boot, "which": which, "host_slot": -1}
     header = ffi.new("seg_shared_header *", {**made, "version": VERSION.encode()[:15]})
     return bytes(ffi.buffer(header))[len(MAGIC) :]
@@ -319,9 +316,9 @@ def _header(boot: tuple[int, int], which: tuple[int, int, int]) -> bytes:
 
 def _members() -> bytes:
     """Return the initial bytes of the members' slots."""
-    # The first incarnations are random, because members of the old file may still run: a process that has
-    # closed its lock's descriptor counts as dead. Such a process must not have the incarnation of a later
-    # member.
+    # The first incarnations are random, so that no later member has the incarnation of a member of the old
+    # file. Such a member may still run: it counts as dead if other code has closed its lock's file
+    # descriptor.
     slots = ffi.new(
         "seg_shared_member[]", [{"incarnation": secrets.randbits(31)} for _ in range(lib.SEG_MEMBERS)]
     )

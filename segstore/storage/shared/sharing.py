@@ -1,8 +1,9 @@
-"""The shared logs of a host, whose ends it publishes to the other processes that append to its store.
+"""The shared logs of a host: the host publishes their ends in `.segstore/shared`, for the other processes
+that append to the store.
 
-In memory are the shares of partitions (`seg_share`, `_native/share.c`); on disk is `.segstore/shared`.
-Threads: `of`, `show` and `end` by the holder of the lock of the published ends; `take_over` before a
-partition is open.
+In memory are the shares of partitions (`seg_share`, `_native/share.c`): a share is the access of this process
+to a log's part of the shared file. Threads: the holder of the lock of the published ends calls `of`, `show`
+and `end`; `take_over` is called before a partition is open.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def _nothing() -> None:
 
 
 def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int, *, grow: bool) -> Any:
-    """Return the share (`seg_share *`) of a tail in the log with number `slot`. Raises OSError,
-    IndexError.
+    """Return a new share (`seg_share *`) of the partition with this slot and key. `who` is SEG_OF_GUEST or
+    SEG_OF_APPENDS; `grow` is passed to `SharedFile.log`, whose errors are raised.
     """
     return ffi.new(
         "seg_share *",
@@ -43,8 +44,8 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
 
 
 class AbandonedLog(NamedTuple):
-    """A log of an earlier host: its `end` (`seg_shared_end *`), the position up to which it is durable, and
-    the errno of a failed sync, 0 if none failed.
+    """A log that an earlier host has left open: its `end` (`seg_shared_end *`), the offset `synced` up to
+    which it is durable, and `failed`, the errno of a failed sync, 0 if none failed.
     """
 
     end: Any
@@ -53,7 +54,7 @@ class AbandonedLog(NamedTuple):
 
 
 class Sharing:
-    """The shares of a host's partitions, by slot. `found`: whether an earlier host has left logs; each is
+    """The shares of a host's partitions. `found`: whether an earlier host has left logs, each of which is
     taken over when its partition is opened.
     """
 
@@ -61,11 +62,11 @@ class Sharing:
         self.members, self.file, self.found = members, file, found
         self._shares: dict[int, Any] = {}
         self.on_grown: Callable[[], object] = _nothing
-        """Called when the file has grown, before any process appends to a new log."""
+        """Called after the shared file has grown, before any process appends to a log in the new part."""
 
     @classmethod
     def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
-        """Make the shared file, or take over that of a dead host, and become a member of the store. The
+        """Make the shared file, or take over the file of a dead host, and become a member of the store. The
         caller holds `.lock`. Raises StorageError, NotShareableError.
         """
         file = SharedFile.make(
@@ -78,14 +79,14 @@ class Sharing:
         return cls(Members(files, root, file, may_host=True), file, found=not file.made)
 
     def finish_together(self, ends: Any) -> None:
-        """If a dead host has begun to publish several logs at once, and has not finished, finish that
-        publication. `ends` is the mapping of the published ends.
+        """Finish a publication of several logs that a dead host has begun, if there is one. `ends` is the
+        mapping of the published ends.
         """
         logs = (self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
         lib.seg_share_finish_together(self.members.c, logs, ends)
 
     def left(self) -> dict[int, list[int]]:
-        """Return the published values (`Ends`), by slot, of the logs that an earlier host has left."""
+        """Return, by slot, the eight fields of `Ends` of each log that an earlier host has left."""
         logs, values = {}, ffi.new("int64_t[8]")
         for slot in range((self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG):
             values[0] = self.file.log(slot).key
@@ -94,13 +95,13 @@ class Sharing:
         return logs
 
     def go_live(self) -> None:
-        """Let other processes join, and wake those that wait for a host."""
+        """Let other processes join, and wake the members that wait for a host."""
         self.file.live = True
         self.members.become_host()
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return the end positions, by base offset, of a log's sealed segments to which a stopped process may
-        still write.
+        """Return {base offset: end in bytes} of a log's sealed segments to which a stopped process may still
+        write.
         """
         pairs = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
         n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, pairs)
@@ -113,7 +114,7 @@ class Sharing:
             size = self.file.size
             share = new_share(self.members, self.file, slot, key, lib.SEG_OF_APPENDS, grow=True)
             self._shares[slot] = share
-            if share.log.key != key:  # the slot's values are those of the partition that had it before
+            if share.log.key != key:  # the values belong to the partition that had this slot before
                 share.log.synced = share.log.failed = share.log.synced_offset = share.log.synced_position = 0
                 share.log.sync_from = -1
             if self.file.size != size:
@@ -121,7 +122,7 @@ class Sharing:
         return share
 
     def is_left(self, slot: int, key: int) -> bool:
-        """Return whether this log of an earlier host is not taken over yet."""
+        """Return whether an earlier host has left this log, and this process has not taken it over yet."""
         share = self._shares.get(slot)
         if not self.found or (share is not None and share.key == key):
             return False
@@ -129,19 +130,21 @@ class Sharing:
         return log is not None and log.key == key and bool(log.current)
 
     def take_over(self, slot: int, key: int) -> AbandonedLog | None:
-        """Refuse further appends to a log of an earlier host, and return the log's state; None if there is no
-        such log. The log's files may have bytes after its end.
+        """Refuse further appends of guests to a log that an earlier host has left, and return the log's
+        state; None if there is no such log. The log's files may have bytes after its end.
         """
         if self.file.log_if_there(slot) is None:
             return None
         end, share = ffi.new("seg_shared_end *"), self.of(slot, key)
         while (has_end := lib.seg_share_take_over(share, end)) == -errno.EINTR:
             """A signal's handler has run."""
-        failed, share.log.failed = int(share.log.failed), 0  # the open syncs the log again
+        failed, share.log.failed = int(share.log.failed), 0  # cleared, because the open syncs the log again
         return AbandonedLog(end, int(share.log.synced), failed) if has_end else None
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Publish ends of logs, all at one moment; `ends` is the mapping of the published ends."""
+        """Publish the ends of these logs in the shared file, all at one moment. `ends` is the mapping of the
+        published ends.
+        """
         marked = [(self._shares[slot], numbers, place) for slot, numbers, place in shown if place is not None]
         marks = ffi.new("seg_marks[]", [_marks(numbers, place) for _, numbers, place in marked])
         if len(marked) == 1:

@@ -1,8 +1,8 @@
-"""Requests of guests to their host, and its answers (verdicts), which mean "look again" or an error (V1 to V3
-of docs/shared.md).
+"""Requests of guests to their host, and the host's answers. An answer is an error, or tells the guest to read
+the log's state in the shared file again (V1 to V3 of docs/shared.md).
 
-A request lies in its member's slot of the shared file; a member has at most one request at a time. Threads:
-any.
+A request and its answer are in the member's slot of the shared file. A member has at most one request at a
+time. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from segstore.mutex import Mutex, calls_out
 from segstore.storage.shared.members import Members
 
 AGAIN, STORAGE, CLOSED, TOO_LARGE, UNKNOWN, OTHER = range(6)
-"""Answers: look again, or the kind of the error to raise."""
+"""Answers: AGAIN if the caller must read the log's state again, else the kind of the error to raise."""
 _KINDS: dict[int, type[SegstoreError]] = {
     CLOSED: StoreClosedError,
     TOO_LARGE: RecordTooLargeError,
@@ -34,11 +34,11 @@ _KINDS: dict[int, type[SegstoreError]] = {
 }
 _MOST_TEXT = 132
 _LONGEST_WAIT = 100
-"""Ms after which a waiting thread checks again whether its store was closed."""
+"""Milliseconds after which a waiting thread checks again whether its store was closed."""
 
 
 class MemberRequest(NamedTuple):
-    """A request about the log with this number and key, with the fields of `seg_shared_member`."""
+    """A request about the log with this number and slot key. The fields are those of `seg_shared_member`."""
 
     log: int
     key: int
@@ -51,16 +51,16 @@ class MemberRequest(NamedTuple):
 
 
 class Asking:
-    """Sends requests of one member to the host. `check` raises if the store was closed."""
+    """Sends the requests of one member to the host. `check()` raises an error if the store was closed."""
 
     def __init__(self, root: str, members: Members, check: Callable[[], None]) -> None:
         self._root, self._members, self._check = root, members, check
         self._lock = Mutex()
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Send a request, and return when the host answers that the caller may look again. If the host
-        answers with an error, it has done nothing, and the error is raised. Raises HostUnavailableError if no
-        answer comes within `shared.answer.ms`.
+        """Send a request of the kind `what` (SEG_ASKS_...), and return when the host has answered AGAIN. If
+        the answer is an error, it is raised. Raises HostUnavailableError if no answer comes within
+        `shared.answer.ms`.
         """
         with self._lock:
             c, slot = self._members.c, self._members.shared.member(self._members.slot)
@@ -93,7 +93,7 @@ class Asking:
 
 
 def answer_of(error: Exception) -> tuple[int, int, bytes]:
-    """Return the answer for an error: its kind, errno and text."""
+    """Return (kind of an error, errno or 0, text), the host's answer."""
     number = getattr(error, "errno", None) or 0
     kind = STORAGE if isinstance(error, StorageError) else OTHER
     for each, of in _KINDS.items():

@@ -1,1 +1,1 @@
-"""A store: its topics, partitions and sweeps, for the process that writes it and for those that only read."""
+"""The topics, partitions and sweeps of a store, for its writer and for its readers."""

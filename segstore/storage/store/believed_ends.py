@@ -1,4 +1,5 @@
-"""`BelievedEnds`: decides whether this process, which does not write the store, may use its published ends.
+"""`BelievedEnds`: decides whether a reader of a store may use the published ends, the file in which the last
+writer published where each log ends.
 
 On disk `.segstore/ends` and the clean shutdown marker are read. Threads: any.
 """
@@ -18,12 +19,14 @@ from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.published_ends import EndsReader, open_reader
 from segstore.storage.meta.topics import NOT_A_FILE
 
-_BELIEF_NS = 100_000_000  # nanoseconds for which the ends stay believed without another look at the marker
-_PATIENCE = 50  # looks, one ms apart, at a writer that is opening or closing the store
+_BELIEF_NS = 100_000_000  # nanoseconds before the marker is read again
+_PATIENCE = 50  # reads of the marker, one ms apart, while a writer opens or closes the store
 
 
 class _Belief(NamedTuple):
-    """Whether the published ends with this nonce are the last writer's, as found at `at` (ns, monotonic)."""
+    """The result of a check of the published ends. `at` is the time of the check (ns, monotonic), `nonce` the
+    number in the header of the ends, and `holds` whether the last writer wrote the ends.
+    """
 
     at: int
     nonce: int
@@ -43,13 +46,13 @@ class BelievedEnds:
         self._belief = _NO_BELIEF
 
     def are_fresh(self) -> bool:
-        """Return whether a look less than `_BELIEF_NS` ago has shown that the ends are the last writer's."""
+        """Return whether the last check is less than `_BELIEF_NS` old, and found the last writer's ends."""
         belief = self._belief
         return belief.holds and monotonic_ns() - belief.at < _BELIEF_NS
 
     def known(self) -> EndsReader | None:
-        """Return the published ends if they are the last writer's, else None. The clean shutdown marker is
-        not read again while the ends are fresh (`are_fresh`).
+        """Return the published ends if they are the last writer's, else None. No file is read while
+        `are_fresh` is True.
         """
         ends, belief = self._ends, self._belief
         if ends is not None and belief.holds and monotonic_ns() - belief.at < _BELIEF_NS:
@@ -58,8 +61,8 @@ class BelievedEnds:
 
     def believed(self) -> EndsReader | None:
         """Return the published ends if the last writer wrote them, and no broker has used the directory
-        since; else None. Without a clean shutdown marker their nonce must be 0. With a marker their nonce
-        must be the marker's number, and they must have a checksum.
+        since; else None. Without a clean shutdown marker, the nonce of such ends is 0. With a marker, the
+        nonce is the marker's number, and the ends have a checksum.
         """
         ends = self.found()
         if ends is None:
@@ -73,38 +76,38 @@ class BelievedEnds:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self._files, self._root)
-            # In a closed store, ends that have no checksum are ignored, because its logs give the same ends.
+            # Ends without a checksum are ignored in a closed store, because its logs have the same ends.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
                 break
-            # A writer that opens or closes the store changes the marker and the ends one after the other, so
-            # look again soon. This reader can't use the log instead: it may contain half of an adoption.
+            # A writer that opens or closes the store changes the marker, then the ends, so read both again.
+            # The log's own end can't be used instead, because half of an atomic append may be there.
             time.sleep(0.001)
         return ends if belief.holds else None
 
     def have_writer(self) -> bool:
-        """Return whether a segstore writer has the store open. A broker locks the same file: a broker's lock
-        belongs to a process, a segstore writer's lock to an open file.
-        """
+        """Return whether a segstore writer, not a broker, has locked the store."""
         path = os.path.join(self._root, names.LOCK)
         try:
             with self._files.open(path) as handle:
-                return locks.holder(handle.fd) == -1
+                return locks.holder(handle.fd) == -1  # a broker's lock has a pid
         except OSError as error:
             if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EACCES}:
                 raise
             return False
 
     def found(self) -> EndsReader | None:
-        """Return the published ends, even if they are not the last writer's; None if no file is usable."""
+        """Return the published ends, even if they are not the last writer's; None if their file is missing or
+        can't be used.
+        """
         if self._ends is None:
             self._ends = open_reader(self._files, self.path)
         return self._ends
 
     @property
     def mapped(self) -> EndsReader | None:
-        """Return the published ends that were found last, without a look for their file."""
+        """Return the published ends that are mapped now; None if no file of ends was found before."""
         return self._ends
 
     def wake(self) -> None:
@@ -118,7 +121,7 @@ class BelievedEnds:
             if self._files.inode(self.path) == ends.inode:
                 return ends
         except FileNotFoundError:
-            return ends  # the file has no name any more, but a writer may still use it
+            return ends  # the file was deleted, but a writer may still use its mapping of the file
         self._ends, self._belief = None, _NO_BELIEF
-        ends.wake()  # threads that wait on the old file, which belongs to an earlier store, look again
+        ends.wake()  # threads that wait on the old file must wait on the new file instead
         return self.found()

@@ -1,8 +1,9 @@
 """`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
 
 Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to them
-are weak, so that a dropped client is freed. Threads: any. If two threads close the store, the second thread
-waits for the first, unless the first waits for a listener that runs in the second.
+are weak, so that a dropped client is freed. Threads: any. A second thread that closes the store waits for the
+first thread. It does not wait if it runs a consumer's listener, because the first thread waits for the
+listener.
 """
 
 from __future__ import annotations
@@ -56,14 +57,12 @@ class Unwritten(NamedTuple):
 
 
 class StoreClient(Protocol):
-    """A producer or consumer that is used over a store, and is closed when the store is closed."""
+    """A producer or consumer of a store, which `Store.close` closes."""
 
     turn: Turn
 
     def entered(self) -> bool:
-        """Return whether this very thread is inside one of the client's calls, or runs one of
-        its callbacks.
-        """
+        """Return whether the calling thread is inside a call of this client, or runs one of its callbacks."""
 
     def begin_to_close(self) -> None:
         """Refuse further records, without waiting."""
@@ -95,10 +94,9 @@ class Clients:
     def attach(self, client: StoreClient) -> None:
         """Attach a client. Raises StoreClosedError if the store is being closed."""
         key = id(client)
-        # CPython prints and drops an exception that a weak reference's Python callback raises, also Ctrl-C.
-        # So the callback is `dict.pop`, a function of C. Its second argument, the dead reference, is the
-        # default for a missing key. No lock is needed: either the closing thread sees the client, or this
-        # thread sees `_refused`.
+        # The callback is `dict.pop`, a function of C, because CPython drops a Ctrl-C that a Python callback
+        # of a weak reference raises. `pop` gets the dead reference as its default for a missing key. No lock
+        # is needed, because either the closing thread sees the client, or this thread sees `_refused`.
         self._attached[key] = weakref.ref(client, partial(self._attached.pop, key))
         if self._refused:
             del self._attached[key]
@@ -110,9 +108,9 @@ class Clients:
 
     def once(self, close: Callable[[], R]) -> R | None:
         """Call `close`, and return its result. If another thread is in `close`, wait for that thread first.
-        Return None, without a call, if this thread is already in `close`, or runs a consumer's listener for
-        which the closing thread waits. Raises InvalidArgumentError in a producer's callback, because `close`
-        would wait for that producer.
+        Return None, without a call, if this thread is already in `close`, or if this thread runs a consumer's
+        listener while another thread is in `close`. Raises InvalidArgumentError in a producer's callback,
+        because `close` would wait for that producer.
         """
         if any(client.entered() for client in self._live(Turn.WRITER)):
             raise InvalidArgumentError(
@@ -120,7 +118,7 @@ class Clients:
             )
         if others_are_gone() and not self._is_free():
             return None  # the interpreter stopped a thread in `close`, so the next open recovers
-        # The closing thread waits for this reader, whose listener made this call.
+        # The closing thread waits for the consumer whose listener runs in this thread.
         if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
             return None
         with self._lock:
@@ -140,9 +138,9 @@ class Clients:
         return False
 
     def close(self, timeout: float, orderly: bool) -> None:
-        """Close all clients, within `timeout` seconds, even if some raise. After an interrupt the remaining
-        clients are closed without waiting. Raises the interrupt, if there was one, else the first error; the
-        further errors are logged.
+        """Close all clients within `timeout` seconds, even if some raise errors. After an interrupt the
+        remaining clients are closed without waiting. Raises the interrupt, if there was one, else the first
+        error; all further errors are logged.
         """
         self._refused = True
         closer = _Closer(time.monotonic() + timeout, orderly)
@@ -154,8 +152,8 @@ class Clients:
         closer.raise_first()
 
     def unwritten(self) -> UnwrittenRecordsError | None:
-        """Return, and log, the error for the records that producers accepted and could not write; None if all
-        were written. Called after `close`.
+        """Return and log an error with the number of records that producers accepted and could not write;
+        None if all were written. Called after `close`.
         """
         counts: Counter[tuple[str, int]] = Counter()
         last: BaseException | None = None

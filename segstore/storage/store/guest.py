@@ -1,6 +1,6 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-It appends and reads by itself, and leaves changes of topics, segments and checkpoints to the host. On disk it
+A guest appends and reads by itself. Only the host changes topics, segments and checkpoints. On disk a guest
 appends to segments' files, and writes its own slot in `.segstore/shared`. Threads: any.
 """
 
@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
     from segstore.storage.store.writing_side import WritingSide
 
-_CONNECT = 5.0  # seconds
+_CONNECT = 5.0  # the longest wait for the host when the store is opened, in seconds
 
 
 def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
-    """Return the topic whose partition has this slot key. Raises StoreClosedError if it was deleted."""
+    """Return the topic if its partition has this slot key. Raises StoreClosedError if the topic was deleted,
+    also if a new topic has its name.
+    """
     info = topics.get(topic)
     if info is None or slot_key(info.topic_id, topic, partition) != key:
         raise StoreClosedError(f"{topic}-{partition}: the topic was deleted")
@@ -77,8 +79,9 @@ class StoreGuest(StoreReader):
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Check that the host sees the same memory. If this process may become the host, start the thread
-        that waits until the host closes or dies. Raises NotShareableError, HostUnavailableError.
+        """Check that the host maps the same memory as this process. If this process may become the host,
+        start the thread that waits until the host closes or dies. Raises NotShareableError,
+        HostUnavailableError.
         """
         HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
         if self._succession is not None:
@@ -91,17 +94,17 @@ class StoreGuest(StoreReader):
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return the recoveries of this process, if it has become the host."""
+        """Return the recoveries that this process made as the host; an empty list in a guest."""
         return [] if self.host is None else self.host.recovered
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Return the small files that this process has repaired as the host."""
+        """Return the files in `.segstore` that this process has repaired as the host."""
         return () if self.host is None else tuple(self.host.context.mended)
 
     def _become_host(self) -> None:
-        """Open the store as its host, while the guest's partitions stay open. Raises StoreLockedError, if
-        another member is faster; StorageError.
+        """Open the store as its host, while the guest's partitions stay open. Raises StoreLockedError if
+        another member became the host first; StorageError.
         """
         mine = self.context
         pool = HandlePool(mine.files, mine.pool.limit)
@@ -151,8 +154,8 @@ class StoreGuest(StoreReader):
         return info.settings
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return the slot of a partition, and a new `seg_share *` of its log; None if the host has not opened
-        it.
+        """Return (slot of a partition, new `seg_share *` of its log); None if the host has not opened the
+        partition.
         """
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:
@@ -164,7 +167,9 @@ class StoreGuest(StoreReader):
         return None if ends is None else ends.slot(key)
 
     def slot_of(self, key: int) -> int:
-        """Return the slot of a partition. Raises StoreClosedError if the topic was deleted."""
+        """Return the slot of a partition. Raises StoreClosedError if the partition has none, because the
+        topic was deleted, or is just being created.
+        """
         slot = self._slot(key)
         if slot is None:
             raise StoreClosedError(f"{self.context.root}: the topic was deleted, or is only being made")
@@ -172,7 +177,7 @@ class StoreGuest(StoreReader):
 
     @property
     def ends(self) -> tuple[Any, int]:
-        """Return a writable mapping of the published ends, and its size."""
+        """Return (writable mapping of the published ends, size of the mapping)."""
         if self._mapped is None:
             files = self.context.files
             with files.open(self._ends.path, write=True) as handle:
@@ -190,12 +195,12 @@ class StoreGuest(StoreReader):
         return self._asking.unavailable()
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Ask the host, and wait for its answer."""
+        """Send the host a request of the kind `what` (SEG_ASKS_...), and wait for its answer."""
         self._asking.ask(what, request)
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
-        """Stage records, and wait until the host has adopted them; they become visible all at once. Returns
-        the first offset. Raises the errors of `StagedAppend.run`.
+        """Write records to a staged file, wait until the host has added the file to the log, and return the
+        first offset. The records become visible all at once. Raises the errors of `StagedAppend.run`.
         """
         from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
 
@@ -204,8 +209,8 @@ class StoreGuest(StoreReader):
         return append.run(chunks, self.patience)
 
     def flush(self) -> None:
-        """Make all partitions durable to which this process has appended. All are tried, then the first
-        StorageError or HostUnavailableError is raised.
+        """Sync all partitions to which this process has appended. If some can't be synced, the others are,
+        then the first error is raised: StorageError, HostUnavailableError.
         """
         errors: list[SegstoreError] = []
         for each in list(self._guests.values()):
@@ -222,7 +227,7 @@ class StoreGuest(StoreReader):
             if errors:
                 raise errors[0]
         finally:
-            errors.clear()  # this frame is in their tracebacks
+            errors.clear()  # each error's traceback refers to this frame, which would refer to the error
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
         super()._forget_all_but(found)
@@ -231,14 +236,15 @@ class StoreGuest(StoreReader):
                 self._guests.pop((topic, number, topic_id), None)
 
     def writing(self) -> WritingSide:
-        """Return the host's writer, if this process has become the host. Raises IllegalStateError."""
+        """Return the host's writer if this process has become the host, else raise IllegalStateError."""
         if self.host is not None:
             return self.host
         raise refused_in_guest("a call that changes more than a log's end")
 
     def led(self, topic: str, partition: int, key: int) -> Partition | None:
-        """Return the host's partition if this process is the host, else None. Raises StoreClosedError if the
-        topic was deleted; in a guest IllegalStateError for an internal topic, which only a host writes.
+        """Return the host's partition if this process is the host, else None. Raises, in the host,
+        StoreClosedError if the topic was deleted; in a guest, IllegalStateError for an internal topic, which
+        only a host writes.
         """
         if self.host is not None:
             _same(self.host.topics, topic, partition, key)
@@ -263,14 +269,14 @@ class StoreGuest(StoreReader):
         return [*super().locks, *(each.token for each in list(self._guests.values()))]
 
     def close(self) -> None:
-        """Close the store, and leave its members."""
-        # Set this first, so that no thread reopens a tail that `each.close` has paused. `_members` is closed
-        # last, because a process without its member's lock counts as dead.
+        """Close the store, and end the membership of this process."""
+        # `closed` is set first, so that no thread reopens a tail that `each.close` has paused. `_members` is
+        # closed last, because a process that has released its member's lock counts as dead.
         self.context.closed = True
         if self._succession is not None:
             self._succession.stop()
         for each in list(self._guests.values()):
-            each.close()  # leaves to the host the records that only it can sync
+            each.close()  # does not sync records that only the host can sync
         try:
             if self.host is not None:
                 self.host.close()

@@ -1,8 +1,9 @@
-"""Long appends of a guest, which are staged in the inbox and adopted by the host. If the guest wrote them to
-the log itself, they would delay all other appends, and might need several segments.
+"""Long appends of a guest: the guest writes files into the store's inbox, and the host adds the files to the
+log (an adoption). If the guest wrote to the log itself, all other appends would wait, and the records might
+need several segments.
 
-On disk the records lie in the store's inbox until they are in the log; see `inbox`. After a failed append its
-staged files are removed. Threads: any; one for each append.
+On disk are the files in the inbox (see `inbox`). They are removed if the append fails. Threads: any; one for
+each append.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from segstore.storage.meta.topics import TopicInfo
 
 
 class StagedAppend:
-    """One append to one partition. `unavailable()` returns the error for a host that does not answer."""
+    """One append to one partition. `unavailable()` returns the error to raise if the host does not answer."""
 
     def __init__(
         self,
@@ -35,12 +36,14 @@ class StagedAppend:
         self._unavailable = unavailable
 
     def run(self, chunks: Iterable[Encoded], seconds: float) -> int:
-        """Append the records, and return the first offset. They are visible, all at once, and durable then.
-        Raises, and nothing is appended: HostUnavailableError if the host has not begun to adopt them within
+        """Append the records, and return the first offset. The records are durable when this returns, and
+        become visible all at once.
+
+        Raises, and nothing is appended: HostUnavailableError if the host has not begun the adoption within
         `seconds`; StorageError, RecordTooLargeError, UnknownTopicOrPartitionError, StagedFilesError,
-        StoreClosedError. Raises KafkaTimeoutError if the host has begun, and has not finished within
-        `seconds` more. After KafkaTimeoutError or an interrupt the host has adopted all records, or adopts
-        them later, or adopts none.
+        StoreClosedError. Raises KafkaTimeoutError if the host has begun the adoption, and has not finished it
+        within another `seconds`. After KafkaTimeoutError or an interrupt either all records are appended, now
+        or later, or none.
         """
         context = self._context
         with os_errors(), Stager(context.root, clock=context.clock, files=context.files) as stager:
@@ -70,7 +73,7 @@ class StagedAppend:
                 sealed.wait(sealed.patience)
             error = self._unavailable()
         except SegstoreError as refused:
-            error = refused  # this includes errors after which the host would retry the adoption
+            error = refused  # the host would retry the adoption after some of these errors
         except BaseException:
             sealed.take_back()
             raise
@@ -81,7 +84,9 @@ class StagedAppend:
     def _begun(
         self, sealed: SealedManifest, id_: str, error: SegstoreError, seconds: float
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Wait for an adoption that the host had begun before `take_back`, and return its offsets."""
+        """Wait for an adoption that the host has begun, and return its offsets by (topic, partition). Raises
+        a copy of `error` if the adoption failed; KafkaTimeoutError after `seconds`.
+        """
         end = time.monotonic() + seconds
         while sealed.is_begun():
             if time.monotonic() > end:

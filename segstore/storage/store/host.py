@@ -1,8 +1,8 @@
 """The host of a shared store: a thread that answers the requests of guests (V1 to V3 of docs/shared.md).
 
-A request may arrive twice, also at two hosts; the second time the host finds the work done. Threads: its own,
-which takes the append token of one partition at a time; and one for each request that waits for a disk, or
-for the owner of a log's lock, so that requests for other logs need not wait.
+A request may be answered twice, also by two hosts in turn; the second answer changes nothing. Threads: the
+host's own, which takes the append token of one partition at a time; and one for each request that waits for a
+disk, or for the owner of a log's lock, so that requests for other logs need not wait.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from segstore.threads import Background, Latch
 
 log = Logger("segstore")
 _LOOK_MS = 1000
-"""Milliseconds between two looks for bytes of dead members, if no request arrives."""
+"""Milliseconds between two searches for bytes that dead members wrote after a segment's end."""
 
 
 class Host:
-    """Answers the requests of a store's members. `find(slot, key)` returns the partition, `opened()` all open
-    partitions.
+    """Answers the requests of a store's members. `find(slot, key)` returns a partition; `opened()` returns
+    all open partitions.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Host:
         self._done = Latch()
         self._thread = Background(self._run, "segstore-host")
         self._slow_requests: dict[int, tuple[int, Background]] = {}
-        """By slot: the number of a request that another thread resolves, and that thread."""
+        """By the member's slot: (number of its last request that was given to a thread, that thread)."""
         self._looked = time.monotonic()
 
     def start(self) -> None:
@@ -51,7 +51,9 @@ class Host:
         self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """Stop the threads; each answers its present request first. One of these threads may call this."""
+        """Stop the host's threads, each after the answer to its present request. One of these threads may
+        call this.
+        """
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
         self._thread.join(seconds)
@@ -65,12 +67,12 @@ class Host:
             seen = header.bell
             try:
                 self.turn()
-            except Exception:  # guests wait for this thread, so an error in one request must not stop it
+            except Exception:  # guests wait for this thread, so an error in one request must not end it
                 log.exception("%s: what the members ask could not be answered", self._context.root)
             lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:
-        """Answer all pending requests, and once a second cut the files of dead members."""
+        """Answer all pending requests; once a second, call `_cut_dead_members`."""
         number, slot = ffi.new("uint32_t *"), 0
         while (
             slot := int(lib.seg_request_next(self._members.c, slot, number))
@@ -127,7 +129,7 @@ class Host:
         partition.make_ready(header, max(request.batches, 1), request.generation, word)
 
     def _cut_dead_members(self) -> None:
-        """Cut the bytes that dead members have written after sealed ends [A5]."""
+        """Cut segments at their sealed ends, because dead members may have written bytes after them [A5]."""
         sealed = ffi.new("seg_sealed *")
         for partition in self._opened():
             share = partition.tail.native.c.share

@@ -1,8 +1,7 @@
-"""`HostWriter`, the writer of a shared store: it also serves the processes that append beside it
-(docs/shared.md).
+"""`HostWriter`, the writer of a shared store, which also answers the requests of guests: the other processes
+that append to the store (docs/shared.md).
 
-On disk are `.segstore/shared` and `.segstore/members` beside a writer's files. Threads: any; a thread of the
-host answers the requests of guests.
+On disk are `.segstore/shared`, `.segstore/members`, and the files of each writer. Threads: any.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ from segstore.storage.store.writer import StoreWriter
 
 
 class HostWriter(StoreWriter):
-    """The host of a shared store. If `sharing` is given, this process is a member already."""
+    """The host of a shared store. `sharing` is the membership of a guest that becomes the host; None if this
+    process is no member yet.
+    """
 
     shares = True
     on_host: Callable[[], object]
@@ -36,9 +37,7 @@ class HostWriter(StoreWriter):
         sharing: Sharing | None = None,
         guest: Callable[[], object] | None = None,
     ) -> None:
-        """`guest` returns the guest that has become this host, or None once that guest was
-        garbage collected.
-        """
+        """`guest()` returns the guest that has become this host; None if the guest was garbage collected."""
         self._guest = guest
         self._member_sharing, self._lets_go = sharing, False
         self._keys: dict[int, tuple[str, int]] = {}
@@ -112,8 +111,7 @@ class HostWriter(StoreWriter):
                 self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                # after the lock is released, because a member tries to take the lock when its connection
-                # closes
+                # Close the socket after the lock was released, because members try to take the lock at once.
                 self.socket.close()
         finally:
             if self.sharing is not None and self._member_sharing is None:
@@ -129,13 +127,13 @@ class HostWriter(StoreWriter):
         self._take_over_all()
         self._cut_sealed(sharing)
         super()._close_cleanly(nonce)
-        # From here on readers and the next open use `.segstore/ends` again, not the shared file.
+        # After this line readers and the next open use `.segstore/ends`, not the shared file.
         self._ends.end_sharing()
         mark_unshared(self.context.files, self.context.root)
 
     def _take_over_all(self) -> None:
         """Take over the remaining logs of an earlier host. Raises StorageError."""
-        # The ends of these logs are only in the shared file, which is not read once the store is not shared.
+        # The ends of these logs are only in the shared file, and nobody reads that file after this close.
         assert self.sharing is not None
         try:
             for info in list(self.topics.values()):
@@ -145,11 +143,11 @@ class HostWriter(StoreWriter):
                     if slot is not None and self.sharing.is_left(slot, key):
                         self.partition(info.name, number)
         except BaseException:
-            self.sharing.file.live = True  # the next host takes over the logs
+            self.sharing.file.live = True  # so that the next host reads the file, and takes over the logs
             raise
 
     def _others_live(self) -> bool:
-        """Return whether another member is alive; if not, close the shared file to new members."""
+        """Return whether another member is alive. If none is, close the shared file to new members."""
         sharing = self.sharing
         assert sharing is not None
         if sharing.members.others_alive():
@@ -161,8 +159,8 @@ class HostWriter(StoreWriter):
         return False
 
     def _leave(self) -> None:
-        """Leave the store to the next host, with its logs open. The steps that wait for a disk come first,
-        while this host still answers its guests.
+        """Close this host, and leave the logs open for the next host. The steps that wait for a disk come
+        first, while this host still answers its guests.
         """
         self.inbox.close()
         self.inbox.settle()

@@ -21,9 +21,9 @@ from segstore.storage.meta.scram_credentials import SCRAM, Credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 _IDS, _STEP_BITS = 1000 << 22, 16
-"""A copied store raises its first free producer id by a random multiple of `_IDS`, from 1 to 2^`_STEP_BITS`
-times, so that no other copy hands out the same ids. `_IDS` is a multiple of 1,000, because blocks of ids
-begin at such multiples.
+"""A copied store raises its first free producer id by `_IDS` times a random number from 1 to 2^`_STEP_BITS`,
+so that no other copy hands out the same ids. `_IDS` is a multiple of 1,000, because blocks of ids begin at
+multiples of 1,000.
 """
 
 
@@ -98,7 +98,7 @@ class KeptFiles:
         return PRODUCER_ID.hint(self._files, self._root)
 
     def set_producer_id(self, first: int) -> None:
-        """Write `producer-ids`. A file that was damaged since the open is moved aside, and reported."""
+        """Write `producer-ids`. A damaged file is moved to the quarantine first, and reported."""
         wrong = PRODUCER_ID.damage(self._files, self._root)
         if wrong:
             path = PRODUCER_ID.path(self._root)
@@ -106,16 +106,15 @@ class KeptFiles:
         try:
             PRODUCER_ID.write(self._files, self._root, first)
         except OSError as error:
-            # reported as a full disk, because a producer without an id can't append
+            # Report a full disk here, because no append reports it: a producer without an id can't append.
             if error.errno in NO_ROOM:
                 self._context.full.met(error)
             raise
 
     def skip_producer_ids(self) -> None:
         """Raise the first free producer id by a random step, because another copy of this store may hand out
-        the next ids. If two producers with the same id wrote to one store, their batches might be taken for
-        duplicates. If the file is damaged, nothing is skipped, and ids continue above those in the logs.
-        Nothing is done if the disk is full. Raises OSError.
+        the next ids. Nothing is done if the disk is full. A damaged file is not changed either, because the
+        next id is then taken from the logs. Raises OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):

@@ -38,7 +38,9 @@ class LagKeeper:
         self._last = LagNote(side, "", 0, "", lag_time_max_ms, ())
 
     def note(self, directory_id: str, waits: str, lags: Mapping[tuple[str, int], Lagging]) -> None:
-        """Note the present lags. Unchanged lags are written again only after LONGEST_MS."""
+        """Write the present lags of the standby with this `directory_id`. `waits` is the reason why the
+        standby is silent or stopped, "" if it works. Unchanged lags are written again only after LONGEST_MS.
+        """
         rows = tuple(
             NotedLag(*key, lag.records, lag.bytes, lag.ms)
             for key, lag in sorted(lags.items())

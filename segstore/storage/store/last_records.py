@@ -1,7 +1,7 @@
 """The last record of each key in a compacted log, up to an end offset.
 
-On disk: only reads. Threads: a `LastRecords` is used by one thread, the functions by any. Records are read in
-columns, because a log that was not compacted yet has many records of each key; keys and values stay bytes.
+On disk: only reads. Threads: one for each `LastRecords`; any for the functions. For speed, records are
+decoded by column, without an object for each record.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def last_records(
     ended: Outcomes | None = None,
     valued: Callable[[bytes], bool] | None = None,
 ) -> LastRecords:
-    """Return the last `wanted` record of each key below `end`. Raises the errors of `scan.reads`.
+    """Return the last record of each key below the offset `end`. Raises the errors of `scan.reads`.
 
-    `ended` has the outcomes of the log's transactions; None if the log has none. `valued(key)` decides
-    whether the value of a key is kept; a value that is not kept becomes b"", and a tombstone stays None.
+    Records for which `wanted(key, record)` is False are passed over. `ended` has the outcomes of the log's
+    transactions; None if the log has no transactions. If `valued(key)` is False, b"" replaces the value;
+    the value None of a tombstone stays.
     """
     last = LastRecords(wanted, valued)
     for records in reads(log, log.start_offset, end):
@@ -48,9 +49,9 @@ def last_records(
 
 
 class LastRecords:
-    """The last `wanted` record of each key. `settled` has plain and committed records, `open` the records of
-    each producer's open transaction. Records of aborted transactions are left out, and a record without a key
-    has the key b"".
+    """The last record of each key for which `wanted(key, record)` is True. `settled` has plain and committed
+    records by key. `open` has the records of open transactions, by producer id and key. Records of aborted
+    transactions are left out. A record without a key has the key b"".
     """
 
     def __init__(self, wanted: Wanted | None = None, valued: Callable[[bytes], bool] | None = None) -> None:
@@ -59,7 +60,7 @@ class LastRecords:
         self._wanted, self._valued = wanted, valued
 
     def take(self, records: Records, ended: Outcomes | None = None) -> None:
-        """Add the next records of the log."""
+        """Add the next records of the log. `ended` has the outcomes of its transactions."""
         if ended is None:
             self.settled.update(self._by_key(records))
             return

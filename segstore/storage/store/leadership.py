@@ -1,11 +1,11 @@
-"""`Leadership`: a primary leads while it holds a lease, and takes no appends while it does not.
+"""`Leadership`: a primary takes appends only while it holds a lease.
 
-The leader epoch is the fencing token. If the lease function returns the same token again, the lease is
-renewed, even after it has expired, because no other process has held it in between. If the function returns a
-new token, another process may have led. Then a primary with a registered standby leads only after the standby
-has registered anew and fetched. On disk are the epochs only.
+The fencing token is used as the leader epoch. If the lease function returns the same token again, the lease
+is renewed, even after it has expired, because no other process has held the lease in between. If the function
+returns a new token, the standby may have led. Then a primary with a registered standby leads only after the
+standby has registered anew and fetched. On disk are the epochs only.
 
-Threads: that of the lease, and the store's scheduler; any thread may call `begin` and `close`.
+Threads: the lease's thread, and the store's scheduler; any thread may call `begin` and `close`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Leadership:
         self._token: int | None = None
         """The token under which this store leads, or led last; None before the first."""
         self._requested_token: int | None = None
-        """The token for which the standby was asked to show that it follows."""
+        """The new token for which the standby must register anew and fetch."""
         self._leads = False
 
     @property
     def error(self) -> Exception | None:
-        """Return the error of the last call of the lease, or the refusal of its token."""
+        """Return the error of the last call of the lease (`LeaseWatch.error`); None if there was none."""
         return None if self._watch is None else self._watch.error
 
     def begin(self, lease: Lease, interval: float, deadline: float) -> None:
-        """Call `lease` every `interval` seconds from now on, the first time before this returns. A token is
-        valid for `deadline` seconds after its call. A second `begin` with the same lease does nothing. Raises
+        """Call `lease` now, then every `interval` seconds in another thread. A token is valid for `deadline`
+        seconds after the call that returned it. A second `begin` with the same lease does nothing. Raises
         InvalidArgumentError if a different lease was begun before.
         """
         if self._watch is not None:
@@ -83,11 +83,11 @@ class Leadership:
 
     def _may_lead(self, token: int) -> bool:
         """Begin the leader epoch of a new token in all partitions, and return True. Return False, and stop
-        leading, if the standby has not shown that it still follows. Raises InvalidArgumentError if the token
-        is below the largest known epoch.
+        leading, if a registered standby has not fetched since the lease returned this token. Raises
+        InvalidArgumentError if the token is below the largest known epoch.
         """
         known = self._primary.largest_epoch()
-        if token != known:  # if token and epoch are equal, this store has led under this token already
+        if token != known:  # if they are equal, this store has led with this token before
             check_above(token, known)
             if not self._follows(token):
                 self._let_go(

@@ -1,5 +1,5 @@
 """`LeaseWatch`: calls the user's lease function at intervals, in a thread of its own. Nothing is on disk.
-Threads: its own; `soon` and `error` may be used by any.
+Threads: its own; any thread may use `soon`, `wait` and `error`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def token_of(lease: Lease) -> int | None:
 
 
 def held_token(lease: Lease, known: int) -> int:
-    """Call the lease once, and return its token. Raises InvalidArgumentError if the lease is not held, or the
-    token is not above `known`, the largest known leader epoch; errors of `token_of`.
+    """Call the lease once, and return its token. Raises InvalidArgumentError if the lease is not held, or if
+    the token is not above `known`, the largest known leader epoch. Raises the errors of `token_of`.
     """
     token = token_of(lease)
     if token is None:
@@ -48,9 +48,9 @@ def held_token(lease: Lease, known: int) -> int:
 
 
 class LeaseWatch:
-    """Calls a lease at intervals. `use(token, time)` gets the token, None if the lease is not held, and the
-    time of the call by `lease_term.now`; to refuse the token, `use` raises InvalidArgumentError. `missed`
-    gets an error that the lease or `use` has raised.
+    """Calls a lease every `seconds`, until `done` is open. After each call `use(token, time)` is called: the
+    token is None if the lease is not held, and the time of the call is from `lease_term.now`. `use` may raise
+    InvalidArgumentError to refuse the token. `missed(error)` is called if the lease or `use` raises an error.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class LeaseWatch:
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._ended = Latch()
         self.error: Exception | None = None
-        """The error of the last call, or the refusal of its token; None after a success."""
+        """The error that the lease or `use` raised at the last call; None if neither raised one."""
 
     def start(self) -> None:
-        """Start the thread. Once `done` is open, it stops at the next `soon`, or after its interval."""
+        """Start the thread. To stop the thread at once, open `done`, then call `soon`."""
         Background(self._run, "segstore-lease").start()
 
     def soon(self) -> None:

@@ -69,13 +69,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
 _TRIES = 10
-"""The largest number of views in a row with the same missing segment. Retention may remove a segment between
-the view and the read; then the next view is read.
+"""How often a read is tried again with a newer view of the log if a segment's file is missing, because
+retention may remove a segment after the view was taken.
 """
 _UNCOMMITTED = "read_uncommitted"
 
 
-@lru_cache(typed=True)  # an append takes microseconds, and requests repeat the same timeouts
+@lru_cache(typed=True)  # checking the arguments anew would slow down appends of a few microseconds
 def _acks_of(acks: int, timeout_ms: float) -> Acks:
     return Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))
 
@@ -101,11 +101,13 @@ class PartitionLog(PublicNames):
     aborted_transactions: AbortedTransactions
     context: StoreContext
     source: Partition | ReadOnlyPartition
-    """The log, which this process or another process writes; in a replicated store the leader's log."""
+    """The `Partition` that this process has open for writing, or the `ReadOnlyPartition` that this process
+    reads; in a replicated store the leader's.
+    """
     store: object
 
     has_replicas = False
-    """Whether the log of another replica may replace this log, and lack records that were read here."""
+    """Whether another replica may become the leader, whose log may lack records that were read here."""
 
     def __init__(
         self,
@@ -116,8 +118,8 @@ class PartitionLog(PublicNames):
         source: Partition | ReadOnlyPartition,
         appender: Partition | None = None,
     ) -> None:
-        """`store` is only referenced, so that it is not garbage collected: it flushes in the background.
-        `appender` is the partition by which a guest appends.
+        """Refer to `store`, so that it is not garbage collected while this log is in use, because the store
+        flushes in the background. `appender` is a guest's `GuestPartition`; None in other processes.
         """
         self.topic, self.partition, self.store = topic, partition, store
         self.context = context
@@ -163,8 +165,9 @@ class PartitionLog(PublicNames):
         return source.visible.publisher.epoch if isinstance(source, Partition) else -1
 
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
-        """Return the largest leader epoch up to `leader_epoch` that this log knows, and its end offset, which
-        is exclusive; `UNDEFINED` if it knows none (R4; Kafka: OffsetsForLeaderEpoch).
+        """Find the largest leader epoch of this log that is at most `leader_epoch`, and return that epoch
+        with its end offset, exclusive. Return `UNDEFINED` if there is no such epoch, or the store is open for
+        reading (R4; Kafka: OffsetsForLeaderEpoch).
         """
         source = self.source
         if not isinstance(source, Partition):
@@ -172,7 +175,7 @@ class PartitionLog(PublicNames):
         return source.epochs.copy().end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch under which an offset was written, -1 if it is not known."""
+        """Return the leader epoch under which the record at an offset was written; -1 if it is not known."""
         source = self.source
         found = source.epochs.copy().epoch_for_offset(offset) if isinstance(source, Partition) else None
         return -1 if found is None else found
@@ -192,16 +195,12 @@ class PartitionLog(PublicNames):
 
     @property
     def end_offset(self) -> int:
-        """Return the offset after the last record that readers see: the log end offset, in a replica the high
-        watermark.
-        """
+        """Return the log end offset; in a replica the high watermark. Readers see the records below."""
         return self._views.view.end_offset
 
     @property
     def log_end_offset(self) -> int:
-        """Return the log end offset, which the next record gets. Only in a replica it may be above the high
-        watermark.
-        """
+        """Return the offset that the next record gets. In a replica it may be above the high watermark."""
         source = self.source
         return source.visible.log_end_offset if isinstance(source, Partition) else source.written().end_offset
 
@@ -244,12 +243,12 @@ class PartitionLog(PublicNames):
     ) -> int:
         """Append one record; returns its offset. `timestamp` is in ms since the epoch, by default now. A
         record with a timestamp older than the topic's retention.ms (also a timestamp in seconds by mistake)
-        is deleted by the next sweep. With `expected_offset` the record gets that offset, or nothing is
-        written and OffsetMismatchError has the log end offset (compare and append).
+        is deleted by the next sweep. If `expected_offset` is given and is not the log end offset, nothing is
+        written, and OffsetMismatchError is raised with the log end offset (compare and append).
 
         Raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (for an internal
-        topic): nothing was written then; StorageError: the record is not in the log; ReadOnlyError,
-        StoreClosedError, ForkedError.
+        topic): nothing was written then. Raises StorageError: the record is not in the log then. Raises
+        ReadOnlyError, StoreClosedError, ForkedError.
         """
         own = self._own
         if own is not None and own.acks is None and not self.context.closed:
@@ -281,12 +280,11 @@ class PartitionLog(PublicNames):
 
         `values` and `keys`: bytes or None each, as a list, a numpy array (S, V, object, or 2-D uint8) or a
         pyarrow binary or string array; arrays are encoded without a loop per record. `timestamps`: int64 ms,
-        one per record, or one for all. `headers`: per record a sequence of (str, bytes or None), or an Arrow
-        column of lists of key and value, as `Records.to_arrow` returns it, which makes no object per record.
-        `compression`: none, gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are
-        split into batches of about `batch_bytes` before compression. A crash may keep some whole batches of
-        the append. With `expected_offset` the first record gets that offset, or nothing is written. Raises
-        the errors of `append`.
+        one per record, or one for all. `headers`: per record a sequence of (str, bytes or None), or, faster,
+        an Arrow column of lists of key and value, as `Records.to_arrow` returns it. `compression`: none,
+        gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are split into batches
+        of about `batch_bytes` before compression. A crash may keep some whole batches of the append.
+        `expected_offset` is compared as in `append`. Raises the errors of `append`.
         """
         own = self._own
         if (
@@ -327,16 +325,21 @@ class PartitionLog(PublicNames):
 
         `table`: a pyarrow Table, RecordBatch or RecordBatchReader, a polars or pandas DataFrame, a DuckDB
         relation or result, Records, a scan, or another object with `__arrow_c_stream__` or
-        `__arrow_c_array__`. Columns: value, binary or text, is required, null for a record without a value (a
-        tombstone); key, binary or text, null for none; timestamp, an Arrow timestamp of any unit (UTC if it
-        has no zone; fractions of a ms are cut off), a date, or an integer in ms, by default now; headers, a
-        list (large lists and list views too) of struct<key: string, value: binary>, or a map<string, binary>,
-        null for none. The columns topic, partition, offset and timestamp_type are ignored: a record gets
-        those of this log. So a table of `to_arrow` may be appended unchanged.
+        `__arrow_c_array__`. Columns:
 
-        A stream is read to its end before the first record is written, and its whole table is in memory then.
-        Arrow's memory is encoded without a copy. For more rows than memory holds, pass the batches of a
-        reader one by one to `segstore.staging.Stager.append_table`: they become visible together, too. Raises
+        - value: binary or text; required; null makes a tombstone;
+        - key: binary or text; null for no key;
+        - timestamp: an Arrow timestamp of any unit (UTC if it has no zone; fractions of a ms are cut off), a
+          date, or an integer in ms; by default now;
+        - headers: a list (also a large list or list view) of struct<key: string, value: binary>, or a
+          map<string, binary>; null for no headers.
+
+        The columns topic, partition, offset and timestamp_type are ignored, so that a table of `to_arrow` may
+        be appended unchanged.
+
+        A stream is read into memory, to its end, before the first record is written. Arrow's memory is
+        encoded without a copy. If the rows don't fit into memory, pass the batches of a reader one by one to
+        `segstore.staging.Stager.append_table`, whose batches become visible together, too. Raises
         InvalidArgumentError for another column and for a wrong row, which it names; InvalidTypeError;
         MissingPackageError without pyarrow; errors of `append_batch`.
         """
@@ -358,17 +361,18 @@ class PartitionLog(PublicNames):
         rules of Kafka's LogValidator. Base offset and leader epoch are set in place, and the memory is
         written without a copy; if the topic has another `compression.type`, the records are compressed anew.
         A wrong largest timestamp in the header is corrected. The rules for producers with an id are Kafka's:
-        a repeated batch among the producer's last 5 is not written, and its first offset is returned. A batch
-        of a transaction is accepted if the transaction is open in this partition, or `verified`: the
-        coordinator knows that the partition is part of it (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have
-        an effect only with replicas. `allow_zstd=False` is for versions of requests that don't know zstd.
+        a batch that repeats one of the producer's last 5 batches is not written, and the first offset of the
+        earlier batch is returned. A transactional batch is accepted if the transaction is open in this
+        partition, or if `verified` is True: the transaction coordinator has said that the partition is part
+        of the transaction (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an effect only with replicas.
+        `allow_zstd=False` refuses batches in zstd, for versions of Produce that are older than zstd.
 
         Raises, and nothing is written: CorruptRecordError (length, CRC, compressed bytes);
         InvalidRecordError, InvalidTimestampError, with the records that are wrong; RecordTooLargeError
         (`max.message.bytes`), RecordBatchTooLargeError (`segment.bytes`), UnsupportedCompressionTypeError,
         OutOfOrderSequenceError, DuplicateSequenceError, InvalidProducerEpochError, InvalidTxnStateError,
         InvalidTypeError, InvalidArgumentError, InvalidTopicError, OffsetsExhaustedError, StorageError,
-        ReadOnlyError, StoreClosedError, ForkedError; with replicas also the errors of their `append`.
+        ReadOnlyError, StoreClosedError, ForkedError; in a replicated store also the errors of its `append`.
         """
         if self._internal:
             self._refuse()
@@ -379,9 +383,9 @@ class PartitionLog(PublicNames):
 
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Produce request from a non-blocking socket, and append its batch in C by the rules of
-        `append_as_leader`. Return True if the request was answered; False if it was received, and the caller
-        must handle the bytes in `exchange`; None if nothing was received, and the caller must receive it.
-        Raises StorageError.
+        `append_as_leader`. Return True if the request was answered. Return False if `exchange` holds the
+        received bytes, which the caller must handle. Return None if nothing was received. Raises
+        StorageError.
         """
         source = self.source
         if self._internal or self.context.closed or not isinstance(source, Partition):
@@ -398,14 +402,12 @@ class PartitionLog(PublicNames):
         return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
 
     def _leading(self, acks: Acks) -> Partition:
-        """Return the partition for an append. The timeout in `acks` limits the wait for a
-        leader.
-        """
+        """Return the partition for an append, after a wait for a leader of at most `acks.timeout_ms`."""
         return self.partition_for_write()
 
     def flush(self) -> None:
-        """Make all appended records durable (fdatasync). If it raises StorageError, the
-        partition is fenced.
+        """Make all appended records durable (fdatasync). After a StorageError the partition takes no append
+        until the store is opened anew.
         """
         own = self._own
         if own is None or self.context.closed or not own.tail.flush():
@@ -432,7 +434,7 @@ class PartitionLog(PublicNames):
 
     def await_committed(self) -> None:
         """Wait until readers see all records that were committed before the current leader was elected (R38).
-        Without replicas nothing is waited for. Raises OffsetNotAvailableError.
+        Without replicas this returns at once. Raises OffsetNotAvailableError.
         """
 
     def check_committed(self) -> None:
@@ -442,12 +444,12 @@ class PartitionLog(PublicNames):
 
     @property
     def shows_all(self) -> bool:
-        """Return whether readers see all appended records."""
+        """Return whether the high watermark has reached the log end offset."""
         end = self.log_end_offset
         return self.high_watermark >= end
 
     def partition_for_write(self) -> Partition:
-        """Return the partition for appends by other modules. Raises ReadOnlyError, StoreClosedError,
+        """Return the partition, for modules that append to it. Raises ReadOnlyError, StoreClosedError,
         ForkedError.
         """
         context, source = self.context, self.source
@@ -459,8 +461,8 @@ class PartitionLog(PublicNames):
         return source
 
     def partition_led(self) -> Partition:
-        """Return the partition for appending, without waiting for a leader. Raises OffsetNotAvailableError
-        while no replica leads.
+        """Return the partition as `partition_for_write` does, but raise OffsetNotAvailableError instead of
+        waiting if no replica leads.
         """
         return self.partition_for_write()
 
@@ -481,8 +483,8 @@ class PartitionLog(PublicNames):
         Control records are left out; `read_committed` leaves out aborted records too and ends at the last
         stable offset. At the log's end the result is empty. With `times`, a pair of the first and the last
         ms, only records with a timestamp in this range are returned, and batches without such records are not
-        decoded. The result may be empty then; its `next_offset` is the offset up to which the log was
-        searched. Raises OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset];
+        decoded. The result may be empty then, and the log was searched up to the result's `next_offset`.
+        Raises OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset];
         CorruptRecordError if the first batch is damaged.
         """
         self.context.check_open()
@@ -497,15 +499,15 @@ class PartitionLog(PublicNames):
         if times is not None:
             times = arguments.span("times", times)
         elif max_bytes < HEADER_SIZE and check_crcs and not committed:
-            # room for one batch only
+            # Each batch is longer than `max_bytes`, so a single batch is read.
             found = point_read.read_batch(self._views.view, offset)
             if found is not None:
                 return found
         return self.read_view(None, offset, max_bytes, committed, check_crcs, times)
 
     def read_one(self, offset: int, *, isolation_level: str = _UNCOMMITTED) -> Record:
-        """Return the record at `offset`, or the next record if compaction has removed it or it is a control
-        record. The CRC of its batch is checked.
+        """Return the record at `offset`. If compaction has removed this record, or if it is a control record,
+        return the next record. The CRC of the batch is checked.
 
         `read_committed` passes over aborted records too, and ends at the last stable offset. Raises
         OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset), or no record follows;
@@ -531,9 +533,9 @@ class PartitionLog(PublicNames):
         """Return one record for each of the `offsets`, in their order, as `read_one` returns it.
 
         `offsets` are a list or a numpy array of integers, in any order and with repetitions. After compaction
-        several offsets may give the same record. `next_offset` is the offset after the last returned record.
-        Memory is taken for the records, not for their whole batches. Raises the errors of `read_one`; no
-        records are returned then.
+        several offsets may give the same record. The result's `next_offset` is the offset after the last
+        returned record. Memory is taken for the records, not for their whole batches. Raises the errors of
+        `read_one`.
         """
         self.context.check_open()
         wanted = as_offsets(offsets)
@@ -545,7 +547,7 @@ class PartitionLog(PublicNames):
         return self.with_view(lambda view: read_many(view, wanted, not committed, rest, self._name))
 
     def _nothing_at(self, offset: int) -> OffsetOutOfRangeError:
-        """Return the error for an offset at or after which there is no record."""
+        """Return the error for an `offset` if the log has no record at this offset or above."""
         view = self._views.view
         return OffsetOutOfRangeError(offset, view.start_offset, view.end_offset, self._name)
 
@@ -564,19 +566,20 @@ class PartitionLog(PublicNames):
         isolation_level: str = _UNCOMMITTED,
         check_crcs: bool = True,
     ) -> Scan:
-        """Return the records from offset `start` up to `end`, exclusive, as a `Scan`: it is iterated record
-        by record, gives Records by `reads()` and a table by `to_arrow()`.
+        """Return the records from offset `start` up to `end`, exclusive, as a `Scan`. A `Scan` is iterated
+        record by record, returns Records by `reads()`, and a table by `to_arrow()`.
 
-        In place of `start`, `from_time` begins at the first record of this time or later, and the scan is
-        empty if there is none; in place of `end`, `to_time` ends before the first record of that time or
-        later. A time is ms since the epoch, or a datetime, in UTC if it has no zone.
+        `from_time`, given in place of `start`, begins the scan at the first record of this time or later; if
+        there is no such record, the scan is empty. `to_time`, given in place of `end`, ends the scan before
+        the first record of that time or later. A time is ms since the epoch, or a datetime, in UTC if it has
+        no zone.
 
         By default the scan is the whole log as it is now, without later appends. A scan ends at the log's end
         (with `read_committed` at the last stable offset) if that is below `end`. Raises OffsetOutOfRangeError
-        if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end` is below `start`, and
-        for both `start` and `from_time`, or `end` and `to_time`; InvalidTypeError, also for a `start` or
-        `end` of None, which `offset_for_time` returns if no record is that late; StoreClosedError. Iterating
-        raises the errors of `read`.
+        if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end` is below `start`, or if
+        both `start` and `from_time`, or both `end` and `to_time`, are given; InvalidTypeError, also if
+        `start` or `end` is None (`offset_for_time` returns None if no record is that late); StoreClosedError.
+        Iterating raises the errors of `read`.
         """
         self.context.check_open()
         _is_committed(isolation_level)
@@ -599,8 +602,8 @@ class PartitionLog(PublicNames):
         check_crcs: bool,
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Return the records in `view`, by default the current view, without checking the arguments. If files
-        of the view were removed, the next view is read. Raises the errors of `read`.
+        """Read as `read` does, from `view` (None: the current view), without checking the arguments. If files
+        of the view were removed, a newer view is read. Raises the errors of `read`.
         """
         try:
             return self._read(view or self._views.view, offset, max_bytes, committed, check_crcs, times)
@@ -611,8 +614,8 @@ class PartitionLog(PublicNames):
             )
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """Return the result of `use` for the log's current view. If `use` fails because files were removed,
-        `use` is called again with the next view. Raises StorageError, StoreClosedError, CorruptRecordError.
+        """Return the result of `use(view)` for the log's current view. If `use` raises FileNotFoundError, it
+        is called again with a newer view. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
         view: LogView | None = None
@@ -622,8 +625,8 @@ class PartitionLog(PublicNames):
                 view = self._views.view
                 return use(view)
             except FileNotFoundError as error:
-                # If the new view lacks the missing segment, count anew: the log exists, but retention
-                # removes segments faster than this reader reads them.
+                # If this view lacks segments of the view before, the log exists, and retention removes
+                # segments faster than this reader reads them. So count anew.
                 tries = 1 if view is not None and view.lacks(missing) else tries + 1
                 missing = view
                 if tries == _TRIES:
@@ -632,9 +635,9 @@ class PartitionLog(PublicNames):
                     self.source.refresh()
             except CorruptRecordError:
                 # A segment that a live writer has just removed may look damaged, so try once more with a new
-                # view. Real damage is found there too.
+                # view. If a segment is really damaged, the second try fails too.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
-                    # raises StoreClosedError if the name and its files belong to a new topic
+                    # The look raises StoreClosedError if the files belong to a new topic of the same name.
                     _ = self._views.view
                     raise
                 doubted = True
@@ -677,8 +680,9 @@ class PartitionLog(PublicNames):
         return empty_records(max(at, offset))
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """Return the result of `use` for a `Reading` from `offset` on. If files were removed, `use` is called
-        again with the next view. Raises the errors of `read`.
+        """Return the result of `use(reading)` for a `Reading` of the current view, up to the last stable
+        offset if `committed`. If files were removed, `use` is called again with a newer view. Raises the
+        errors of `read`.
         """
 
         def read(view: LogView) -> T:
@@ -694,10 +698,10 @@ class PartitionLog(PublicNames):
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
         """Raise OffsetOutOfRangeError for an offset outside of the view. In a replica an offset above the
-        high watermark, up to the log end offset, is accepted: its reader waits until the high watermark rises
-        (R39).
+        high watermark, up to the log end offset, is accepted, so that the reader waits until the high
+        watermark rises (R39).
         """
-        # A reader may have got this offset earlier, because the high watermark may go back after a kill.
+        # After a kill the high watermark may be lower than before, so a reader may have an offset above it.
         source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
@@ -713,16 +717,17 @@ class PartitionLog(PublicNames):
         max_searched: int = arguments.INT64_MAX,
         whole: bool = False,
     ) -> Stretch:
-        """Return whole batches as they are stored, from the batch that holds `offset` on, as a stretch of one
-        segment's file, `max_bytes` long at most; with `min_one` at least one batch, if there is any.
+        """Find whole batches, from the batch that holds `offset` on, in one segment's file, and return the
+        place of their bytes as a `Stretch` of at most `max_bytes`. If `min_one`, the first batch is returned
+        even if it is longer than `max_bytes`.
 
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
-        stays readable until `release`, also if retention or compaction removes it. No byte of the records is
-        read, and no CRC is checked, because the client does that. If the stretch has batches of transactions,
-        `read_committed` finds `aborted` by the control batches of the whole log. Control batches that were
-        not read yet are read now, unless more than `max_searched` offsets must be searched for them:
-        `aborted` is None then, for threads that must not wait. `whole`: the reader is a replica, which reads
-        up to the log end offset (R14).
+        stays readable until `release`, also if retention or compaction removes it. The records are not read,
+        and no CRC is checked, because the client does that. For `read_committed` the stretch has the aborted
+        transactions of its batches (`aborted`), which are found by the log's control batches. Control batches
+        that were not read before are read now. If more than `max_searched` offsets would have to be read,
+        `aborted` is None instead, for callers that must not wait. If `whole`, the reader is a replica, which
+        reads up to the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
@@ -761,9 +766,8 @@ class PartitionLog(PublicNames):
             return None
 
     def stored(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches as they are stored, from the batch that holds `offset` on, `max_bytes` at
-        most, but at least one batch; no bytes at the log's end. No CRC is checked. Raises the errors of
-        `stretch`.
+        """Return the bytes of whole batches, from the batch that holds `offset` on: at most `max_bytes`, but
+        at least one batch; no bytes at the log's end. No CRC is checked. Raises the errors of `stretch`.
         """
         with os_errors(), self.stretch(offset, max_bytes) as found:
             return found.read(self.context.files)
@@ -771,9 +775,9 @@ class PartitionLog(PublicNames):
     def _aborted(
         self, view: LogView, found: StoredBatches | None, offset: int, max_searched: int
     ) -> list[tuple[int, int]] | None:
-        """Return the aborted transactions that the batches of a stretch may belong to, by producer id and
-        first offset (Kafka: FetchResponse.AbortedTransaction); None if more than `max_searched` offsets are
-        unread.
+        """Return (producer id, first offset) of each aborted transaction to which the batches in `found` may
+        belong (Kafka: FetchResponse.AbortedTransaction); None if more than `max_searched` offsets were not
+        searched yet for control batches.
         """
         if found is None or not has_transactions(found, self.context.files):
             return []
@@ -789,15 +793,14 @@ class PartitionLog(PublicNames):
         """Send whole batches as they are stored to `sink`; returns (bytes sent, next offset).
 
         The first batch is the batch that holds `offset`. The batches have `max_bytes` together at most, but
-        at least one batch is sent if there is any. `sink` is a file descriptor, or has fileno(); a file is
-        written at its current position, a non-blocking sink is waited for. `method`: sendfile; splice
-        (through a pipe); mmap (mapped file and write); read (read and write through a buffer);
-        copy_file_range (to files); auto (the method that was measured as fastest for the kind of sink:
-        sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB; read if the sink is a device or appends. The
-        figures are in `storage.transfer.methods`). `segstore.transfer_methods()` lists the methods of this
-        machine, docs/transfer.md explains each.
+        at least one batch is sent if there is any. `sink` is a file descriptor, or has fileno(). A file is
+        written at its current position. If a non-blocking sink is full, the call waits. `method`: sendfile;
+        splice (through a pipe); mmap (mapped file and write); read (read and write through a buffer);
+        copy_file_range (to files); auto (read if the sink is a device or was opened with O_APPEND, else
+        sendfile). `segstore.transfer_methods()` lists the methods of this machine, docs/transfer.md explains
+        each, and `storage.transfer.methods` has measurements.
 
-        Raises SinkError, SinkClosedError, with the sent whole and partial batches. Raises
+        Raises SinkError, SinkClosedError: some batches, and a part of one, may have been sent then. Raises
         InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises
         StorageError of the disk; CorruptRecordError if the first batch is damaged.
         """
@@ -836,17 +839,17 @@ class PartitionLog(PublicNames):
         return self.with_view(send)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None if there
-        is none.
+        """Return the offset of the first record with a timestamp of `timestamp_ms` or later; None if there is
+        no such record.
         """
         self.context.check_open()
-        # The timestamp -1 means none, and no record has a smaller one.
+        # No record has a timestamp below -1, which stands for a missing timestamp.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: read.offset_for_time(view, timestamp))
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """Return the largest timestamp (ms) in the log and the first offset that has it, also of a
-        transaction marker; None for an empty log (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises
+        """Return (largest timestamp in ms of the log's records and transaction markers, first offset with
+        this timestamp); None for an empty log (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises
         CorruptRecordError, StorageError, StoreClosedError.
         """
         self.context.check_open()

@@ -1,4 +1,5 @@
-"""The partitions of a store that is open for writing: makes them, opens them, and keeps the open ones.
+"""`PartitionLoader` makes and opens the partitions of a store for writing, and `Partitions` keeps the open
+partitions.
 
 On disk are a new partition's directory, the leader epoch file, and the root's checkpoints; `log.open` and the
 partitions write the segments. Threads: any; the store's lock is held while a partition is opened, and while
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 # --- partition loader --------------------------------------------------------------------------
 
 _TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
-_LAYOUTS = 1 << 32  # the published layout number has 32 bits
-_AT_ONCE = 32  # partitions that are made together: each has two files open then
+_LAYOUTS = 1 << 32  # number of layouts, because the published layout has 32 bits
+_AT_ONCE = 32  # partitions that are made together; each needs two open files
 Content = tuple[str, bytes]
 """A file's path, and its content."""
 
@@ -54,9 +55,9 @@ class PartitionLoader:
     """Makes partitions' directories, and opens partitions for writing, with the offsets of the checkpoints
     and the published ends.
 
-    Threads: one at a time, under the store's lock. `clean` is true if no partition needs recovery; `left` is
-    the state in which the store was found; `expiration_ms` is the time after which unused producer ids are
-    forgotten.
+    Threads: one at a time, under the store's lock. `left` is the state in which the store's last writer left
+    it. `clean` is True if no partition needs recovery. `expiration_ms` is the time after which unused
+    producer ids are forgotten.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class PartitionLoader:
         *,
         replicated: bool = False,
     ) -> None:
-        """`replicated`: each partition is a replica from its opening on (R7, R36)."""
+        """If `replicated`, each partition is opened as a replica (R7, R36)."""
         self._context, self._topic_files, self._replicated = context, topic_files, replicated
         self._ends, self._checkpoints = ends, checkpoints
         self.clean, self._left, self._expiration_ms = left.clean, left, expiration_ms
@@ -80,10 +81,12 @@ class PartitionLoader:
         """
         self.owed = OwedEpochs()
         self.sharing: Sharing | None = None
-        """The shared file's log ends, for logs that an earlier host has left open."""
+        """The membership in a shared store, whose shared file has the ends of logs that an earlier host has
+        left open; None in other stores.
+        """
         self.adopted: set[TopicPartitionKey] = set()
-        """Partitions with a staged append that an earlier host adopted and did not publish yet. Their files
-        may have records above the end in the shared file.
+        """Partitions to which an earlier host has added the records of a staged append without publishing
+        them. These records are above the log end in the shared file, and are not cut off.
         """
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
@@ -134,7 +137,7 @@ class PartitionLoader:
         if not info.topic_id:  # a broker's topic, made before Kafka had topic ids
             return []
         self._context.make_way(metadata)
-        # The partition has records, so the file was lost later.
+        # A partition with records had this file, so the file was lost.
         if used:
             self._context.report(metadata, "missing or empty", "made anew from the topic's settings")
         return [(metadata, names.partition_metadata(info.topic_id))]
@@ -167,8 +170,8 @@ class PartitionLoader:
         if self.sharing is not None and left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
-            # Read the sealed ends before the files: a stopped guest that continues now cuts its file, then
-            # removes its sealed end. In the other order an uncut file might be read without its sealed end.
+            # A stopped guest that continues now cuts its file, then removes the sealed end. So read the
+            # sealed ends before the files: otherwise an uncut file might be read without its sealed end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
@@ -186,7 +189,7 @@ class PartitionLoader:
         epochs = self._begin_epoch(directory, opened, expected.clean, published, step)
         self.owed.begun(key)
         if self._replicated and opened.end_offset < expected.recovery_point:
-            # Lower the recovery point to the log end offset: the next records there are not synced yet.
+            # Lower the recovery point to the log end offset, because the next records are not synced yet.
             points = self._checkpoints.recovery_points
             points.update({(info.name, partition): opened.end_offset})
         self._report(directory, opened, expected)
@@ -221,7 +224,7 @@ class PartitionLoader:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
     def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
-        """Report repairs of the log, and offsets on which checkpoints and published ends differ."""
+        """Report repairs of the log, and offsets that differ between checkpoints and published ends."""
         messages = (*expected.messages, *opened.messages)
         for message in messages:
             log.warning("%s: %s", directory, message)
@@ -243,9 +246,9 @@ class PartitionLoader:
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints, messages = self._checkpoints, list[str]()
         flushed = checkpoints.recovery_points.get(key)
-        # A follower copies gaps from its leader, also above its own recovery point.
+        # A replica's log may have offset gaps above its recovery point too, which it copies from its leader.
         known = flushed if self._left.gaps_known and not self._replicated else None
-        # After a failed sync the complement of the recovery point is published, which is negative.
+        # After a failed sync the published recovery point is the bitwise complement, a negative number.
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         checked = published is not None and self._ends.was_checked
         recovery_point = flushed or 0
@@ -281,7 +284,9 @@ class PartitionLoader:
         return max(expected.recovery_point, expected.log_start)
 
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, messages: list[str]) -> int:
-        """Return the log start offset to use if the published one and the checkpoint's differ."""
+        """Return the log start offset by the checkpoint and the published ends. If the two differ, and a kill
+        does not explain that, a message is added to `messages`.
+        """
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
         if self._replicated and checked and checkpoint_start is not None:
@@ -289,7 +294,7 @@ class PartitionLoader:
             # one.
             return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
-        # After a kill between checkpoint and publication the published offset is the smaller one. Such a
+        # A kill between checkpoint and publication leaves a smaller offset in the published ends. Such a
         # difference is not reported.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
         if published is not None and published.start != (checkpoint_start or 0) and not behind:
@@ -300,8 +305,10 @@ class PartitionLoader:
         return taken
 
     def _doubt(self, key: int, published: Ends | None) -> None:
-        """Note that a sync in recovery failed, for the next recovery in this or another process."""
-        # The bytes that this recovery has read may not be on disk, so the next recovery writes them again.
+        """Publish that a sync failed during recovery, so that the next recovery writes the log's
+        bytes again.
+        """
+        # After a failed sync the page cache may have bytes that are not on disk.
         if published is None:
             self._ends.doubt()
         elif published.recovery_point >= 0:
@@ -310,8 +317,7 @@ class PartitionLoader:
 
     def _put_aside(self, directory: str) -> None:
         """Move directories, links and other special files with the name of an index, a snapshot or a
-        temporary file to the quarantine. Indexes and snapshots are then made anew from the log. Raises
-        OSError.
+        temporary file to the quarantine. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
@@ -323,10 +329,11 @@ class PartitionLoader:
     def _begin_epoch(
         self, directory: str, opened: Opened, clean: bool, published: Ends | None, step: int
     ) -> LeaderEpochs:
-        """Return the leader epochs of a partition, durable before any append. A new latest epoch begins after
-        an unclean shutdown, if the file was damaged, or if `step` is above 0, as it is in a restored store.
-        Epochs below the log start offset, which a crash may leave, are removed. A replica begins no epoch:
-        its epochs are only cut to its log (R7; Kafka: LogLoader).
+        """Return the leader epochs of a partition, which are durable then. A new epoch begins at the log's
+        end after an unclean shutdown, if the checkpoint file was damaged, or if `step` is above 0: the new
+        epoch is then `step` above the latest epoch (see `OwedEpochs`). Epochs below the log start offset,
+        which a crash may leave, are removed. In a replica no epoch begins, and epochs outside of the log are
+        removed (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)
@@ -337,8 +344,8 @@ class PartitionLoader:
             epochs.truncate_from_end(opened.end_offset)
             changed |= epochs.latest != latest
         elif latest is None or wrong or step or not clean or opened.recovered is not None:
-            # If the file is damaged, an epoch without records is in no batch; only the published ends may
-            # have it.
+            # The epochs of a damaged file are read from the batches. A later epoch without batches is found
+            # only in the published ends.
             latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
             epochs.assign(latest + max(step, 1), opened.end_offset)
@@ -358,8 +365,8 @@ log = Logger("segstore")
 
 
 class Partitions:
-    """The open partitions of one store. `topics()` gives the current topics. `lock` is the store's lock,
-    which changes of topics hold too.
+    """The open partitions of one store. `topics()` returns the current topics. `lock` is the store's lock,
+    which is also held while topics change.
     """
 
     def __init__(
@@ -375,7 +382,7 @@ class Partitions:
         self._broken: dict[TopicPartitionKey, Exception] = {}
         self._replicas: dict[TopicPartitionKey, Replica] = {}
         self.on_opened: Callable[[Partition], None] | None = None
-        """Called with each partition that is opened, with the lock held."""
+        """Called with each partition after it was opened. The caller holds the lock."""
 
     # --- one ------------------------------------------------------------------------------
 
@@ -404,8 +411,8 @@ class Partitions:
         return found
 
     def open(self, topic: str, partition: int) -> None:
-        """Open a partition. If a damaged file or directory prevents that, the error is kept, and each `get`
-        raises it; other errors are raised here.
+        """Open a partition. If a file or directory of the partition is damaged, its error is not raised here,
+        but by each later `get`. All other errors are raised here.
         """
         try:
             self.get(topic, partition)
@@ -418,9 +425,9 @@ class Partitions:
             self._broken[topic, partition] = copy_of(error)
 
     def replica(self, topic: str, partition: int, high_watermark: int | None = None) -> Replica:
-        """Return the one `Replica` of a partition. In a plain store this call makes the partition a replica,
-        which readers see up to `high_watermark`; in a replicated store each partition is a replica from its
-        opening on. Raises the errors of `get`.
+        """Return the one `Replica` of a partition. In a replicated store each partition is opened as a
+        replica. In a plain store the first call makes the partition a replica with this `high_watermark`
+        (None: 0). Raises the errors of `get`.
         """
         key = topic, partition
         with self.lock:
@@ -433,8 +440,8 @@ class Partitions:
             return self._replicas[key]
 
     def begin_epoch(self, topic: str, partition: int, epoch: int) -> None:
-        """Begin a later leader epoch at the end of a partition's log, durably; a partition of a plain store
-        does not become a replica. Raises the errors of `get`.
+        """Begin the leader epoch `epoch` at the end of a partition's log, durably. Unlike `replica`, this
+        does not make a partition of a plain store a replica. Raises the errors of `get`.
         """
         with self.lock:
             found = self._get(topic, partition)
@@ -452,15 +459,15 @@ class Partitions:
             high_watermark,
             quarantine,
             lambda offset: self._cut((info.name, partition), offset),
-            # The replica calls this with `naming` held, so the partition exists. A deletion waits for
-            # `naming`, then removes this checkpoint's line.
+            # The replica holds the lock `naming` during this call. A deletion of the topic waits for this
+            # lock, so it removes the line in the checkpoint after this call has written it.
             lambda offset: self._checkpoints.log_starts.update({(info.name, partition): offset}),
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
-        """Lower the recovery point and the cleaner's offset to `end`, durably. Called before a replica's log
-        is cut at `end`, because the records that replace the cut records are neither synced nor compacted
-        (Kafka: LogCleaner.maybeTruncateCheckpoint).
+        """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
+        at `end`: the leader's records that come after `end` are neither synced nor compacted (Kafka:
+        LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
         cleaned = self._checkpoints.cleaner_offsets.get(key)
@@ -469,8 +476,8 @@ class Partitions:
         self._checkpoints.update(changes)
 
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
-        """Make a log start offset durable. Raises StoreClosedError if the topic was deleted, also if a new
-        topic has its name.
+        """Write a log start offset into the checkpoint, durably. Raises StoreClosedError if the topic was
+        deleted, also if a new topic has its name.
         """
         with self.lock:
             self._context.check_open()
@@ -487,13 +494,15 @@ class Partitions:
             partition.configure(info.settings)
 
     def load_all(self, info: TopicInfo) -> None:
-        """Open all partitions of a topic, except those with an error, which `get` raises again."""
+        """Open all partitions of a topic. A partition that can't be opened is passed over, and `get` raises
+        its error.
+        """
         for number in info.partition_ids:
             with suppress(SegstoreError, OSError):  # `get` raises the error again
                 self._get(info.name, number)
 
     def ends_of(self, info: TopicInfo) -> dict[int, tuple[LogView, int]]:
-        """Return the views and recovery points of a topic's open partitions."""
+        """Return {partition: (view, recovery point)} of a topic's open partitions."""
         return {n: (p.view, p.recovery_point) for n, p in self._of(info).items()}
 
     def _of(self, info: TopicInfo) -> dict[int, Partition]:
@@ -521,12 +530,14 @@ class Partitions:
         return list(self._open.values())
 
     def begin_sync(self) -> None:
-        """From now on open each partition with a high watermark of its own. The caller holds the lock."""
+        """From now on open each partition as in sync mode (`PartitionLoader.sync`). The caller holds the
+        lock.
+        """
         self._loader.sync = True
 
     def end_sync(self) -> None:
-        """From now on open each partition with its log end offset as high watermark. The caller holds the
-        lock.
+        """From now on open each partition without a high watermark of its own: readers see the whole log. The
+        caller holds the lock.
         """
         self._loader.sync = False
         self._replicas.clear()
@@ -547,8 +558,8 @@ class Partitions:
             partition.expire_producers(after_ms)
 
     def flush(self) -> None:
-        """Make all partitions durable, and write the checkpoints. All partitions are tried, then the first
-        StorageError is raised.
+        """Sync all partitions, and write the checkpoints. If a partition can't be synced, the others still
+        are, then the first error is raised.
         """
         errors: list[Exception] = []
         try:
@@ -563,11 +574,11 @@ class Partitions:
             if errors:
                 raise errors[0]
         finally:
-            errors.clear()  # this frame is in their tracebacks
+            errors.clear()  # each error's traceback refers to this frame, which would refer to the error
 
     def checkpoint(self, nonce: int = 0) -> None:
-        """Write recovery points, log start offsets and high watermarks; `nonce` is the number of a clean
-        close. Raises OSError.
+        """Write recovery points, log start offsets and high watermarks. `nonce` is the number in the clean
+        shutdown marker of a clean close, else 0. Raises OSError.
         """
         with self.lock:
             self.checkpoint_held(nonce)

@@ -1,9 +1,8 @@
-"""`Primary`: a store with a standby. It keeps the standby's registration and fetch offsets, and the fence,
-which is set when the standby takes over (REPLICATION 7.4; Kafka: the controller's registrations, and
-BeginQuorumEpoch).
+"""`Primary`: a store with a standby, a second store that copies its records by fetches. `Primary` keeps the
+standby's registration and fetch offsets. When the standby takes over, `Primary` writes the fence, after which
+this store takes no appends (REPLICATION 7.4; Kafka: the controller's registrations, and BeginQuorumEpoch).
 
-On disk are `.segstore/standby` and `.segstore/fence`. If no standby is registered,
-appends cost no more than in other stores. Threads: any; changes are made one at a time.
+On disk are `.segstore/standby` and `.segstore/fence`. Threads: any; changes are made one at a time.
 """
 
 from __future__ import annotations
@@ -45,22 +44,23 @@ if TYPE_CHECKING:
     from segstore.storage.store.partitions import Partitions
 
 log = Logger("segstore")
-_STEP_BITS = 36  # bits of a step between broker epochs; an int64 has room for 2^26 steps
+_STEP_BITS = 36  # bits of the step from one broker epoch to the next; an int64 has room for 2^26 steps
 STANDBY_ID = 2
 """The standby's node id on the wire; the primary's is 1."""
 _Key = tuple[str, int]
 
 
 class Reached(NamedTuple):
-    """The fetch position of a standby in a partition: the standby has all records below `offset`, and last
-    reached the log end offset at `caught_up_ms` (monotonic clock).
+    """The fetch position of a standby in a partition: the standby has all records below `offset`. It last
+    fetched from the log end offset at `caught_up_ms` (monotonic clock); if it never did, this is the time of
+    its first fetch.
     """
 
     offset: int
     caught_up_ms: int
 
 
-_reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)  # a call of C
+_reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)  # faster than Reached()
 
 
 def check_not_fenced(files_of: StoreContext) -> None:
@@ -75,9 +75,9 @@ def _now_ms() -> int:
 
 
 class Primary:
-    """The primary's side of one store. `topics()` gives all topics by name. Appends with acks=all wait for a
-    standby in sync mode; after `lag_time_max_ms` without a fetch the standby counts as lost (Kafka:
-    replica.lag.time.max.ms).
+    """The primary's side of one store. `topics()` returns all topics by name; `partitions()` returns the open
+    partitions. Appends with acks=all wait for a standby in sync mode. A standby that has not fetched for
+    `lag_time_max_ms` counts as lost (Kafka: replica.lag.time.max.ms).
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Primary:
         self._locks: dict[str, Mutex] = {}
         self._on_followed: Callable[[], None] = lambda: None
         self._reregister_above: int | None = None
-        """The broker epoch above which the standby must register to show that it still follows; None if it
-        need not.
+        """The broker epoch of the last registration before `ask_standby`: a fetch must have a larger broker
+        epoch. None if no new registration is required.
         """
         self._keeper: LagKeeper | None = None
         self._opened_ms, self._is_lost = _now_ms(), False
@@ -110,7 +110,7 @@ class Primary:
     @property
     def _changing(self) -> Mutex:
         """Return the lock that is held while the registration or the fence changes."""
-        # Made by the first change, which is rare, so that an open of a store does not pay for it.
+        # The lock is made by the first change, not by the constructor, which each open of a store calls.
         return self._locks.setdefault("changing", Mutex())
 
     # --- partitions ---------------------------------------------------------------------------
@@ -184,16 +184,16 @@ class Primary:
         return made.broker_epoch
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
-        """Return whether this standby has fenced the store, and is still registered in this mode. Such a
-        standby still fetches the last records, and may register anew after a lost connection.
+        """Return whether this standby has fenced the store, and is registered in this mode. Such a standby
+        may register anew, because it still has to fetch the last records.
         """
         held, fence = self.registration, self.fence
         known = (held.directory_id, held.sync) == (directory_id, sync)
         return fence is not None and fence.directory_id == directory_id and known
 
     def _begin_sync(self, made: StandbyRegistration) -> None:
-        """Have appends with acks=all wait for the standby from now on. Readers keep seeing all records that
-        they have seen.
+        """Have appends with acks=all wait for the standby from now on. The high watermark begins at the log's
+        end, so that readers still see all records that they have seen.
         """
         partitions = self._partitions()
         with partitions.lock:
@@ -203,8 +203,8 @@ class Primary:
             self.registration = made
             for partition in partitions.all_open():
                 with partition.token:
-                    # Set the acks before the high watermark, because appends above the high watermark wait
-                    # for acks.
+                    # Set the acks before the high watermark, because an append above the high watermark uses
+                    # the acks to wait.
                     self._wait_for_standby(partition)
                     partition.visible.begin_replica(partition.segments.next_offset)
 
@@ -235,8 +235,10 @@ class Primary:
         return True
 
     def _begin_epochs(self, after: Callable[[int], int]) -> None:
-        """Begin the leader epoch `after(present epoch)` in each partition, if it is larger."""
-        # A standby that returns recognizes the change of leadership by the epoch.
+        """Begin the leader epoch `after(present epoch)` in each partition where it is larger than the
+        present.
+        """
+        # A standby that returns sees by the epoch that the leadership has changed.
         partitions = self._partitions()
         for topic, number in self._keys():
             before = partitions.get(topic, number).writer.epoch
@@ -257,8 +259,9 @@ class Primary:
     # --- fetches ------------------------------------------------------------------------------
 
     def check_replica(self, replica: int, broker_epoch: int) -> bool:
-        """Return whether a fetching replica is the standby. Raises NotLeaderOrFollowerError if the standby
-        must register anew, or if the fetch does not have the registered broker epoch (R8, KIP-903).
+        """Return whether the `replica` id of a fetch is that of a registered standby. Raises
+        NotLeaderOrFollowerError if the standby must register anew, or if the fetch does not have the
+        registered broker epoch (R8, KIP-903).
         """
         registration = self.registration
         if replica != STANDBY_ID or not registration.is_there:
@@ -278,7 +281,7 @@ class Primary:
         return True
 
     def fetched(self, key: _Key, partition: Partition, offset: int) -> None:
-        """Note that the standby fetches from `offset` on, so it has all records below (R17, R18)."""
+        """Note that the standby has all records below `offset`, from which it fetches (R17, R18)."""
         visible = partition.visible
         end = visible.log_end_offset
         if not visible.start_offset <= offset <= end:
@@ -292,7 +295,7 @@ class Primary:
             acks.fetched(offset)
 
     def lags(self) -> dict[_Key, ReplicaLag]:
-        """Return the lag of the standby by topic and partition, for partitions that it has fetched. Raises
+        """Return the standby's lag in each partition that it has fetched, by (topic, partition). Raises
         StorageError.
         """
         now, found, partitions = _now_ms(), dict[_Key, ReplicaLag](), self._partitions()
@@ -309,7 +312,7 @@ class Primary:
         return found
 
     def begin_notes(self) -> None:
-        """Write the standby's lag to a file from now on, for other processes."""
+        """Write the standby's lag to a file every second from now on, for other processes."""
         if self._keeper is None:
             self._keeper = LagKeeper(self._context, PRIMARY, self._lag_time_max_ms)
             self._context.scheduler.every(EVERY, self._note)
@@ -324,7 +327,7 @@ class Primary:
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:
-        """Log that the standby is lost, unless the store was demoted, or that the standby has returned."""
+        """Log when the standby is lost, unless the store has a fence, and when the standby returns."""
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
         was_lost, self._is_lost = self._is_lost, is_lost
@@ -337,8 +340,8 @@ class Primary:
     # --- a lease ------------------------------------------------------------------------------
 
     def lead_by(self, term: LeaseTerm, on_followed: Callable[[], None]) -> None:
-        """Take appends only within this lease term, which has not begun. `on_followed` is called when the
-        standby has shown that it follows. Raises StorageError.
+        """Take no appends until the lease term begins, nor after its end. `on_followed` is called at the
+        standby's first fetch after `ask_standby`. Raises StorageError.
         """
         with self._changing, os_errors():
             partitions = self._partitions()
@@ -352,12 +355,12 @@ class Primary:
                     partition.writer.term = term
 
     def closed_by(self, why: str) -> str:
-        """Return the error text for appends while the primary has no lease."""
+        """Return the text of the error for appends while the primary has no lease; `why` is the reason."""
         return f"{self._context.root} takes no appends: {why}"
 
     def let_go(self, why: str) -> None:
-        """Refuse all changes with the reason `why`, and fail the appends that wait for acks=all, because the
-        lease term is over.
+        """Refuse all changes with the reason `why`, because the lease term is over. Appends that wait for
+        acks=all fail.
         """
         with self._changing:
             self._close_by(why)
@@ -370,7 +373,7 @@ class Primary:
                 partition.acks.demote()
 
     def go_on(self) -> None:
-        """Take changes again, because the lease term has begun, or is renewed."""
+        """Take changes again, because a lease term has begun."""
         with self._changing:
             if self.fence is not None:
                 return
@@ -380,9 +383,7 @@ class Primary:
                     partition.acks.go_on()
 
     def ask_standby(self) -> None:
-        """Require that the standby, if there is one, registers anew and fetches, to show that it still
-        follows.
-        """
+        """Require that the standby, if there is one, registers anew and fetches."""
         held = self.registration
         self._reregister_above = held.broker_epoch if held.is_there else None
 
@@ -399,10 +400,10 @@ class Primary:
     # --- the fence ----------------------------------------------------------------------------
 
     def demote(self, fence: Fence) -> None:
-        """Refuse appends and changes of topics from now on, durably. A second call with the same epoch and
-        directory changes nothing. Raises InvalidRequestError unless the directory is that of the registered
-        standby, FencedLeaderEpochError unless the epoch is above all epochs of this store; nothing is changed
-        then. Raises StorageError.
+        """Refuse appends and changes of topics from now on, durably. A second call with the same leader epoch
+        and directory changes nothing. Raises InvalidRequestError if the fence's directory is not the
+        registered standby's; FencedLeaderEpochError if its epoch is not above all epochs of this store:
+        nothing is changed then. Raises StorageError.
         """
         with self._changing, os_errors():
             held, registered = self.fence, self.registration

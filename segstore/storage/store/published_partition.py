@@ -1,5 +1,5 @@
-"""`PublishedPartition`: the ends, the log start offset and the identity of one partition, for a reader of the
-store.
+"""`PublishedPartition`: one partition's published ends and log start offset, and whether the partition still
+exists, for a reader of the store.
 
 On disk files are only read. Threads: any.
 """
@@ -17,8 +17,8 @@ from segstore.storage.store.believed_ends import BelievedEnds
 
 
 class _KnownEnds(NamedTuple):
-    """The published ends that `ends` returned last, and the `EndsGlance` that shows whether they have
-    changed.
+    """The ends that `PublishedPartition.ends` returned last (`shown`), the file from which they were read
+    (`reader`), and the `EndsGlance` that compares them with the file's present ends.
     """
 
     reader: EndsReader
@@ -37,11 +37,12 @@ class PublishedPartition:
         self._directory = topic_files.partition_path(info.name, number)
         self._key = slot_key(info.topic_id, info.name, number)
         self._known: _KnownEnds | None = None
-        # The log start offset, by the published offset; in `_unpublished`, by the identities of the files
-        # from which it was read.
+        # Each dict has one entry, the log start offset that was read last. Its key in `_starts` is the
+        # published log start offset, in `_unpublished` the identities of the files that were read.
         self._starts: dict[int, int] = {}
         self._unpublished: dict[tuple[object, ...], int] = {}
-        # id and inode of the directory when it last belonged to this topic
+        # topic id in the directory's metadata, and inode of the directory, at the last look that found that
+        # the directory belongs to this topic
         self._own_mark: tuple[str, int] | None = None
 
     def ends(self) -> Ends | None:
@@ -57,8 +58,8 @@ class PublishedPartition:
         if found.start != 0:
             starts = self._starts  # another thread may replace it
             if found.start not in starts:
-                # A writer changes the checkpoints before the published ends, so the checkpoints that are read
-                # here are not older than `found`.
+                # The checkpoints that are read here are not older than `found`, because a writer changes the
+                # checkpoints before the published ends.
                 starts = self._starts = {found.start: self._log_start(found)}
             shown = found._replace(start=starts[found.start])
         glance = ends.glance(found)
@@ -75,8 +76,8 @@ class PublishedPartition:
         return self._unpublished[seen]
 
     def ends_count(self) -> bool:
-        """Return whether the published ends are the last writer's, or will be when the present writer has
-        opened the store.
+        """Return whether the published ends are the last writer's, or a writer is opening the store, which
+        will publish ends.
         """
         return self._ends.believed() is not None or self._ends.have_writer()
 
@@ -91,10 +92,9 @@ class PublishedPartition:
         )
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic. It does if the partition's metadata has
-        this topic's id. If the metadata has another id, the directory still belongs to the topic if the
-        settings of that name have this topic's id. Topics of old brokers have no ids, so they can't be
-        distinguished.
+        """Return whether the directory still belongs to this topic: whether the topic's id is in the
+        partition's metadata, or else in the settings of the topic of that name. A broker's topic without an
+        id can't be distinguished from a new topic of its name.
         """
         found_id = self._topic_files.readable_id(self._info.name, self._number)
         if found_id == self._info.topic_id:
@@ -107,8 +107,8 @@ class PublishedPartition:
         return True
 
     def sealed(self) -> dict[int, int]:
-        """Return the end in bytes of each sealed segment that another process may still write to, by base
-        offset (rule A5 of shared stores).
+        """Return {base offset: end in bytes} of the sealed segments to which another process may still write
+        (rule A5 of shared stores).
         """
         ends = self._ends.mapped
         return {} if ends is None or ends.shared is None else ends.sealed(self._key)

@@ -1,4 +1,4 @@
-"""The reading side of a store, segstore's or a broker's, that this process does not write.
+"""`StoreReader`: reads a store of segstore, or the directory of a Kafka broker, beside its writer.
 
 On disk files are only read. Threads: any.
 """
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 _TICK_NS = 2_000_000_000  # nanoseconds, longer than a clock tick of any file system
 
 POLL_SECONDS = 0.005
-_BLIND_SECONDS = 1.0  # the longest sleep before a look whether a writer still publishes the ends
-_TRUST_SECONDS = 30.0  # the longest sleep while a live writer has the store
-_LAST_WAKE = 1.0  # seconds given to woken threads to leave `wait`; threads of a parent process never do
+_BLIND_SECONDS = 1.0  # the longest sleep before the reader checks that a writer still publishes the ends
+_TRUST_SECONDS = 30.0  # the longest sleep if that check has found a live writer
+_LAST_WAKE = 1.0  # the longest time for woken threads to leave `wait`; after a fork some don't exist
 
 
 class _Topics(NamedTuple):
-    """The topics, read when the root and the settings directory had the time stamps `version`. `names` are
-    the partition directories, unchanged since `since_ns`. `settled`: the stamps are so old that each later
-    change alters one of them.
+    """The topics by name (`found`), and what they were read from. `version` has the time stamps of the root
+    and of the settings directory before the read. `names` are the (topic, partition) of the partition
+    directories, which have not changed since `since_ns`. `settled`: whether both times were longer ago than a
+    clock tick of the file system, so that each later change alters a time stamp.
     """
 
     version: tuple[int, int]
@@ -48,7 +49,7 @@ class _Topics(NamedTuple):
 
 
 class StoreReader:
-    """Reads a store. Topics are looked up anew when one of the two directories with topics has changed."""
+    """Reads a store. Topics are read again if the root or the directory of topic settings has changed."""
 
     def __init__(self, context: StoreContext) -> None:
         self.context = context
@@ -76,13 +77,14 @@ class StoreReader:
     @property
     def topics(self) -> dict[str, TopicInfo]:
         """Return all topics by name. Raises OSError, CorruptCheckpointError."""
-        # The stamps are read first, so that a later change is seen next time. A fresh stamp proves nothing,
-        # because a further change within the same clock tick of the file system would not alter it.
+        # The time stamps are read first, so that a change after this line is seen by the next call. A new
+        # time stamp is not relied on, because another change in the same clock tick of the file system would
+        # not alter it.
         now, version, topics = time.time_ns(), self._topic_files.version(), self._topics
         if version == topics.version and topics.settled and now - max(version) > _TICK_NS:
             return topics.found
-        # Writing a checkpoint alters the root's stamp too, so the directories' names are compared, which show
-        # whether partitions were made or deleted.
+        # Each write of a checkpoint alters the root's time stamp. So compare the names of the directories, to
+        # see whether partitions were made or deleted.
         directories = self._partitions_there()
         since = topics.since_ns if directories == topics.names else now
         same = directories == topics.names and version[1] == topics.version[1] and topics.settled
@@ -97,7 +99,7 @@ class StoreReader:
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
         """Forget partitions of deleted topics, whose files would stay mapped until this store is closed."""
-        # A caller that still holds the log of such a partition gets an error from it.
+        # A `PartitionLog` of such a partition that a caller still has raises StoreClosedError.
         with self._lock:
             for topic, number, topic_id in list(self._followers):
                 if topic not in found or found[topic].topic_id != topic_id:
@@ -135,13 +137,13 @@ class StoreReader:
     def _follow(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
         directory = self._topic_files.partition_path(info.name, partition)
         self.context.files.check_directory(directory)
-        # Files of an older topic of that name may be open.
+        # Close the files of an older topic of that name.
         self.context.pool.forget_directory(directory)
         published = PublishedPartition(self.context, self._ends, self._topic_files, info, partition)
         return ReadOnlyPartition(self.context.pool, directory, info.settings, published, info.of_broker)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends of some partitions, all of one moment; an empty dict for a broker's
+        """Return the published ends by slot key, all read at the same moment; an empty dict for a broker's
         directory.
         """
         ends = self._ends.believed()
@@ -155,19 +157,22 @@ class StoreReader:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with topics and groups; -1 if there are no published ends."""
+        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if there
+        are no published ends.
+        """
         ends = self._ends.believed()
         return -1 if ends is None else ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed. In a
-        broker's directory, where nothing is published, this sleeps for POLL_SECONDS at most.
+        """Sleep until `publications` differs from `seen`, or `seconds` have passed. In a broker's directory
+        nothing is published, so the sleep takes at most POLL_SECONDS.
         """
         ends, me = self._ends.believed(), threading.get_ident()
         if ends is None:
             time.sleep(min(seconds, POLL_SECONDS))
             return
-        # before `closed` is read: either `close` sees this thread, or this thread sees `closed`
+        # This line comes before the read of `closed`, so that either `close` sees this thread, or this thread
+        # sees `closed`.
         self._waiting.append(me)
         try:
             if not self.context.closed:
@@ -176,8 +181,8 @@ class StoreReader:
             self._waiting.remove(me)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys for `wait_for`; None if they are not the last
-        writer's, or can't be read now.
+        """Return the published ends of these slot keys, for `wait_for`; None if the ends are not the last
+        writer's, or one of the keys has no slot.
         """
         ends = self._ends.believed()
         if ends is None:
@@ -188,7 +193,9 @@ class StoreReader:
             return None
 
     def _publishes_into(self, tailed: TailedEnds) -> bool:
-        """Return whether a writer of this store now publishes into the memory of `tailed`."""
+        """Return whether a writer of this store now publishes into the memory of `tailed`; if not, set
+        `tailed.outdated`.
+        """
         ends = self._ends.believed()
         mapped = None if ends is None else (ends.memory, ends.shared)
         tailed.outdated = mapped != (tailed.memory, tailed.shared)
@@ -196,10 +203,9 @@ class StoreReader:
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
-        have passed. Return the result of `TailedEnds.wait`; or LOOK if `tailed` is outdated, no writer
-        has the store, or the store is closed. While a live writer has the store, this is checked less often,
-        because only the writer changes the ends.
+        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
+        `seconds` have passed. Return the result of `TailedEnds.wait`; LOOK if `tailed` is outdated, no
+        writer has the store, or the store is closed.
         """
         if not self._ends.are_fresh() and not self._publishes_into(tailed):
             return LOOK
@@ -225,7 +231,9 @@ class StoreReader:
         return LOOK
 
     def wake(self) -> None:
-        """Have all threads in `wait` return early, except one that is just about to wait."""
+        """Wake the threads that sleep in `wait`. A thread that enters `wait` at the same time may still
+        sleep.
+        """
         self._ends.wake()
 
     def abandon(self) -> None:
@@ -242,7 +250,7 @@ class StoreReader:
         return [self._lock, self.context.pool.lock, *(each.lock for each in list(self._followers.values()))]
 
     def close(self) -> None:
-        """Close the store. Threads in `wait` are woken until they return."""
+        """Close the store, after all threads in `wait` have returned, or after `_LAST_WAKE` seconds."""
         self.context.closed = True
         try:
             me, last = threading.get_ident(), time.monotonic() + _LAST_WAKE

@@ -1,6 +1,4 @@
-"""The reasons why an open store can't do all of its work, one line each. The reasons come from memory,
-without access to the disk. Threads: any.
-"""
+"""The reasons why an open store can't do all of its work, without access to the disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ _MOST_NAMED = 10
 
 
 def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
-    """Return a line if the disk is full, if the store is fenced or does not lead, and if logs have failed; an
-    empty list if none applies. `opened` are the open partitions.
+    """Return up to three lines, for an operator: that the disk is full; that the store is fenced, or holds no
+    lease; that a sync has failed, with the directories of the logs. `opened` are the open partitions.
     """
     note = context.full.note
     full = [] if note is None else [f"{note.path}: {note.error}: appends fail until there is room"]
@@ -24,6 +22,6 @@ def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
 
 
 def named(what: str, found: Sequence[str]) -> list[str]:
-    """Return one line with the first names of a list; no line if the list is empty."""
+    """Return one line, `what` with the first names of a list; an empty list if there are no names."""
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     return [f"{what}: {', '.join(found[:_MOST_NAMED])}{more}"] if found else []

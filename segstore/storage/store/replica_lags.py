@@ -11,8 +11,8 @@ from segstore.storage.store.stats import Family, Metric, MetricSample
 
 
 class ReplicaLag(NamedTuple):
-    """The lag of a replica: its missing records; their bytes as stored, -1 if these can't be counted; and the
-    ms since it last had the whole log.
+    """The lag of a replica: the number of its missing `records`, their `bytes` as stored (-1 if these can't
+    be counted), and the `ms` since the replica last had the whole log.
     """
 
     records: int
@@ -49,8 +49,8 @@ def of_partitions(lags: Mapping[Key, ReplicaLag], replica: int) -> dict[str, dic
 
 
 def families(rows: Iterable[tuple[Key, int, Mapping[str, Any]]]) -> list[Family]:
-    """Return the metrics for Prometheus. A row has topic and partition, the replica's id, and its values by
-    Kafka's names; a negative value means unknown, and is left out.
+    """Return the metrics for Prometheus. A row is ((topic, partition), replica's id, {Kafka's name: value}).
+    Negative values, which stand for unknown, are left out.
     """
     held = list(rows)
     return [

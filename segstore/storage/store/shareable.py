@@ -14,9 +14,9 @@ from segstore.storage.store.writer import check_plain, check_role
 
 
 def check_shareable(files: Files, root: str) -> None:
-    """Raise an error if the store can't be shared, before anything is written: NotShareableError on another
-    platform than Linux; InvalidArgumentError for a directory of a replicated store, a mirror, a standby, and
-    a primary whose standby is in sync mode. Raises CorruptCheckpointError, OSError.
+    """Raise NotShareableError on another platform than Linux; InvalidArgumentError if the store is a
+    directory of a replicated store, a mirror, a standby, or a primary whose standby is in sync mode. Nothing
+    is written. Raises CorruptCheckpointError, OSError.
     """
     if sys.platform != "linux":
         raise NotShareableError(

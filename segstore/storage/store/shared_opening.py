@@ -15,19 +15,21 @@ from segstore.storage.store.guest import StoreGuest
 from segstore.storage.store.host_writer import HostWriter
 from segstore.storage.store.writer import let_go_of_lost
 
-_PAUSE = 0.01  # seconds
+_PAUSE = 0.01  # seconds between two tries
 _LEAST = 5.0
-"""The least number of seconds that an open waits for a process that opens or closes the store."""
+"""Seconds that an open waits at least if the store is locked, but shared: another process may be opening or
+closing it.
+"""
 
 
 def open_shared(
     context: StoreContext, config: StoreConfig, shared: bool | str, seconds: float
 ) -> HostWriter | StoreGuest:
-    """Return the host's side, if `shared` is True and no host lives; else a guest's side. Raises
-    HostUnavailableError, StoreLockedError, NotShareableError.
+    """Open a shared store: as a guest if a host lives, else as the host if `shared` is True. If neither is
+    possible, try again for `seconds`. Raises HostUnavailableError, StoreLockedError, NotShareableError.
     """
     begun = time.monotonic()
-    if not _is_within_open(sys._getframe(1)):  # a signal handler opens the store that is being opened
+    if not _is_within_open(sys._getframe(1)):  # not in a signal handler that has interrupted an open
         _let_go_of_lost(context)
     while True:
         guest = _join(context, config, may_host=shared is True)
@@ -46,7 +48,7 @@ def open_shared(
 
 
 def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> StoreGuest | None:
-    """Return a guest's side; None if no host lives."""
+    """Open the store as a guest; return None if no host lives, or the host does not answer."""
     file = SharedFile.join(context.files, context.root)
     if file is None:
         return None
@@ -70,8 +72,8 @@ def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> Stor
 
 
 def _let_go_of_lost(context: StoreContext) -> None:
-    """Close a host of this process that Ctrl-C has left without a reference, so that this open does not join
-    it.
+    """Release a host of this process to which nothing refers after a Ctrl-C, so that this open does not
+    become its guest.
     """
     file = SharedFile.view(context.files, context.root)
     slot = -1 if file is None else int(file.header.host_slot)

@@ -1,8 +1,8 @@
-"""Repairs the files in `.segstore` that belong to no topic, when a store is opened for writing.
+"""Repairs the files in `.segstore` that belong to no topic, when a store is opened for writing: quotas,
+credentials, group settings, notes of sweeps, producer ids, the cluster id and the format.
 
-They are quotas, credentials, notes of sweeps, producer ids, the cluster id and the format. On disk only these
-files change; a file that can't be made anew is moved to the quarantine. Repairs are reported
-(`StoreContext.tell`). Threads: one, before the files are used.
+On disk only these files change; a file that can't be made anew is moved to the quarantine. Repairs are
+reported (`StoreContext.tell`). Threads: one, before the files are used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from segstore.storage.meta.sweep_states import SWEEPS
 
 
 def mend_small(context: StoreContext, there: Collection[str]) -> None:
-    """Repair the files that are `there`, which has all paths that exist below the root. Raises OSError."""
+    """Repair the damaged files among `there`, the paths (below the root) of the files in the root and in
+    `.segstore`. Raises OSError.
+    """
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
     if f"{names.OURS}/{names.SCRAM}" in there or f"{names.OURS}/{names.SCRAM_COPY}" in there:
@@ -35,16 +37,16 @@ def mend_small(context: StoreContext, there: Collection[str]) -> None:
     if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
         path = SWEEPS.path(context.root)
         context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
-    # A damaged file of these two is only moved away. A new one is made when it is next needed; the producer
-    # id is then taken from all logs.
+    # These two are only moved away if damaged. A new file is written when an id is next needed; the next
+    # producer id is then found in the logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))
 
 
 def state_format(context: StoreContext, wrong: str) -> None:
-    """Write the format file of a store, if it is missing or damaged; `wrong` is the damage. If the disk is
-    full, the next open writes it. Raises OSError.
+    """Write the format file of a store, and report its damage `wrong`, unless that is "". If the disk is
+    full, nothing is written, and the next open tries again. Raises OSError.
     """
     try:
         write_format(context.files, context.root)
@@ -57,7 +59,7 @@ def state_format(context: StoreContext, wrong: str) -> None:
 
 
 def _move(context: StoreContext, path: str, wrong: str) -> None:
-    """Move a file aside if `wrong` names a damage."""
+    """Move a file to the quarantine, and report it, if `wrong` names a damage."""
     if wrong:
         context.report(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 
@@ -68,11 +70,11 @@ def _mend_quotas(context: StoreContext) -> None:
 
 
 def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
-    """Rewrite a damaged copy from the sound copy; return whether the sound copy has no checksum."""
+    """Rewrite a damaged copy from the sound copy; return whether there is a sound copy without a checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
-        return False  # clients get the error, and the files stay as they are, for inspection
+        return False  # both copies are damaged: they stay, and clients get the error
     for copy in wrong:
         if right.checked and right.data is not None:
             context.remake(copy.path, right.data, copy.wrong(right), os.path.basename(right.path))
@@ -80,9 +82,7 @@ def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
 
 
 def _upgrade(context: StoreContext) -> None:
-    """Write the quotas with a checksum, in two copies; if the disk is full, the next open writes them. Raises
-    OSError.
-    """
+    """Write the quotas with a checksum, in two copies, unless the disk is full. Raises OSError."""
     try:
         QUOTAS.write(context.files, context.root, (QUOTAS.read(context.files, context.root) or {}))
     except OSError as error:

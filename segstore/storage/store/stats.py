@@ -1,8 +1,8 @@
 """Statistics and metrics of each partition, for an operator.
 
-On disk only batch headers are read (of wrapper messages also the content), beside a live writer too. Threads:
-any. Metrics have Kafka's names (kafka.log:type=Log, type=LogCleanerManager), and names by the rules of
-Prometheus: the unit (bytes, offset, ms), and `_total` for counters.
+On disk only batch headers are read, and compressed messages of magic 0 and 1. Another process may write the
+store. Threads: any. Each metric has Kafka's name (kafka.log:type=Log, type=LogCleanerManager), and a name for
+Prometheus, which ends in the unit (bytes, offset, ms), or in `_total` for a counter.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 
 class StatisticsSource(NamedTuple):
-    """The part of a store that its statistics need. `topics()` gives topics by name, `partition` opens a log,
-    `states()` gives the states of sweeps, `cleaned()` the cleaner's offsets by partition.
+    """The calls of a store that its statistics need. `topics()` returns topics by name, `partition(topic, n)`
+    a log, `states()` the states of sweeps, and `cleaned()` the cleaner's offsets; the last two by (topic,
+    partition).
     """
 
     context: StoreContext
@@ -47,12 +48,13 @@ class StatisticsSource(NamedTuple):
 
 
 class PartitionStats(NamedTuple):
-    """Statistics of a partition now. `bytes` is the size of its logs, `index_bytes` of the indexes beside
-    them; `records` counts without control records; `dirty_ratio` is the part of the sealed segments' bytes
-    that was not compacted yet, None if the topic is not compacted (Kafka: LogToClean.cleanableRatio);
-    `swept_ms` is in ms since the epoch, -1 for never; `deleted_bytes` and `compacted_bytes` are the bytes
-    that retention and compaction have freed. `error` is the first of these that applies: the error of reading
-    the partition, the full disk with its time, the error of the last sweep; None if none applies.
+    """Statistics of a partition now. `bytes` is the size of the segments, `index_bytes` the size of their
+    indexes. `records` does not count control records. `dirty_ratio` is the share of the sealed segments'
+    bytes that was not compacted yet, None if the topic is not compacted (Kafka: LogToClean.cleanableRatio).
+    `swept_ms` is the time of the last sweep in ms since the epoch, -1 for never. `deleted_bytes` and
+    `compacted_bytes` are the bytes that retention and compaction have freed. `error` is the first of these:
+    the error of reading the partition, the full disk with its time, the error of the last sweep; None if
+    there is none of the three.
     """
 
     topic: str
@@ -71,8 +73,8 @@ class PartitionStats(NamedTuple):
 
 
 def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[PartitionStats]:
-    """Yield the statistics of each partition of each topic in order. If `records`, all batch headers are read
-    to count records; else the number is end offset minus start offset.
+    """Yield the statistics of each partition of each topic, in order. If `records`, records are counted by
+    reading all batch headers. Otherwise the number of records is end offset minus start offset.
     """
     states, cleaned, full = store.states(), store.cleaned(), full_text(store.context)
     for info in store.topics().values():
@@ -84,7 +86,9 @@ def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[Pa
 
 
 def _full(context: StoreContext) -> FullNote | None:
-    """Return the note of a full disk, from this process's writer or from the note file of another's."""
+    """Return the note of a full disk, from memory in the writer's process, else from the note file; None if
+    no disk is full.
+    """
     return context.full.note if context.writable else read_note(context.files, context.root)
 
 
@@ -142,13 +146,12 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Return the bytes of the sealed segments from offset `cleaned` on, divided by the bytes of all sealed
-    segments; 0 if there are no such bytes.
+    """Return the share of the sealed segments' bytes at or above the offset `cleaned`; 0 if there are no
+    sealed segments.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
-    # A cleaned offset outside of this log belongs to another log, so the whole log counts as dirty, as in the
-    # cleaner.
+    # If `cleaned` is outside of this log, the cleaner cleans the whole log, so all bytes count.
     first = view.slot(cleaned) if view.start_offset <= cleaned <= view.end_offset else 0
     return sum(view.end_of(slot) for slot in sealed if slot >= first) / total if total else 0.0
 
@@ -157,15 +160,13 @@ def _index_bytes(view: LogView, files: Files) -> int:
     size = 0
     for segment in view.segments:
         for suffix in (names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
-            with suppress(FileNotFoundError):  # there is no such file, or its segment was deleted just now
+            with suppress(FileNotFoundError):  # not each segment has each index; a segment may be deleted now
                 size += files.size(segment.file(suffix))
     return size
 
 
 def _count(view: LogView, files: Files) -> int:
-    """Return the number of records that a read_uncommitted reader gets, without records of
-    damaged batches.
-    """
+    """Return the number of records that read_uncommitted returns, without the records of damaged batches."""
     count, start = 0, view.start_offset
     for slot, segment in enumerate(view.segments):
         end, sparse = view.end_of(slot), not segment.may_be_old
@@ -173,15 +174,16 @@ def _count(view: LogView, files: Files) -> int:
             batches = step.batches if sparse else _with_inner_counts(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
-            # In the batch that holds the log start offset, only offsets from the log start offset on are
-            # counted.
+            # The first batch may begin below the log start offset, and only its records above are counted.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count
 
 
 def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
-    """Return the batch headers of a step, each wrapper message with its number of inner records."""
+    """Return the batch headers of a step, with the count of inner records for a compressed message of magic 0
+    or 1.
+    """
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
     for i in np.flatnonzero(wrappers).tolist():
@@ -269,7 +271,7 @@ def _disk_families(context: StoreContext) -> list[Family]:
 
 
 def store_metrics(store: StatisticsSource) -> dict[str, dict[str, Any]]:
-    """Return {"topic-partition": {name: value}}; the value of "error" is its text, or None."""
+    """Return {"topic-partition": {Kafka's name: value}}; the value of "error" is a text, or None."""
     return {
         f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
         for stats in store_stats(store, records=False)
@@ -277,7 +279,9 @@ def store_metrics(store: StatisticsSource) -> dict[str, dict[str, Any]]:
 
 
 def by_labels(families: Iterable[Family]) -> dict[str, dict[str, float]]:
-    """Return {"label=value,...": {Kafka's name: value}} of metrics that have other labels than a log's."""
+    """Return {"label=value,...": {Kafka's name: value}}, for metrics whose labels are not topic and
+    partition.
+    """
     found: dict[str, dict[str, float]] = {}
     for metric, labels, samples in families:
         for sample in samples:
@@ -287,7 +291,7 @@ def by_labels(families: Iterable[Family]) -> dict[str, dict[str, float]]:
 
 
 def store_families(store: StatisticsSource) -> list[Family]:
-    """Return the metrics of each partition, labelled by topic and partition, and those of the disk."""
+    """Return the metrics of all partitions, labelled by topic and partition, and the metrics of the disk."""
     rows = list(store_stats(store, records=False))
     return [*(_of_partitions(metric, rows) for metric in METRICS), *_disk_families(store.context)]
 
@@ -323,13 +327,12 @@ def prometheus_family(family: Family) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric, labels, samples = family
-    # prometheus-client's Counter is not used, because it would report that the counter began at 0 in this
-    # call.
+    # prometheus-client's Counter would report this call as the time when the counter was created.
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
     for sample in samples:
         if metric.kind == "histogram":
-            named = dict(zip(labels, sample.labels, strict=False))  # `le` comes last, if there is one
+            named = dict(zip(labels, sample.labels, strict=False))  # `_count` and `_sum` have no label `le`
             made.add_sample(metric.prometheus + sample.suffix, named, sample.value)
         else:
             made.add_metric(sample.labels, sample.value)

@@ -1,4 +1,4 @@
-"""A store, a directory of topics, as users see it: `open`, and the façade `Store`.
+"""The public API of a store, a directory of topics: `open`, and the class `Store`.
 
 `Store` delegates to a `WritingSide`, mostly `StoreWriter`, or to `StoreReader`. On disk is a Kafka log
 directory, with segstore's own files in `.segstore/`. Threads: any. Processes: one writes, any number read.
@@ -96,13 +96,13 @@ def open(
 ) -> Store:
     """Open a store: a directory, which is created if it is missing and `mode` is "rw".
 
-    "rw": this process becomes the one writer; after a crash it recovers first (`Store.recovered` lists the
-    recovered partitions). "r": the store is opened without a lock, and nothing is changed; the directory may
-    be a Kafka broker's. `config` has settings of the store by Kafka's names; `clock` gives ms since the
-    epoch. `file_mode` is the mode of all files made in a new store, whatever the umask, by default 0o600
-    (directories: 0o700); 0o640 lets a group read. An existing store keeps its own mode. `timeout`: how many
-    seconds "rw" waits at most until a store that is open for writing elsewhere is closed; by default it does
-    not wait.
+    If `mode` is "rw", this process becomes the one writer, and recovers the store first if its last writer
+    crashed (`Store.recovered` lists the recovered partitions). If `mode` is "r", the store is opened without
+    a lock, and nothing is changed; the directory may be a Kafka broker's. `config` has settings of the store
+    by Kafka's names; `clock()` returns ms since the epoch. `file_mode` is the mode of all files in a new
+    store, whatever the umask, by default 0o600 (directories: 0o700); 0o640 lets a group read. An existing
+    store keeps its own mode. If the store is open for writing elsewhere, "rw" waits until it is closed, at
+    most `timeout` seconds, by default 0.
 
     Raises StoreLockedError (with the holder's pid), UnsupportedFormatError, StorageError, ConfigError,
     InvalidArgumentError.
@@ -122,7 +122,7 @@ def open(
         try:
             return Store(context, StoreWriter(context, settings))
         except StoreLockedError:
-            if _is_within_open(sys._getframe(1)):  # a signal handler opens the store that is being opened
+            if _is_within_open(sys._getframe(1)):  # in a signal handler that has interrupted an open
                 raise
             let_go_of_lost(context.files, context.root)
         return until_unlocked(lambda: Store(context, StoreWriter(context, settings)), seconds)
@@ -136,8 +136,8 @@ def open_context(
     file_mode: int | None,
     mode: str = "rw",
 ) -> StoreContext:
-    """Return the context of a store in this directory, which is made if it is missing and `mode` is "rw".
-    Raises StorageError, InvalidArgumentError, OSError.
+    """Return a new context for a store in this directory. The directory is made if it is missing and `mode`
+    is "rw". Raises StorageError, InvalidArgumentError, OSError.
     """
     root, files = arguments.path("path", path), files or Files()
     permissions = FILE_MODE if file_mode is None else arguments.whole("file_mode", file_mode, None)
@@ -156,7 +156,9 @@ def _is_within_open(frame: FrameType | None) -> bool:
 
 
 def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
-    """Make the directory if it is missing; return whether it was. If this raises, no new directory stays."""
+    """Make the directory if it is missing and `mode` is "rw"; return whether it was made. If this raises, a
+    new directory is removed.
+    """
     made = not files.exists(root)
     if made and mode == "r":
         raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
@@ -171,7 +173,7 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
         files.file_mode = kept_mode(files, root, file_mode)
     except OSError:
         if made:
-            with suppress(OSError):  # another process may have begun a store there
+            with suppress(OSError):  # the directory is not empty if another process has begun a store there
                 files.rmdir(root)
         raise
     return made
@@ -211,8 +213,8 @@ def _check_factor(replication_factor: Any) -> None:
 class Store(PublicNames):
     """Topics in a directory. A store is a context manager; `close` makes all records durable.
 
-    In a guest of a shared store, the calls that change topics, sweep or upgrade raise IllegalStateError: only
-    the host may make these calls.
+    In a guest of a shared store the calls that change topics, sweep or upgrade raise IllegalStateError,
+    because only the host may make these calls.
     """
 
     _inner = frozenset(
@@ -234,7 +236,9 @@ class Store(PublicNames):
 
     context: StoreContext
     engine: WritingSide | StoreReader
-    """The object that reads and writes the files: a reader, this process's writer, a guest or replicas."""
+    """The object that reads and writes the files: a `StoreReader` (in a guest a `StoreGuest`), or
+    a writer.
+    """
 
     def __init__(
         self, context: StoreContext | None = None, side: WritingSide | StoreReader | None = None
@@ -245,8 +249,8 @@ class Store(PublicNames):
         self.context, self.engine = context, side
         if not isinstance(side, StoreReader):
             side.owner = weakref.ref(self)
-        # The references are weak: each log refers to its store, so that background work goes on while a log
-        # is in use, and an unused log is freed.
+        # The references are weak, so that an unused log is freed. A log that is in use refers to its store,
+        # so that the store's background work goes on.
         self._logs: WeakValues[tuple[str, int], PartitionLog] = WeakValues()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
@@ -274,16 +278,16 @@ class Store(PublicNames):
 
     @property
     def host_pid(self) -> int:
-        """Return the pid of the process that has the store open for writing, or hosts a shared one; 0 if
-        there is no such process, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
+        """Return the pid of the store's writer, in a shared store of its host; 0 if there is no such process,
+        or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
         """
         self.context.check_open()
         with os_errors():
             return self.engine.host_pid
 
     def members(self) -> list[StoreMember]:
-        """Return the living processes that share the store, including this one, by their slots; an empty list
-        for "writer" and "reader". Raises StoreClosedError, ForkedError, StorageError.
+        """Return the living processes that share the store, including this process, ordered by slot; an empty
+        list if the `role` is "writer" or "reader". Raises StoreClosedError, ForkedError, StorageError.
         """
         self.context.check_open()
         with os_errors():
@@ -296,8 +300,8 @@ class Store(PublicNames):
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Return the small files that were found damaged since the store was opened for writing, each with
-        its repair.
+        """Return the repairs of damaged files since the store was opened for writing. The recoveries of logs
+        are in `recovered`.
         """
         return (*self.context.mended, *getattr(self.engine, "mended", ()))
 
@@ -318,12 +322,12 @@ class Store(PublicNames):
         replication_factor: int | None = None,
         exist_ok: bool = False,
     ) -> TopicInfo:
-        """Create a topic, which is durable when this returns. `config` has Kafka's topic settings by dotted
-        name; `replication_factor` is 1 in a store of one directory. With `exist_ok` an existing topic is
-        returned unchanged, if it has as many partitions and the settings of `config`; settings that `config`
-        does not name may have any value.
+        """Create a topic, and return it. The topic is durable when this returns. `config` has Kafka's topic
+        settings by dotted name. `replication_factor` must be 1 or None in a store of one directory. If
+        `exist_ok`, a topic that exists is returned unchanged, provided that it has this number of partitions
+        and the settings in `config`. Settings that are not in `config` may have any value.
 
-        Raises TopicAlreadyExistsError, with `exist_ok` TopicMismatchError, which names the differences;
+        Raises TopicAlreadyExistsError, or, if `exist_ok`, TopicMismatchError, which names the differences;
         InvalidTopicError, ConfigError, InvalidReplicationFactorError, InvalidArgumentError, StorageError,
         ReadOnlyError.
         """
@@ -362,16 +366,14 @@ class Store(PublicNames):
         )
 
     def await_topic(self, name: str) -> TopicInfo | None:
-        """Return a topic that another process or thread has created, when it can be used; None if it was
-        deleted.
-        """
+        """Return a topic that another process or thread has created; None if it was deleted."""
         topics = self.engine.topics
         return find_topic(topics, name) if name in topics else None
 
     def own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Return an internal topic of the engine, and create it if it is missing. Other callers may create
-        the topic at the same time; in a replicated store a creation may succeed after its caller's timeout.
-        Raises the errors of `create_topic`, except TopicAlreadyExistsError.
+        """Return an internal topic of the engine, and create it if it is missing. If another caller creates
+        the topic at the same time, that topic is returned. Raises the errors of `create_topic`, except
+        TopicAlreadyExistsError.
         """
         return made_or_found(
             lambda: self._create_topic(name, partitions, config),
@@ -383,15 +385,16 @@ class Store(PublicNames):
         """Create a topic, which may be an internal one."""
         with os_errors():
             if self.context.writable and not self.keeps and name in self.engine.topics:
-                # ensure_topic() catches this
+                # `ensure_topic` catches this error, and returns the topic.
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
             self.check_keeps("create_topic()")
             return self.writer().topic_admin.create(name, partitions, config)
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change some settings, from the next append on; the value None restores the default. Raises the
-        errors of `create_topic`, UnknownTopicOrPartitionError, and InvalidTopicError also for a
-        cleanup.policy of an internal topic that differs from Kafka's.
+        """Change the settings in `config`, and return the topic. The new settings are used from the next
+        append on; the value None restores the default. Raises the errors of `create_topic`;
+        UnknownTopicOrPartitionError; InvalidTopicError if `config` gives an internal topic a cleanup.policy
+        that differs from Kafka's.
         """
         check_apart("alter_topic()")
         self.check_keeps("alter_topic()")
@@ -404,8 +407,9 @@ class Store(PublicNames):
             return self.writer().topic_admin.alter(name, config)
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Let the topic have `total` partitions, more than it has now. Raises InvalidArgumentError,
-        UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
+        """Add partitions to a topic, so that it has `total`, and return the topic. Raises
+        InvalidArgumentError unless `total` is larger than before; UnknownTopicOrPartitionError;
+        InvalidTopicError for an internal topic.
         """
         check_apart("add_partitions()")
         self.check_keeps("add_partitions()")
@@ -414,7 +418,7 @@ class Store(PublicNames):
             return self.writer().topic_admin.add_partitions(name, arguments.whole("total", total, 1, 100_000))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; `Records` that were read stay valid. Raises UnknownTopicOrPartitionError,
+        """Delete a topic. `Records` that were read before stay valid. Raises UnknownTopicOrPartitionError,
         StorageError; InvalidTopicError for an internal topic.
         """
         check_apart("delete_topic()")
@@ -430,16 +434,16 @@ class Store(PublicNames):
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
-            # Forget the topic even if the deletion failed midway: the next open finishes the deletion, and a
-            # new topic may get the name.
+            # Forget the topic even if its deletion raised an error, because a new topic may get the name. The
+            # next open finishes the deletion.
             if writer.topics is not topics_before and name not in writer.topics:
                 info = topics_before.get(name)
                 self._forget(name, "" if info is None else info.topic_id)
 
     @calls_out
     def _forget(self, name: str, topic_id: str = "") -> None:
-        """Forget a deleted topic's logs, also in layers above, so that a new topic of that name does not get
-        them.
+        """Forget a deleted topic's logs, and call the functions of `on_topic_deleted`, so that a new topic of
+        that name does not get the old logs.
         """
         for key in self._logs.keys():  # noqa: SIM118  a list: other threads may add logs during the loop
             if key[0] == name:
@@ -448,27 +452,28 @@ class Store(PublicNames):
             forget(self, name, topic_id)
 
     def on_topic_deleted(self, forget: Callable[[Store, str, str], None]) -> None:
-        """Have `forget(store, topic, topic_id)` called after each deletion of a topic here. `forget` must not
-        raise; the id is "" if it was not known.
+        """Have `forget(store, topic, topic_id)` called after this process has deleted a topic. `forget` must
+        not raise an error. `topic_id` is "" if the id is not known.
         """
         self._when_deleted.append(forget)
 
     def announce(self, address: str) -> None:
-        """Publish the store's address, "PROTOCOL://HOST:PORT", to processes that find the store locked; ""
-        withdraws it. A store that is open for reading publishes no address. Raises OSError.
+        """Write the server's address, "PROTOCOL://HOST:PORT", into the lock file, for processes that find the
+        store locked; "" removes the address. In a store that is open for reading this does nothing. Raises
+        OSError.
         """
         if not isinstance(self.engine, StoreReader):
             self.engine.announce(address)
 
     @property
     def keeps(self) -> bool:
-        """Return whether this process may change topics, groups and settings: it is no reader, and no guest
-        of a shared store.
+        """Return whether this process may change topics, groups and settings: False in a reader, and in a
+        guest of a shared store.
         """
         return self.context.writable and self.engine.role != "guest"
 
     def check_keeps(self, call: str) -> None:
-        """Raise IllegalStateError in a guest of a shared store: only the host may do `call`."""
+        """Raise IllegalStateError in a guest of a shared store, because only the host may make this call."""
         if self.context.writable and not self.keeps:
             from segstore.storage.shared.refused_calls import refused_in_guest
 
@@ -510,14 +515,15 @@ class Store(PublicNames):
         isolation_level: str = "read_uncommitted",
         check_crcs: bool = True,
     ) -> TopicScan:
-        """Return the records of a topic's partitions, by default of all, as a `TopicScan`: it is iterated
-        record by record, gives a table by `to_arrow()`, and is an Arrow stream of the table's batches.
+        """Return the records of a topic's partitions, by default of all, as a `TopicScan`. A `TopicScan` is
+        iterated record by record, returns a table by `to_arrow()`, and is an Arrow stream of the table's
+        batches.
 
         The columns are topic, partition (int32), offset (int64), timestamp (Arrow's timestamp in ms, UTC),
         timestamp_type (int8: 0 CreateTime, 1 LogAppendTime), key, value (binary) and headers (a list of key
-        and value); `columns` names some of them, and only these are decoded. `start`, `end`, `from_time` and
-        `to_time` bound each partition, as in `PartitionLog.scan`, whose errors are raised; also
-        UnknownTopicOrPartitionError, and InvalidArgumentError for an unknown column.
+        and value). If `columns` is given, only these columns are decoded. `start`, `end`, `from_time` and
+        `to_time` bound each partition as in `PartitionLog.scan`. Raises the errors of `PartitionLog.scan`;
+        UnknownTopicOrPartitionError; InvalidArgumentError for an unknown column.
         """
         from segstore.storage.scans.topic_scan import scan_topic
 
@@ -531,7 +537,7 @@ class Store(PublicNames):
         )
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
-        """Return a new log of a partition, for layers above to override."""
+        """Return a new log of a partition; subclasses override this."""
         side = self.engine
         appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
         return PartitionLog(topic, partition, self, self.context, source, appender)
@@ -540,7 +546,9 @@ class Store(PublicNames):
 
     @property
     def publications(self) -> int:
-        """Return the number of publications in this store, the argument of `wait`."""
+        """Return the number of publications in this store, for `wait`: a writer publishes the ends of logs
+        after appends.
+        """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
             context.check_open()
@@ -556,11 +564,12 @@ class Store(PublicNames):
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, timeout_ms: float) -> None:
-        """Sleep until there is a publication after `publications` was `seen`, or `timeout_ms` have passed.
+        """Sleep until `publications` differs from `seen`, or `timeout_ms` have passed. The call may return
+        early.
 
-        Read `publications` first, then look for records, then wait, so that no record is missed. The call may
-        return early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
-        Raises InvalidTypeError, InvalidArgumentError, StoreClosedError.
+        To miss no record, read `publications`, then look for records, then call `wait`. A writer in another
+        process wakes this process too. In a broker's directory the call takes at most 5 ms. Raises
+        InvalidTypeError, InvalidArgumentError, StoreClosedError.
         """
         count = arguments.whole("seen", seen, 0, 2**32 - 1)
         seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
@@ -568,8 +577,8 @@ class Store(PublicNames):
         self.engine.wait(count, seconds)
 
     def tail_ends(self, partitions: Sequence[tuple[str, int]]) -> TailedEnds | None:
-        """Return the published ends of these partitions, for `wait_for`; None if no ends are published, so
-        that only `wait` can wait for records.
+        """Return the published ends of these partitions, for `wait_for`; None if a topic does not exist, or
+        if its ends are not published: then use `wait`.
         """
         topics = self.engine.topics
         if not all(topic in topics for topic, _ in partitions):
@@ -578,8 +587,8 @@ class Store(PublicNames):
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
-        have passed. Return the result of `TailedEnds.wait`.
+        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
+        `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
@@ -587,26 +596,26 @@ class Store(PublicNames):
         return self.engine.wait_for(tailed, nudges, seconds)
 
     def wake(self) -> None:
-        """Have all threads in `wait` return early, because one of them has other work to do."""
+        """Have all threads in `wait` return early, so that a client's thread notices other work."""
         self.engine.wake()
 
     def nudge(self) -> None:
-        """Wake the threads in `wait`, although nothing was published, because a client has changed something
-        for another.
+        """Wake the threads in `wait` although nothing was published, because a client has changed something
+        that another client must notice.
         """
         self.writer().nudge()
 
     # --- all of it --------------------------------------------------------------------------
 
     def attach_client(self, client: StoreClient) -> None:
-        """Have `close` close this client before the store. The store refers to the client only weakly. Raises
+        """Have `close` close this client first. The store's reference to the client is weak. Raises
         StoreClosedError.
         """
         self._clients.attach(client)
 
     def attach(self, make: Callable[[], A]) -> A:
-        """Return the result of `make()`, which is called only once for this store. `close` closes the result
-        before the store.
+        """Return the result of `make()`, which is called only once for this store and `make`. The store's
+        `close` closes the result first.
         """
         with self._attaching:
             if make not in self._attached:
@@ -615,8 +624,8 @@ class Store(PublicNames):
         return attached
 
     def flush(self) -> None:
-        """Make all partitions durable, and write the checkpoints in the root; a guest of a shared store syncs
-        only the partitions to which it has appended. Raises StorageError.
+        """Make all partitions durable, and write the root's checkpoints. A guest of a shared store only syncs
+        the partitions to which it has appended. Raises StorageError.
         """
         check_apart("flush()")
         with os_errors():
@@ -627,8 +636,8 @@ class Store(PublicNames):
                 self.writer().partitions.flush()
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Run retention and compaction now, as they also run in the background. Return the result for each
-        partition that was changed or failed. Raises ReadOnlyError, StorageError.
+        """Run retention and compaction now, in addition to the background sweeps. Return the results of the
+        partitions that were changed, or could not be swept. Raises ReadOnlyError, StorageError.
         """
         check_apart("sweep()")
         self.check_keeps("sweep()")
@@ -639,9 +648,9 @@ class Store(PublicNames):
         """Rewrite messages of magic 0 and 1, which Kafka wrote before 0.11, as record batches of magic 2: in
         all topics, in one topic, or in one partition. Offsets, keys, values, times and codecs stay.
 
-        Returns the result, or the error, of each partition that has such messages; the active segment of such
-        a partition is sealed first. Raises UnknownTopicOrPartitionError, InvalidArgumentError,
-        InvalidTypeError, ReadOnlyError, StorageError.
+        Only partitions with such messages are changed. Their active segments are sealed first. Returns the
+        result of each of these partitions; a failure is in the result's `error`. Raises
+        UnknownTopicOrPartitionError, InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
         """
         check_apart("upgrade()")
         self.check_keeps("upgrade()")
@@ -658,9 +667,9 @@ class Store(PublicNames):
             return list(store_stats(self._measured()))
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus. A
-        primary also has the lag of its standby in ReplicaLag, ReplicaLagBytes and ReplicaLagMs, by the
-        standby's id. If share groups are used here, their metrics have keys as "group=g,topic=t,partition=0".
+        """Return {"topic-partition": {Kafka's name: value}}. In a primary, the value of ReplicaLag,
+        ReplicaLagBytes and ReplicaLagMs is {standby's id: lag}. If this process has share groups, there are
+        keys "group=g,topic=t,partition=0" for their metrics. `metrics_text` returns the same for Prometheus.
         """
         self.context.check_open()
         with os_errors():
@@ -672,7 +681,7 @@ class Store(PublicNames):
         return found
 
     def _more_families(self) -> list[Family]:
-        """Return the metrics of layers above the store."""
+        """Return the metrics that modules above the store have registered in `_families`."""
         return [family for families in self._families for family in families()]
 
     def metrics_text(self) -> str:
@@ -693,10 +702,10 @@ class Store(PublicNames):
             return [*store_families(self._measured()), *lags, *self._more_families()]
 
     def unready(self) -> list[str]:
-        """Return the reasons why the open store can't do all of its work, one line each,
-        without disk access.
+        """Return the reasons why the open store can't do all of its work, one line each, without disk access;
+        an empty list if there are none.
         """
-        from segstore.storage.store.readiness import unready  # which most processes never need
+        from segstore.storage.store.readiness import unready  # a late import, because few processes need it
 
         side = self.engine
         return unready(self.context, side.partitions.all_open() if isinstance(side, StoreWriter) else ())
@@ -712,33 +721,35 @@ class Store(PublicNames):
         return cleaned_offsets(self.context.files, self.context.root)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
-        """Return the state of each partition's sweeps, by (topic, partition), as the writing process last
-        wrote it.
+        """Return the state of each partition's sweeps, by (topic, partition), from the file that the writer
+        of the store writes.
         """
         self.context.check_open()
         return read_states(self.context.files, self.context.root)
 
     def close(self, timeout: float | None = None) -> None:
-        """Close the store's clients, make all durable, and release the directory. A second call does nothing.
+        """Close the store's clients, sync all records, and release the directory. A second call does nothing.
 
         A guest of a shared store syncs its own appends, unless only the host can sync them.
 
-        First consumers are closed, as by `Consumer.close`; then producers send the records in their buffers,
-        and abort open transactions; then the store is closed. `timeout` is the time in seconds (a number of
-        at least 0, by default 30) that all clients together may take; if it is 0, no client is waited for.
+        First consumers are closed, as by `Consumer.close`. Then producers send the records in their buffers,
+        and abort open transactions. Then the store is closed. All clients together may take `timeout` seconds
+        (at least 0, by default 30); if it is 0, no client is waited for.
 
-        Raises UnwrittenRecordsError, with their number, if records that producers had accepted could not be
-        written. The error is logged too, even if an interrupt, or the exception that leaves a `with` block,
-        is raised instead. Raises StorageError: the next open recovers then, as it does after Ctrl-C in this
-        call; the directory is released all the same. Raises InvalidArgumentError in a producer's callback;
-        nothing was closed then.
+        Raises UnwrittenRecordsError, with the number of records, if producers could not write records that
+        they had accepted. This error is logged too, even if an interrupt, or the exception that leaves a
+        `with` block, is raised instead. After a StorageError, or Ctrl-C in this call, the directory is
+        released too, and the next open recovers. Raises InvalidArgumentError in a producer's callback;
+        nothing is closed then.
         """
         unwritten = self._close(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT), orderly=True)
         if unwritten is not None:
             raise copy_of(unwritten)
 
     def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
-        """Close as `close` does, but return an UnwrittenRecordsError, in place of raising it."""
+        """Close as `close` does, but return an UnwrittenRecordsError, instead of raising it; None without
+        one.
+        """
         context = self.context
         if context.inherited:
             if context.writable:
@@ -746,15 +757,14 @@ class Store(PublicNames):
             else:
                 self.engine.close()
             return None
-        # A reader's close takes only the reader's own locks, so it may be called with locks of another store
-        # held.
+        # A reader's close takes only the reader's own locks, so the caller may hold locks of another store.
         check_apart("close()", of=self.engine.locks if isinstance(self.engine, StoreReader) else None)
         let_go_of_left()
         try:
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
-        except BaseException:  # wherever the interrupt came, the directory is released
+        except BaseException:  # release the directory after an interrupt
             self.engine.close()
             raise
 
@@ -775,7 +785,9 @@ class Store(PublicNames):
         return self._clients.unwritten()
 
     def _close_in_order(self, timeout: float, orderly: bool) -> None:
-        """Close the clients, then the store; raise the first error, and log a second one."""
+        """Close the clients, then the store; if both raise errors, log the store's, and raise the
+        clients'.
+        """
         try:
             self._clients.close(timeout, orderly)
         except BaseException:
@@ -810,13 +822,13 @@ class Store(PublicNames):
             return
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
-        except Exception as failed:  # the exception that leaves the block is raised, not this one
+        except Exception as failed:  # not raised, so that the exception of the `with` block is raised
             log_error(f"{self.context.root} could not be closed cleanly", failed)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # The store was not closed. The lock is released with its descriptor, and the next open recovers, as
-        # after a kill. `is_finalizing` is a default argument because, at the interpreter's end, this module's
-        # names may be cleared already.
+        # The store was not closed, so the next open recovers, as after a kill. The lock is released with its
+        # file descriptor. `is_finalizing` is a default argument, because the interpreter may have cleared
+        # this module's names when it exits.
         if not hasattr(self, "engine"):  # Ctrl-C came within `__init__`
             return
         if not is_finalizing() and not self.context.closed and not self.context.forked:

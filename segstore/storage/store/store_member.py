@@ -15,7 +15,7 @@ HOST, GUEST = "host", "guest"
 class StoreMember(NamedTuple):
     """A process that shares a store: its `slot`, its `pid` in its own pid namespace, its `role` ("host" or
     "guest"), its `version` of segstore, and the time `since_ms` when it joined (ms since the epoch). The
-    fields are for display: whether a member is alive is decided by its lock.
+    fields are for display only.
     """
 
     slot: int

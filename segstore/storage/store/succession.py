@@ -24,14 +24,16 @@ from segstore.threads import Background, Latch
 log = Logger("segstore")
 _PAUSE, _LONGEST = 0.001, 0.008  # seconds between two tries: the first, the largest
 _SOON, _LATE = 0.01, 1.0
-"""Seconds to wait for a host that does not listen: it may be opening or closing the store, or be stopped."""
+"""The first and the largest wait, in seconds, for a host that does not accept connections, because it opens
+or closes the store, or is stopped.
+"""
 _RETRY = 1.0
-"""Seconds after which a member tries again to be host, if its disk failed."""
+"""Seconds after which a member tries again to become the host, if an error stopped it."""
 
 
 class Succession:
-    """Waits until the host closes or dies. `become()` opens the store as its host, and raises
-    StoreLockedError if another member is faster.
+    """Waits until the host closes or dies, then calls `become()`, which opens the store as its host. `become`
+    raises StoreLockedError if another member became the host first.
     """
 
     def __init__(self, context: StoreContext, members: Members, become: Callable[[], None]) -> None:
@@ -40,8 +42,8 @@ class Succession:
         self._done, self._ended = Latch(), Latch()
         self._thread = Background(self._run, "segstore-succession")
         self._closing = Mutex()
-        """Held while the event is closed or written to, because after the close its number may belong to
-        another file.
+        """Held while the eventfd is closed or written to, because after the close another file may get its
+        file descriptor.
         """
         self._patience = _SOON
 
@@ -73,7 +75,7 @@ class Succession:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
         except (HostUnavailableError, NotShareableError):
             # A dying host loses its socket before its lock, so wait for the lock. `NotShareableError` is not
-            # expected here, because the open has checked that both processes see the same memory.
+            # expected here, because the open has checked that both processes map the same memory.
             self._patience = min(2 * self._patience, _LATE)
             return self._try()
         except SegstoreError as error:
@@ -92,9 +94,9 @@ class Succession:
         return not self._done.is_open and self._try(host)
 
     def _try(self, gone: SharedMember | None = None) -> bool:
-        """Try to become the host, for some time; return whether that succeeded. Return False at once if
-        another member has become the host. `gone` is the former host, which counts as alive until the kernel
-        has freed its locks too.
+        """Try for `_patience` seconds to become the host, and return whether this process is the host now.
+        Return False at once if another member has become the host. If `gone` is given, the former host, try
+        for `_LATE` seconds, because the kernel frees the lock of a dead host some time after its socket.
         """
         patience = self._patience if gone is None else _LATE
         pause, end = _PAUSE, time.monotonic() + patience

@@ -1,11 +1,11 @@
 """The sweeper of a store: retention and compaction, in the background and on request.
 
 On disk the logs are changed, by their partitions and by the cleaner; `meta.sweep_states` keeps notes of each
-partition's sweeps. Threads: one background thread, and one for each call of `sweep`: so Ctrl-C ends only the
-caller's wait, and no step of a sweep is interrupted. There is one sweep or upgrade at a time; if retention
-falls due during a long compaction or upgrade, the same thread runs retention for the other partitions. An
-error in one partition is noted, and the sweep goes on with the other partitions. A topic without segstore's
-settings (a broker's) is never swept.
+partition's sweeps. Threads: one background thread, and one for each call of `sweep` or `upgrade`, so that
+Ctrl-C ends the caller's wait and not the sweep. There is one sweep or upgrade at a time. If retention falls
+due during a long compaction or upgrade of one partition, the same thread runs retention for all other
+partitions. An error in one partition is noted, and the sweep goes on with the next. A topic without
+segstore's settings (a broker's) is never swept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Open = Callable[[str, int], Partition]
 
 class Swept(NamedTuple):
     """The result of a sweep of a partition: segments and bytes that retention removed, records and bytes that
-    compaction removed; `error` is the text of its failure.
+    compaction removed. `error` is the text of its error, or None.
     """
 
     topic: str
@@ -58,7 +58,9 @@ class Swept(NamedTuple):
         return self._replace(error=str(error) or type(error).__name__)
 
     def plus(self, other: Swept) -> Swept:
-        """Return the sum of both results of the same partition, with the later error, if there is one."""
+        """Return the sum of two results of the same partition, with the error of `other`, else of this
+        result.
+        """
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return self._replace(error=other.error or self.error, **counts)
 
@@ -99,7 +101,7 @@ class RetentionSweep:
         try:
             partition.roll_if_old(now)
         except StorageError as error:
-            failed = error  # the segments that are removed next may make room for the roll
+            failed = error  # go on, because the segments that are removed next may make room for the roll
             self._failed(error)
         with partition.context.reserve:
             result = partition.log_start.retain(now)
@@ -120,8 +122,8 @@ class Compaction:
         checkpoint: Callable[[], None],
         failed: Callable[[Exception], object],
     ) -> None:
-        """`checkpoint` makes the recovery points durable; `failed` is called with the error of a failed
-        compaction, whose text is in the `Swept` that `run` returns.
+        """`checkpoint()` makes the recovery points durable. `failed(error)` is called if a compaction raises
+        an error; `run` returns the text of the error in `Swept.error`.
         """
         self._failed = failed
         self._topics, self._partition, self._config = topics, partition, config
@@ -137,7 +139,7 @@ class Compaction:
         try:
             dirty = cleanable(self._partition(*key), self._cleaned.get(key), now)
         except (SegstoreError, OSError):
-            return math.inf  # `run` gets the error again, and reports it
+            return math.inf  # so that `run` is called, which gets the error again and reports it
         return -1.0 if dirty is None else dirty.ratio
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
@@ -148,7 +150,8 @@ class Compaction:
             return None
 
         def advanced(offset: int) -> None:
-            # the lock keeps a new topic from taking the name
+            # While this lock is held, the topic can't be deleted, so no new topic of its name gets the
+            # offset.
             with partition.context.reserve, partition.names_held():
                 cleaned.update({key: offset})
 
@@ -177,7 +180,7 @@ class Compaction:
             self._failed(error)
             if isinstance(error, OSError) and error.errno in NO_ROOM:
                 self.no_room.add(key)
-            # with the counts of the segments that were swapped before
+            # The result counts the segments that were swapped before the error.
             return (freed or Swept(*key)).failed(error)
         return freed
 
@@ -196,12 +199,11 @@ log = Logger("segstore")
 
 
 class Sweeper:
-    """Sweeps one store. `topics()` gives the current topics; `partition(topic, n)` opens a partition;
-    `cleaned` is the cleaner's checkpoint; `checkpoint` writes the checkpoints of the store.
+    """Sweeps one store. `topics()` returns the current topics; `partition(topic, n)` opens a partition;
+    `cleaned` is the cleaner's checkpoint; `checkpoint()` writes the checkpoints of the store.
 
-    After a failed compaction background sweeps skip the partition until the store is opened anew (Kafka:
-    LogCleanerManager.markPartitionUncleanable), unless the disk had no room; `sweep` tries such a partition
-    again.
+    If a compaction has failed, background sweeps don't compact this partition again until the store is opened
+    anew (Kafka: LogCleanerManager.markPartitionUncleanable), unless the disk was full; `sweep` tries again.
     """
 
     def __init__(
@@ -239,15 +241,16 @@ class Sweeper:
         self._scheduler.every(interval_ms / 1000, lambda: self._run(step))
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Apply retention, then compaction, to every partition whose topic's settings ask for it. Return the
-        result of each partition that was changed or failed.
+        """Apply retention, then compaction, to the partitions whose settings require them. Return the results
+        of the partitions that were changed, or could not be swept.
         """
         run = partial(self._run, self._retention, self._compaction, by_hand=True)
         return apart(run, "segstore-sweep")
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """Upgrade these partitions, a broker's too. Return the result of each partition that has messages of
-        old formats. Raises StoreClosedError if the store is closed or a topic deleted before the end.
+        """Upgrade these partitions, also of a broker's topics. Return the results of the partitions that have
+        messages of magic 0 or 1. Raises StoreClosedError if the store is closed, or one of the topics is
+        deleted, during this call.
         """
         return apart(lambda: tuple(self._upgrade(keys)), "segstore-upgrade")
 
@@ -277,8 +280,8 @@ class Sweeper:
         return tuple(found[key] for key in sorted(found))
 
     def _run_due_retention(self) -> float:
-        """Run retention if it is due; return the seconds until it is due next. A compaction calls this,
-        because a low rate limit may make it last hours.
+        """Run retention if it is due, and return the seconds until it is due again; called during a
+        compaction, which may take hours.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -292,13 +295,12 @@ class Sweeper:
         return interval
 
     def _save(self) -> None:
-        """Write the notes of sweeps, which are hints only."""
+        """Write the notes of sweeps; an error is only logged, because the next sweep tries again."""
         topics, reported = self._topics(), self._unsaved
         try:
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
             self._unsaved = None
         except OSError as error:
-            # The next sweep tries again.
             self._unsaved = str(error)
             if self._unsaved != reported:
                 log.warning("the notes of sweeps could not be written: %s", error)
@@ -315,7 +317,7 @@ class Sweeper:
         now = self._context.clock()
         due = step.due(now)
         for key in self._failed.keys() - set(due):
-            # the topic's settings do not ask for this step any more
+            # The topic was altered, and its settings don't require this step any more.
             if self._failed[key].pop(step, None) is not None:
                 self._note(key, None, self.states[key].swept_ms)
         for key in due:
@@ -343,8 +345,8 @@ class Sweeper:
                 yield done
 
     def _skips(self, step: SweepStep, key: TopicPartitionKey) -> bool:
-        """Return whether background sweeps skip this partition: a compaction failed, but not because of a
-        full disk.
+        """Return whether background sweeps skip this step: whether the partition's last compaction failed,
+        and not because of a full disk.
         """
         return step is self._compaction and step in self._failed[key] and key not in self._compaction.no_room
 
@@ -361,7 +363,9 @@ class Sweeper:
             self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
-        """Note a step's result, with the first error of the partition's failed steps."""
+        """Add a step's result to the partition's `SweepState`, with the first error of all steps
+        that failed.
+        """
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
 
@@ -371,21 +375,21 @@ class Sweeper:
         self.states.note(key, after)
 
     def stop(self) -> None:
-        """Stop the running sweep soon, and wait until it has stopped."""
+        """Have the running sweep stop soon, and wait until it has stopped."""
         self._closing.open()
         self._scheduler.close()
 
     def close(self) -> None:
-        """Stop as `stop` does, and remove deleted segments that wait for their delay, except files that an
-        open has found or put aside.
+        """Stop as `stop` does, and remove the files of deleted segments at once, without
+        file.delete.delay.ms. Files that an open has found or put aside stay.
         """
         self.stop()
         with self._sweeping:
             self._clear(closing=True)
 
     def _clear(self, *, closing: bool = False) -> None:
-        """Remove deleted segments; an error is only logged, so that neither a sweep nor the close fails by
-        it.
+        """Remove the files of deleted segments whose delay is over, or of all deleted segments if `closing`
+        or if the disk is full; an error is only logged.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

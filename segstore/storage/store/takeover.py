@@ -1,7 +1,8 @@
 """A new host takes over the logs of an earlier host: it cuts their files at the ends in the shared file.
 
-On disk, bytes after the end are cut, and segments after the current one are removed. Threads: one, before the
-partition is open. No other process writes to the files, except a stopped guest whose end is sealed.
+On disk, bytes after a log's end are cut, and segments after the end are removed. Threads: one, before the
+partition is open. No other process writes to the files, except a guest that was stopped and continues: it
+writes after a sealed end, where bytes are not part of the log.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 
 def expected_of(left: AbandonedLog, before: Expected) -> Expected:
-    """Return the expected state of a log that an earlier host has left open. The log needs no recovery unless
-    a sync has failed. `before` is the state by checkpoints and published ends.
+    """Return the expected state of a log that an earlier host has left open: no recovery is needed unless a
+    sync has failed. `before` is the state by checkpoints and published ends.
     """
     point = min(max(before.recovery_point, left.synced), int(left.end.end.next_offset))
     suspect = before.suspect or bool(left.failed)
@@ -49,8 +50,9 @@ def cut_to(context: StoreContext, directory: str, end: Any) -> None:
 
 
 def cut_all_sealed(context: StoreContext, directory: str, log: Any, interval: int) -> None:
-    """Cut the bytes that guests may have written after the sealed ends of this log's segments [A5], and clear
-    these ends. `log` is a `seg_shared_log *`. No guest may append any more. Raises OSError.
+    """Cut this log's segments at their sealed ends, because guests may have written bytes after them [A5],
+    then clear the sealed ends. `log` is a `seg_shared_log *`. The caller ensures that no guest appends.
+    Raises OSError.
     """
     for sealed in log.sealed:
         if sealed.owner and sealed.generation != INT64_MAX:

@@ -1,9 +1,9 @@
 """Creates, alters, grows and deletes topics of a store that is open for writing.
 
 On disk are settings and directories (`meta.topics`, `partitions`), lines of the root's checkpoints, and slots
-of the published ends. If a step of a change fails, the change is finished or undone here; after a crash the
-next open finishes or undoes the change. Threads: any; the store's lock is held around each change. `topics`
-is replaced whole.
+of the published ends. If a step of a change fails, this module finishes or undoes the change; after a crash
+the next open does. Threads: any; the store's lock is held during each change. `topics` is never changed in
+place, but replaced by a new dict.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from segstore.storage.store.topic_mending import mend_settings
 
 
 class TopicAdmin:
-    """The topics of one store, all in `topics` by name, and their changes."""
+    """Changes the topics of one store. `topics` has all topics by name."""
 
     def __init__(
         self,
@@ -50,7 +50,9 @@ class TopicAdmin:
         self._checkpoints, self._loader, self._partitions = checkpoints, loader, partitions
         self._lock = partitions.lock
         self._dying: set[str] = set()
-        """Deleted topics, and topics whose creation failed, with directories that could not be moved away."""
+        """Names of deleted topics, and of topics whose creation failed, whose directories may still have
+        their old names.
+        """
         copies: dict[str, Copy[TopicSettingsFile]] = {}
         found, dying = topic_files.load(copies)
         published = ends.keys()
@@ -63,8 +65,8 @@ class TopicAdmin:
         topic_files.remove_buried()
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic, which is durable when this returns. Raises TopicAlreadyExistsError,
-        InvalidTopicError, ConfigError, StorageError.
+        """Create a topic, and return it, durable. Raises TopicAlreadyExistsError, InvalidTopicError,
+        ConfigError, StorageError.
         """
         info = new_topic(name, partitions, config)
         with self._lock:
@@ -86,7 +88,7 @@ class TopicAdmin:
             self._make(info)
         except OSError:
             self._dying.add(name)
-            # if this fails too, the next `create` of the name, or the next open, removes the directories
+            # If this fails too, the next `create` of this name, or the next open, removes the directories.
             with suppress(OSError):
                 self._bury(name)
                 self._dying.discard(name)
@@ -95,9 +97,8 @@ class TopicAdmin:
         self._show(info)
 
     def make(self, info: TopicInfo) -> TopicInfo:
-        """Create or change a topic so that it has exactly this id, these settings and these partitions.
-        Missing partitions are made, unlisted partitions are removed, and changed settings are written.
-        Returns the topic, which is durable then.
+        """Create or change a topic so that it has exactly the id, the settings and the partitions of `info`.
+        Partitions that `info` does not list are removed. Returns the topic, which is durable then.
 
         After a crash in this call, the next call completes the change. Raises TopicAlreadyExistsError if the
         existing topic has another id; InvalidArgumentError if `info` has no id or no partitions;
@@ -118,7 +119,7 @@ class TopicAdmin:
             return self._bring(find_topic(self.topics, info.name), info)
 
     def _bring(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
-        """Change the settings of a topic to those of `info`, then its partitions."""
+        """Change a topic's settings, then its partitions, to those of `info`. Return the changed topic."""
         if info.settings != before.settings:
             before = self._alter(before, replace(before, settings=info.settings, ours=True, lost=None))
         listed = set(info.partition_ids)
@@ -126,8 +127,8 @@ class TopicAdmin:
         if stays != before.partition_ids and stays:
             before = self._remove_partitions(before, stays)
         if info.partition_ids != before.partition_ids:
-            # A topic has at least one partition at any time. So if none of the old partitions stays, the new
-            # ones are made before the old ones are removed.
+            # A topic must always have a partition. So if no old partition stays, all new partitions are made
+            # before the old partitions are removed.
             both = tuple(sorted({*before.partition_ids, *info.partition_ids}))
             self._bury_but(before)
             self._topic_files.remove_buried()
@@ -137,7 +138,7 @@ class TopicAdmin:
         return before
 
     def _remove_partitions(self, before: TopicInfo, stays: tuple[int, ...]) -> TopicInfo:
-        """Remove all partitions of a topic but these."""
+        """Remove all partitions of a topic except `stays`, and return the changed topic."""
         info = replace(before, partition_ids=stays, ours=True)
         with self._context.reserve:
             return self._removed(before, info)
@@ -145,8 +146,8 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
-            # Write the settings first, so that after a crash the next open does not make a removed partition
-            # anew, and a later partition of that number does not take over its files.
+            # Write the settings first. Otherwise the next open after a crash would make removed partitions
+            # anew.
             self._topic_files.write(info)
         except OSError:
             with suppress(OSError):
@@ -162,8 +163,8 @@ class TopicAdmin:
         return info
 
     def _bury_but(self, info: TopicInfo) -> None:
-        """Rename the directories of partitions that `info` does not list to Kafka's form for deleted
-        partitions.
+        """Mark the directories of partitions that `info` does not list as deleted: rename them as
+        Kafka does.
         """
         for directory in self._topic_files.bury(info.name, info.partition_ids):
             self._context.pool.forget_directory(directory)
@@ -176,8 +177,9 @@ class TopicAdmin:
         self._begin_recovery_points(info)
 
     def _begin_recovery_points(self, info: TopicInfo) -> None:
-        """Add the partitions of a compacted topic to the recovery point checkpoint, so that recovery
-        distinguishes gaps of compaction from gaps of a power cut. Raises OSError.
+        """Add the partitions of a compacted topic to the recovery point checkpoint, with offset 0, so that
+        recovery takes an offset gap above the recovery point for damage, not for a gap of compaction. Raises
+        OSError.
         """
         if info.gapped:
             recovery_points, keys = (
@@ -192,7 +194,9 @@ class TopicAdmin:
             self._ends.begin_empty(slot_key(info.topic_id, info.name, partition))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change settings; None restores the default. Raises ConfigError, UnknownTopicOrPartitionError."""
+        """Change the settings in `config`, and return the topic; the value None restores the default. Raises
+        ConfigError, UnknownTopicOrPartitionError.
+        """
         with self._context.reserve, self._lock:
             self._context.check_leads()
             before = find_topic(self.topics, name)
@@ -201,8 +205,8 @@ class TopicAdmin:
     def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         if forgets(before, info):
             self._partitions.load_all(before)
-        # Use the new settings first, so that no compaction starts after `ends_of`, which could leave gaps
-        # above the ends that are noted.
+        # Use the new settings first, so that no compaction starts after `ends_of`. Such a compaction could
+        # leave gaps above the ends that `remembering` notes.
         self._partitions.configure(info)
         try:
             info = remembering(before, info, self._partitions.ends_of(before))
@@ -217,9 +221,9 @@ class TopicAdmin:
         return info
 
     def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
-        """Note, durably, that partitions may have offset gaps below these end offsets, whatever the settings
-        say, because their records were copied from another log. Raises UnknownTopicOrPartitionError,
-        StorageError.
+        """Note, durably, that partitions may have offset gaps below these `ends`, even if the topic is not
+        compacted, because their records were copied from a compacted log. Raises
+        UnknownTopicOrPartitionError, StorageError.
         """
         with self._lock:
             self._context.check_leads()
@@ -231,8 +235,8 @@ class TopicAdmin:
             return info
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Let a topic have `total` partitions from now on (Kafka: createPartitions). Raises
-        InvalidArgumentError if it has `total` or more already.
+        """Add partitions to a topic, so that it has `total`, and return the topic (Kafka: createPartitions).
+        Raises InvalidArgumentError if it has `total` or more already.
         """
         with self._lock:
             self._context.check_leads()
@@ -245,7 +249,7 @@ class TopicAdmin:
             return self._grow(before, replace(before, partition_ids=tuple(range(total)), ours=True))
 
     def _grow(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
-        """Make the partitions of `info` that `before` lacks."""
+        """Make the partitions of `info` that `before` lacks, and return the changed topic."""
         if forgets(before, info):
             self._partitions.load_all(before)
         info = remembering(before, info, self._partitions.ends_of(before))
@@ -253,8 +257,8 @@ class TopicAdmin:
         try:
             self._make(info)
         except OSError:
-            # Restore the settings last: if this is interrupted, they still list the new partitions, and the
-            # next open makes their directories.
+            # Restore the settings last. If this is interrupted before, the settings list the new partitions,
+            # and the next open makes their directories.
             for directory in self._topic_files.bury(info.name, before.partition_ids):
                 self._context.pool.forget_directory(directory)
             self._topic_files.remove_buried()
@@ -264,15 +268,15 @@ class TopicAdmin:
         return info
 
     def delete(self, name: str) -> None:
-        """Delete a topic; records that readers hold stay valid. Raises UnknownTopicOrPartitionError."""
+        """Delete a topic. `Records` that were read before stay valid. Raises UnknownTopicOrPartitionError."""
         with self._context.reserve, self._lock:
             self._context.check_leads()
             info = find_topic(self.topics, name)
             try:
                 self._topic_files.write(info, deleting=True)
             except OSError:
-                # The failed write may have left `deleting` in the file, but the topic stays, so the next open
-                # must not delete it.
+                # The failed write may have left `deleting` in the file. Remove it, so that the next open does
+                # not delete the topic.
                 with suppress(OSError):
                     self._topic_files.write(info)
                 raise

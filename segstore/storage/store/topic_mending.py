@@ -3,9 +3,9 @@
 On disk both copies of `.segstore/topics/<topic>` may change; see `meta.topics`. Repairs are reported
 (`StoreContext.tell`). Threads: one, before the topics are used.
 
-A topic's id is in three places: its settings, each partition's metadata, the keys of the published ends.
-Settings with a checksum are right. Settings of an older segstore have no checksum; then the id that most
-places have is taken for the topic's.
+A topic's id is in its settings, in each partition's metadata, and in the keys of the published ends. If these
+differ, the id in the settings is right if the settings have a checksum. Settings of an older segstore have no
+checksum; then the id that is found most often is right.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def mend_settings(
     published: Set[int],
     known: Copy[TopicSettingsFile] | None,
 ) -> TopicInfo:
-    """Make both copies of the settings sound, and return the topic. `published` has the keys of the published
-    ends; `known` is the copy of the settings that was read. Raises OSError.
+    """Repair both copies of a topic's settings, and return the topic. `published` has the slot keys of the
+    published ends. `known` is a copy of the settings that was read before, else None. Raises OSError.
     """
     if info.lost is not None:
         done = "its partitions and its id are known by its directories; nothing of it is deleted or compacted"
@@ -53,7 +53,9 @@ def mend_settings(
 def _identified(
     context: StoreContext, topic_files: TopicFiles, copy: Copy[TopicSettingsFile], published: Set[int]
 ) -> TopicInfo:
-    """Return the topic of settings without a checksum, with the topic id that is found most often."""
+    """Return the topic of a `copy` of settings without a checksum, with the topic id that is found most
+    often.
+    """
     assert copy.content is not None
     info = copy.content.info
     votes = topic_files.read_ids(info.name, info.partition_ids) + Counter([info.topic_id])
@@ -68,9 +70,7 @@ def _identified(
 
 
 def _upgrade(context: StoreContext, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
-    """Write the settings with a checksum, in two copies; if the disk is full, the next open writes them.
-    Raises OSError.
-    """
+    """Write the settings with a checksum, in two copies, unless the disk is full. Raises OSError."""
     try:
         topic_files.write(info, deleting=deleting)
     except OSError as error:

@@ -22,8 +22,8 @@ log = Logger("segstore")
 
 
 class Upgraded(NamedTuple):
-    """The result of an upgrade of a partition: the number of rewritten segments, the records in them, and the
-    bytes of their logs before and after; `error` is the text of its failure.
+    """The result of an upgrade of a partition: the number of rewritten segments, the number of their records,
+    and their bytes before and after. `error` is the text of its error, or None.
     """
 
     topic: str
@@ -35,7 +35,7 @@ class Upgraded(NamedTuple):
     error: str | None = None
 
     def plus(self, done: UpgradedSegment) -> Upgraded:
-        """Return the sum with one more segment."""
+        """Return the result with the numbers of one more segment added."""
         return Upgraded(
             self.topic,
             self.partition,
@@ -49,8 +49,8 @@ class Upgraded(NamedTuple):
 def wanted(
     topics: Mapping[str, TopicInfo], topic: str | None, partition: int | None
 ) -> list[TopicPartitionKey]:
-    """Return the partitions of all topics, of one topic, or one partition. Raises InvalidArgumentError,
-    UnknownTopicOrPartitionError.
+    """Return the partitions of all topics if `topic` is None; else all partitions of the topic, or the one
+    `partition`. Raises InvalidArgumentError, UnknownTopicOrPartitionError.
     """
     if topic is None:
         if partition is not None:
@@ -63,7 +63,7 @@ def wanted(
 
 
 class Upgrader:
-    """Upgrades the partitions of one store. `partition(topic, n)` opens a partition; `checkpoint` makes the
+    """Upgrades the partitions of one store. `partition(topic, n)` opens a partition; `checkpoint()` makes the
     recovery points durable.
     """
 
@@ -78,7 +78,9 @@ class Upgrader:
         self._throttle, self._checkpoint = throttle, checkpoint
 
     def run(self, key: TopicPartitionKey) -> Upgraded | None:
-        """Upgrade a partition; None if it has no messages of magic 0 or 1. Raises StoreClosedError."""
+        """Upgrade a partition, and return the result; None if the partition has no messages of magic 0 or 1.
+        Raises StoreClosedError.
+        """
         done = Upgraded(*key)
 
         def swapped(segment: UpgradedSegment) -> None:

@@ -1,4 +1,4 @@
-"""Waits until another process closes a store that is open for writing. Nothing on disk. Threads: any."""
+"""Waits until another process has closed a store. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ _SHORTEST, _LONGEST = 0.001, 0.1  # seconds between two tries
 
 
 def until_unlocked(attempt: Callable[[], T], seconds: float) -> T:
-    """Return the result of `attempt`, which is called again if it raises StoreLockedError, for up to
-    `seconds`. After that time the last StoreLockedError is raised.
-
-    The pauses between calls grow. A blocking wait for the lock has no timeout, so it can't be used.
+    """Return the result of `attempt()`. While `attempt` raises StoreLockedError, it is called again, up to
+    `seconds`, with growing pauses. Then the last StoreLockedError is raised.
     """
     deadline, pause = time.monotonic() + seconds, _SHORTEST
     while True:

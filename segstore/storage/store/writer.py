@@ -1,6 +1,7 @@
-"""The writing side of a store: creates, opens and closes its parts.
+"""`StoreWriter`: opens a store for writing, and creates and closes its parts: partitions, topics, sweeper,
+inbox.
 
-On disk are `.lock`, and the files of its parts: the root's and those in `.segstore/`. Threads: any; each part
+On disk are `.lock`, and the files of the parts, in the root and in `.segstore/`. Threads: any; each part
 documents its own locks.
 """
 
@@ -55,22 +56,23 @@ if TYPE_CHECKING:
     from segstore.storage.store.store_member import StoreMember
 
 _LINES = 16
-"""The number of partitions whose lines in the root's small files fit into one piece of the reserve."""
+"""The number of partitions whose lines in the root's checkpoints fit into one piece of the disk reserve."""
 
 
 class StoreWriter:
-    """Opens a store for writing. After a crash it finishes topic changes and swaps, and cuts torn tails.
+    """Opens a store for writing. After a crash it finishes changes of topics and swaps of segments, and cuts
+    torn writes at the ends of logs.
 
-    `replicated`: the directory is one of a replicated store, and each of its partitions is a replica, which
+    If `replicated`, the directory belongs to a replicated store: each of its partitions is a replica, which
     readers see up to its high watermark. `clean_epoch` is the broker epoch of the last clean close of such a
-    directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the kind of role that the directory must
-    have (see `meta.role`); None if it must have none.
+    directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have, a
+    mirror's or a standby's (see `meta.role`); None if it must have none.
     """
 
     shares = False
     """Whether other processes may write the store, too."""
     sharing: Sharing | None = None
-    """This process as a member of a shared store; None if it is none."""
+    """The membership of this process in a shared store; None if the store is not shared."""
 
     def __init__(
         self, context: StoreContext, config: StoreConfig, *, replicated: bool = False, role: str | None = None
@@ -82,11 +84,11 @@ class StoreWriter:
         self.kept = KeptFiles(context)
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
-        # returns the store, or None after it was garbage collected
+        # `owner()` returns the store, or None after the store was garbage collected.
         self.owner: Callable[[], object] | None = None
         root, me = context.files.real_path(context.root), weakref.ref(self)
         self._held = _take_lock(context)
-        # No call comes between the line above and the next one, so Ctrl-C can't come between them either.
+        # There must be no call between the line above and the line below, so that Ctrl-C can't come between.
         _begun[root] = me
         try:
             with context.reserve:
@@ -110,7 +112,7 @@ class StoreWriter:
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Open the parts. If this fails, the caller stops the threads that were started."""
+        """Open the parts. If this raises, the caller stops the threads that were started."""
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
@@ -140,12 +142,12 @@ class StoreWriter:
             files, root, root_names, marker, nonce, copied=self._ends.was_checked
         )
         left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
-        if sharing is not None and sharing.found:  # the shared file has the ends of the logs
+        if sharing is not None and sharing.found:  # the ends of the logs come from the shared file
             left, note = Left(True, True, left.gaps_known), None
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
-            # Clear the ends before their nonce, so that they are not believed after a second crash.
+            # Clear the ends before their nonce, so that no reader uses the old ends after a second crash.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -165,7 +167,7 @@ class StoreWriter:
         self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
         if (
             not self._replicated and self.primary.registration.is_there
-        ):  # an old primary that returns is a follower
+        ):  # a standby that was a primary before is `replicated`, and has no standby now
             self.primary.begin_notes()
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
@@ -193,8 +195,8 @@ class StoreWriter:
         self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        """If all members of a shared store have died, take over the shared file, and return it. Return None
-        if the store was not shared, or its last host has closed it. Raises StorageError.
+        """If all members of a shared store have died, become its only member, and return the membership.
+        Return None if the store was not shared, or its last host has closed it. Raises StorageError.
         """
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
@@ -219,16 +221,16 @@ class StoreWriter:
             and f"{names.OURS}/{names.MEMBERS}" in root_names
             and has_living_members(files, root)
         ):
-            raise StoreLockedError(root, None, shared=True)  # guests are alive, but their host is dead [H3]
+            raise StoreLockedError(root, None, shared=True)  # the host is dead, but guests are alive [H3]
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
             check_not_fenced(self.context)
 
     def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
-        """Return the partitions that begin a leader epoch when they are opened: all partitions of a restored
-        store, else those of the note. A missing note is reported only if the store `was_closed`, because a
-        killed broker's directory has no note.
+        """Return the partitions that must begin a leader epoch when they are opened: all partitions of a
+        restored store, else the partitions in the note of the last close. If there is no note, the restored
+        store is only reported if it `was_closed`, because a killed broker leaves no note either.
         """
         if not note.is_restored:
             return note.owed()
@@ -246,12 +248,12 @@ class StoreWriter:
         return owed_by(keys)
 
     def _note(self, number: int) -> None:
-        """Write the note of the store's present files, with the number of the marker, 0 if there is none."""
+        """Write the close note, with the marker's number; 0 if there is no clean shutdown marker."""
         self.context.make_way(CLOSE_NOTE.path(self.context.root))
         write_note(self.context.files, self.context.root, number, self._loader.owed, self._ends.keys())
 
     def _report_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
-        """Report damaged small files; return whether there are any."""
+        """Report the damaged files of the root and of `.segstore/`; return whether there are any."""
         root, report = self.context.root, self.context.report
         for path, where in moved:
             report(path, "no regular file", f"moved to {where}")
@@ -266,8 +268,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.damages or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directories in `.segstore/`, and write a new store's format first, unless it
-        is `stated`.
+        """Make the directory `.segstore/`, the format file unless a sound one is there (`stated`), and the
+        directory for topics.
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -280,8 +282,8 @@ class StoreWriter:
         return topic_files
 
     def _open_adopted(self) -> None:
-        """Finish adoptions that a crash interrupted, and open their partitions; all their records become
-        visible at once.
+        """Finish or undo adoptions of staged appends that a crash interrupted. Open the partitions of
+        adoptions that can be finished, and show their records all at once.
         """
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
@@ -292,8 +294,9 @@ class StoreWriter:
                     self.partitions.open(*key)
 
     def _open_partitions(self, left: Left, *, every: bool) -> None:
-        """Open the partitions that need recovery; after a clean close a partition is opened when it is used
-        first. With `every`, all are opened, because damaged small files are made anew from all partitions.
+        """Open the partitions that need recovery. If `every`, open all partitions, because damaged
+        checkpoints are made anew from all of them. A partition that is not opened here is opened by its first
+        use.
         """
         known = self._ends.keys()
         live = set()
@@ -309,11 +312,12 @@ class StoreWriter:
             self._ends.release(key)
 
     def _cut_sealed(self, sharing: Sharing) -> None:
-        """Cut the bytes that members have written after the ends of sealed segments. Raises OSError."""
+        """Cut segments at their sealed ends, because members may have written bytes after them. Raises
+        OSError.
+        """
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # No member can append now. The sealed ends are only in the shared file, which is not used any more
-        # after this.
+        # The sealed ends are only in the shared file, which is not used after this. No member can append now.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -324,7 +328,7 @@ class StoreWriter:
                     cut_all_sealed(self.context, directory, log, info.settings.index_interval_bytes)
 
     def _begin(self) -> None:
-        """Start the background work."""
+        """End the sharing of the store if this writer is no host, then start the background work."""
         context, config = self.context, self.config
         if self.sharing is not None and not self.shares:
             self._cut_sealed(self.sharing)
@@ -345,18 +349,17 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints."""
+        """Write the checkpoints; a full disk is only noted, because the next call tries again."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            # Reported once; the next call tries again.
             self.context.full.met(error)
 
     def _reserve_size(self) -> int:
-        """Return the largest number of bytes that the small files need while a topic is deleted. The files of
-        the root have a line for each partition.
+        """Return the bytes to reserve on the disk for the deletion of a topic, which rewrites the root's
+        checkpoints with their line for each partition.
         """
         partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
         return SIZE + partitions // _LINES * PIECE
@@ -393,12 +396,12 @@ class StoreWriter:
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return the recoveries of partitions, in order."""
+        """Return the recoveries of partitions since the open, the first one first."""
         return self._loader.recovered
 
     @property
     def staging_path(self) -> str:
-        """Return the root, whose inbox takes staged appends."""
+        """Return the path of the root, because the root's inbox takes staged appends."""
         return self.context.root
 
     def partition(self, topic: str, partition: int) -> Partition:
@@ -408,12 +411,14 @@ class StoreWriter:
         return self.partitions.get(topic, partition)
 
     def opened(self) -> list[TopicPartitionKey]:
-        """Return the open partitions: after an unclean shutdown all that can be opened."""
+        """Return the keys of the open partitions. After an unclean shutdown all partitions are open, except
+        those that can't be opened.
+        """
         return self.partitions.keys()
 
     def unstable(self) -> list[TopicPartitionKey]:
-        """Return the partitions with an open transaction, by their published ends. No partition is opened for
-        this.
+        """Return the partitions with an open transaction. They are found by the published ends, without
+        opening a partition.
         """
         found = []
         for info in self.topic_admin.topics.values():
@@ -424,9 +429,9 @@ class StoreWriter:
         return found
 
     def leader_epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
-        """Return the leader epochs of a topic's partitions, -1 for unknown. A closed partition counts with
-        the epoch that it will have when it is opened: the published epoch, plus the step in `OwedEpochs`. No
-        partition is opened for this.
+        """Return the leader epochs of a topic's partitions, -1 if an epoch is not known. For a partition that
+        is not open, this is the epoch that it will have when it is opened: the published epoch plus the step
+        in `OwedEpochs`.
         """
         epochs = self.partitions.epochs(topic, numbers)
         if -1 not in epochs:
@@ -441,9 +446,7 @@ class StoreWriter:
         return -1 if ends is None else ends.epoch + self._loader.owed.of(key)
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset in cleaner-offset-checkpoint up to which a partition was cleaned; None if there
-        is none.
-        """
+        """Return the offset of a partition in cleaner-offset-checkpoint; None if it has no line there."""
         return self._checkpoints.cleaner_offsets.get((topic, partition))
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
@@ -457,7 +460,7 @@ class StoreWriter:
         return self._ends.publications
 
     def call_after_publications(self, call: Callable[[], None]) -> None:
-        """Call `call` after each publication, by `EndsWriter.on_published`."""
+        """Have `call()` called after each publication (`EndsWriter.on_published`)."""
         self._ends.on_published = (*self._ends.on_published, call)
 
     def stop_calling(self, call: Callable[[], None]) -> None:
@@ -466,11 +469,11 @@ class StoreWriter:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with topics and groups."""
+        """Return a number that changes when a topic is created or deleted, or a group changes."""
         return self._ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed."""
+        """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
         self._ends.wait(seen, seconds)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
@@ -484,8 +487,8 @@ class StoreWriter:
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
-        have passed.
+        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
+        `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
         return tailed.wait(nudges, seconds)
 
@@ -508,8 +511,8 @@ class StoreWriter:
         self.context.scheduler.close()
 
     def undo(self) -> None:
-        """Remove the files of a new store whose open failed; an existing store is kept. The caller then calls
-        `let_go`. A file that can't be removed is left to the next open.
+        """Remove the files of a new store whose open failed; an existing store stays. Errors are ignored,
+        because the next open removes the remaining files. The caller calls `let_go` afterwards.
         """
         context = self.context
         self.abandon()
@@ -525,13 +528,13 @@ class StoreWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing refers to the store; also true if Ctrl-C interrupted the open in this
-        thread.
+        """Return whether the store was garbage collected, or Ctrl-C interrupted its open in this thread,
+        before there was a store.
         """
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:
-        """Stop the store's threads, then release the directory, its lock last. May be repeated."""
+        """Stop the store's threads, close its files, and release its lock last. May be repeated."""
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
@@ -542,14 +545,14 @@ class StoreWriter:
 
     @property
     def closed(self) -> bool:
-        """Return whether the directory is released."""
+        """Return whether the store's lock is released."""
         return self._held.closed
 
     def close(self, broker_epoch: int | None = None) -> None:
-        """Close cleanly. In a replicated store the marker keeps `broker_epoch`, which the next writer reads
-        as `clean_epoch`. The first error is raised after the directory was released. After an error or an
-        interrupt the next open recovers, and a second call only releases the directory. Raises
-        InvalidArgumentError for a `broker_epoch` below 1; nothing is done then.
+        """Close cleanly. `broker_epoch` is given in a replicated store: it is written into the clean shutdown
+        marker, and the next writer reads it as `clean_epoch`. After an error or an interrupt the lock is
+        released too, and the next open recovers. A second call only releases the lock. Raises the first
+        error; InvalidArgumentError for a `broker_epoch` below 1, before anything is closed.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
         with self._closing:
@@ -574,10 +577,10 @@ class StoreWriter:
             errors = self.partitions.close()
             if errors:
                 raise first_of(errors)
-            # If the interpreter has stopped threads, their work may be half done: the next open recovers.
+            # If the interpreter has stopped threads, their work may be half done, so the next open recovers.
             if self.partitions.is_clean() and not others_are_gone():
                 self.partitions.checkpoint_held(nonce)
-                self._ends.sync()  # before the marker, which is valid only with these ends
+                self._ends.sync()  # before the marker is written, which is valid only with these ends
                 put_marker(self.context.files, self.context.root, nonce)
                 self._note(nonce)
                 self._ends.set_nonce(nonce)
@@ -588,7 +591,7 @@ _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 def let_go_of_lost(files: Files, root: str) -> None:
     """Release a writer of this directory to which nothing refers, because Ctrl-C interrupted its open or
-    close. The garbage collector runs first, to find such stores.
+    close. Such a writer is found by running the garbage collector.
     """
     gc.collect()
     begun = _begun.get(files.real_path(root))
@@ -599,8 +602,8 @@ def let_go_of_lost(files: Files, root: str) -> None:
 
 def check_plain(files: Files, root: str) -> None:
     """Raise InvalidArgumentError if the directory belongs to a replicated store, because a single writer
-    would begin leader epochs that the other replicas don't know (R7). A broker's directory, which has no
-    settings files of segstore, is accepted. Raises CorruptCheckpointError, OSError.
+    would begin leader epochs that the other replicas don't know (R7). A broker's directory is accepted.
+    Raises CorruptCheckpointError, OSError.
     """
     if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
@@ -610,11 +613,11 @@ def check_plain(files: Files, root: str) -> None:
 
 
 _COMMANDS = {MIRROR: "end-mirror", STANDBY: "promote"}
-"""The command that makes a directory of each role a plain store."""
+"""For each role the command that makes a plain store of such a directory."""
 
 
 def check_role(files: Files, root: str, kind: str | None) -> None:
-    """Raise InvalidArgumentError if the directory does not have the role for which it is opened. Raises
+    """Raise InvalidArgumentError if the role of the directory is not `kind` (None: no role). Raises
     CorruptCheckpointError, OSError.
     """
     held = ROLE.read(files, root)
@@ -628,9 +631,7 @@ def check_role(files: Files, root: str, kind: str | None) -> None:
 
 
 def locked(files: Files, root: str) -> StoreLockedError:
-    """Return the error for a store that is open for writing already, or has living members.
-    Raises OSError.
-    """
+    """Return the error to raise for a store that is open for writing already. Raises OSError."""
     path = names.below(root, names.LOCK)
     return StoreLockedError(
         root,
@@ -642,8 +643,8 @@ def locked(files: Files, root: str) -> StoreLockedError:
 
 
 def _remove_lock_file(context: StoreContext) -> None:
-    """Remove the lock file that could not be written, and the directory if this open made it, unless the
-    directory holds a store.
+    """Remove the lock file after an error, and the directory if this open made it, unless the directory is a
+    store.
     """
     files, root = context.files, context.root
     with suppress(OSError), files.lock(names.below(root, names.LOCK)):

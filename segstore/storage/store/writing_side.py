@@ -1,6 +1,5 @@
-"""`WritingSide`: the calls of a `Store` to its writer.
-
-`StoreWriter` implements them for one directory; a replicated store implements them for several. Threads: any.
+"""`WritingSide`: the calls of a `Store` to its writer. `StoreWriter` implements this protocol for one
+directory, `ReplicatedWriter` for the directories of a replicated store. Threads: any.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class WritingTopics(Protocol):
         """Change a topic's settings."""
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Let a topic have `total` partitions."""
+        """Add partitions to a topic, so that it has `total`."""
 
     def delete(self, name: str) -> None:
         """Delete a topic."""
@@ -63,7 +62,7 @@ class Adopting(Protocol):
     """The calls of an `Inbox` that a store makes."""
 
     def adopt(self, id_: str, files: Any, /) -> Adoption:
-        """Publish the staged append with this id."""
+        """Add the records of the staged append with this id to their logs, visible all at once."""
 
 
 class WritingSide(Protocol):
@@ -92,7 +91,7 @@ class WritingSide(Protocol):
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name; the mapping is replaced whole if a topic is created or deleted."""
+        """Return all topics by name. Each change of a topic makes a new mapping."""
 
     @property
     def topic_admin(self) -> WritingTopics:
@@ -125,7 +124,7 @@ class WritingSide(Protocol):
         """Return the recoveries of partitions, in order."""
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the partition's present log, which changes with the leader of a replicated store. Raises
+        """Return the partition; in a replicated store the present leader's. Raises
         UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
         """
 
@@ -147,19 +146,19 @@ class WritingSide(Protocol):
 
     @property
     def news(self) -> int:
-        """Return a number that changes with topics and groups."""
+        """Return a number that changes when a topic is created or deleted, or a group changes."""
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed."""
+        """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys, for `wait_for`; None if only `wait` can wait for
-        them.
+        """Return the published ends of these slot keys, for `wait_for`; None if the caller must
+        use `wait`.
         """
 
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
-        passed.
+        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
+        `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
 
     def nudge(self) -> None:
@@ -169,11 +168,11 @@ class WritingSide(Protocol):
         """Have all threads in `wait` return early."""
 
     def abandon(self) -> None:
-        """Stop the threads, because nobody can close the store."""
+        """Stop the store's threads, because nothing refers to the store."""
 
     @property
     def closed(self) -> bool:
-        """Return whether the files are released."""
+        """Return whether the locks of all directories are released."""
 
     def close(self) -> None:
-        """Close cleanly, and release the files."""
+        """Close cleanly, and release the locks of all directories."""
