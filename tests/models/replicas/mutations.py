@@ -288,5 +288,5 @@ FOUND_BY_TESTS: dict[str, Tested] = {
     "answered before it is durable": Tested(Controller, "alter_partition", _answer_first,
         "test_controller", "test_r31_what_is_answered_was_written_before"),
     "all stale brokers are fenced at once": Tested(Controller, "on_time", _fence_all,
-        "test_controller", "test_r27_a_session_that_is_over_fences_one_broker_at_a_time"),
+        "test_controller_registrations", "test_r27_a_session_that_is_over_fences_one_broker_at_a_time"),
 }  # fmt: skip
