@@ -1,4 +1,5 @@
-"""Appends a batch as a producer sent it (Kafka: UnifiedLog.appendAsLeader with AppendOrigin.CLIENT).
+"""Appends a received batch of a producer without encoding it anew (Kafka: UnifiedLog.appendAsLeader with
+AppendOrigin.CLIENT).
 
 On disk are the log's files, written in the same form as by `append`. On the fast path one call of C checks
 the batch, sets its base offset in the received bytes, and writes these bytes. Threads: any.
@@ -25,7 +26,7 @@ _NEW_HEADER = ffi.typeof("seg_batch *")
 
 
 class AppendedBatch(NamedTuple):
-    """The place of an appended batch. `records` is the number of its records, `log_start_offset` the log's
+    """The offset of an appended batch. `records` is the number of its records, `log_start_offset` the log's
     first offset. `log_append_time` is the timestamp in ms that the log gave the records, -1 if the records
     keep their own.
 

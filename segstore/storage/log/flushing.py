@@ -22,8 +22,8 @@ NEVER = INT64_MAX  # Kafka's default for flush.ms
 class FlushPolicy:
     """Decides when a partition is flushed: by flush.messages and flush.ms, after a roll, and on request.
 
-    `changed`: whether the log was written or recovered since its last clean close, so that `Partition.close`
-    has to write a producer snapshot.
+    `changed`: whether the log was written or recovered after its last clean close. If so, `Partition.close`
+    writes a producer snapshot.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class FlushPolicy:
         self.changed = True
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail its flush settings. C applies `flush.messages` if C may sync; otherwise `flush_if_due`
-        applies it. flush.ms is always applied by `flush_if_due`.
+        """Give a tail its flush settings. C applies `flush.messages` if C may sync. If not, `flush_if_due`
+        applies `flush.messages`. flush.ms is always applied by `flush_if_due`.
         """
         config = self._writer.config
         by_messages = config.flush_messages != NEVER
@@ -71,8 +71,8 @@ class FlushPolicy:
             raise
 
     def adopted(self, end: int) -> None:
-        """Set the recovery point to `end`, since all records below it are durable and about to become
-        visible; the caller holds the append token.
+        """Set the recovery point to `end`. The caller holds the append token. All records below `end` are
+        durable; the caller makes them visible after this call.
         """
         self._flusher.set_recovery_point(end)
         self.changed = True

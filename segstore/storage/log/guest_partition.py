@@ -67,18 +67,22 @@ class GuestSide(Protocol):
 
     @property
     def ends(self) -> tuple[Any, int]:
-        """Return a writable mapping of the published ends, and its size."""
+        """Return a writable memory mapping of `.segstore/ends`, the file of published log ends, and the size
+        of the mapping.
+        """
 
     def slot_of(self, key: int) -> int:
         """Return the slot of a partition. Raises StoreClosedError if the partition was deleted."""
 
     def led(self, topic: str, partition: int, key: int) -> Any:
-        """Return the `Partition` that this process writes if it is the host now, else None. Raises
+        """If this process is the host now, return the `Partition` to which it appends, else None. Raises
         StoreClosedError if the topic was deleted.
         """
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
-        """Have the host append all records, visible at once; return the first offset."""
+        """Send records to the host, which appends them and makes all visible at the same moment. Return the
+        first offset.
+        """
 
 
 class GuestTail:
@@ -145,7 +149,7 @@ class GuestFlushing:
             self._flush(NEVER)
         except StoreClosedError:
             pass  # the topic was deleted
-        except HostUnavailableError:  # tried again, as another process may become host
+        except HostUnavailableError:  # another process may become the host, so the flush is planned again
             self._plan()
             raise
 
@@ -159,8 +163,8 @@ class GuestFlushing:
 
 
 class GuestPartition:
-    """The appending side of one partition in a guest. `follower` is the reading side; `topic_config()`
-    returns the topic's current settings.
+    """Appends to one partition in a guest. `follower` reads the partition. `topic_config()` returns the
+    topic's current settings.
     """
 
     acks = None
@@ -208,7 +212,7 @@ class GuestPartition:
 
     @property
     def visible(self) -> GuestPartition:
-        """Return this object, which has `log_end_offset` and `start_offset`, as a `Visible` does."""
+        """Return this object, which has `log_end_offset` and `start_offset`, like a `Visible`."""
         return self
 
     @property
@@ -241,8 +245,9 @@ class GuestPartition:
         raise refused_in_guest("delete_records()")
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Append chunks that C could not append at once; return the first offset. Raises OffsetMismatchError,
-        HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is appended then.
+        """Append chunks that the fast path could not append; return the first offset. Raises
+        OffsetMismatchError, HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is
+        appended then.
         """
         if isinstance(claim, ProducerAppendInfo):
             raise refused_in_guest("a producer with an id")
@@ -280,7 +285,7 @@ class GuestPartition:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
                 continue  # a signal has interrupted the wait for another process's lock
-            if tried and time.monotonic() > until:  # other processes were faster again and again
+            if tried and time.monotonic() > until:  # other processes have used the room each time
                 raise self._side.unavailable()
             tried = True
             if claim is not None and not self._obstacle():
@@ -307,8 +312,8 @@ class GuestPartition:
         return "" if self.tail.native.is_open else "files"
 
     def _remove_obstacle(self, chunk: Encoded, tried: bool) -> None:
-        """Remove the obstacle to an append by C, or have the host remove it. If no obstacle is found, but C
-        has failed to append once (`tried`), ask the host to make room for the append.
+        """Remove the obstacle to an append by C, or ask the host to remove the obstacle. If no obstacle is
+        found, but C has failed to append once (`tried`), ask the host to make room for the append.
         """
         self.context.check_writable()
         obstacle = self._obstacle()
@@ -347,7 +352,8 @@ class GuestPartition:
         return wall_clock() if self.tail.native.c.stamps or timestamp < 0 else timestamp
 
     def _find_log(self) -> None:
-        """Set the slot and the share of the log from the shared file, or have the host open the partition."""
+        """Set the slot and the share of the log from the shared file, or ask the host to open the partition.
+        """
         with self.token:
             self.tail.native.pause()
             found = self._side.share_of(self._key)
@@ -364,8 +370,8 @@ class GuestPartition:
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _cut_sealed(self) -> None:
-        """Cut the bytes that this process may have written beyond the ends of sealed segments, after its lock
-        on the log was taken away [A4].
+        """Cut the bytes that this process may have written beyond the ends of sealed segments, after it lost
+        its lock on the log [A4].
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:
@@ -454,7 +460,7 @@ class GuestPartition:
         end = min(upto, self._shared_end())
         if self._is_durable(end):
             return
-        if self._obstacle() == "files":  # with the files open, C can sync
+        if self._obstacle() == "files":  # C can sync after the files are open
             with os_errors():
                 self._bind()
         if not self.tail.native.is_open or not self.tail.flush_to(end):

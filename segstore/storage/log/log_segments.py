@@ -107,7 +107,9 @@ class LogSegments:
     # makes new lists.
 
     def append(self, segment: Segment) -> None:
-        """Add a segment to the end of the list. Records go into the segment before it until `activate`."""
+        """Add a segment to the end of the list. Until `activate` is called, records still go into the
+        previous segment.
+        """
         self.lists = None
         self._list.append(segment)
 

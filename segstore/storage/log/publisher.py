@@ -1,7 +1,8 @@
-"""Publication of a partition's ends to other processes, through the partition's slot in `.segstore/ends`.
+"""Publishes a partition's ends (log end offset, high watermark, last stable offset) to other processes, in
+the partition's slot of the file `.segstore/ends`.
 
-On disk is the slot. Threads: the holder of `Visible.publishing`, under which a view is replaced and published
-together.
+On disk is the slot. Threads: the holder of `Visible.publishing`, which is held while a view is replaced and
+published.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Publisher:
             call()
 
     def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Have C publish the view's end, and the ends of later appends, in the partition's slot."""
+        """Make C publish the view's end, and the ends of later appends, in the partition's slot."""
         c = tail.c
         memory, c.ends_len = self._ends.mapping
         tail.keep("ends", memory)  # `c.ends` is a bare pointer, which does not keep the mapping alive
@@ -69,9 +70,9 @@ class Publisher:
 
     @staticmethod
     def publish_all(published: Sequence[tuple[Publisher, LogView, LogView, Flusher, int]]) -> None:
-        """Publish the views of several partitions, each with the arguments of `publish`. The partitions of
-        one store directory are published at once. A replicated store has several directories, which are
-        published one after the other.
+        """Publish the views of several partitions. `published` has, for each partition, its publisher and the
+        arguments for that publisher's `publish`. All partitions of one store directory are published by one
+        call. A replicated store has several directories, which are published one after the other.
         """
         if len(published) == 1:  # most transactions have one partition
             publisher, view, written, flusher, layout = published[0]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _HEADERS = 1 << 14
 """The most batches of a read."""
 _RECORD_BYTES = 32
-"""The fewest bytes for each record that `_room` expects. A segment with fewer bytes for each of its offsets
-mostly has gaps.
+"""The fewest bytes per record that `_room` assumes. If a segment has fewer bytes per offset, compaction has
+usually removed records from it.
 """
 
 _BYTES, _INT64S = map(ffi.typeof, ("uint8_t[]", "int64_t *"))
@@ -125,7 +125,7 @@ def _records(
     n, position = c.records, c.position
     batches = np.frombuffer(bytearray(ffi.buffer(c.batches, c.n_batches * BATCH_SIZE)), batch_type())
     found.density = n / len(data)
-    if n > matrix.shape[1]:  # the records are smaller than the last read's
+    if n > matrix.shape[1]:  # the records are smaller than `_room` expected, and not all fit into the matrix
         try:
             records = decode(data, batches, segment.path, position, from_offset=offset)
         except CorruptRecordError:

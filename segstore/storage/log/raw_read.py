@@ -113,7 +113,7 @@ def _brought_up(segment: Segment, position: int, data: bytes | memoryview) -> by
     """Return the batches in `data`, which lies at `position` of a segment, converted to magic 2."""
     if not segment.may_be_old or not data:
         return data
-    batches, _ = scan(data, position)  # checks CRCs, as converted batches get new ones
+    batches, _ = scan(data, position)  # checks CRCs, because the conversion replaces them
     if not len(batches) or not is_old(batches):
         return data
     made, headers = bring_up(data, batches, segment.path, position)

@@ -1,7 +1,7 @@
-"""Reads of a partition's view: record batches and records by offset and by time, and gaps in offsets.
+"""Reads record batches and records of a partition's view, by offset and by time, and checks gaps in offsets.
 
 Most reads of one record (`point_read`), and most reads of many bytes (`range_read`), are one call of C, and
-don't come here.
+don't use this module.
 
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
 without locks, because a cached value is replaced by one assignment.
@@ -108,7 +108,7 @@ _ON = (lib.SEG_END, lib.SEG_SHORT)
 
 
 class FetchDataInfo(NamedTuple):
-    """Whole batches as they lie in a segment: `data[0]` is at byte `position` of its log."""
+    """Whole batches as they lie in a segment: `data[0]` is byte `position` of the segment's log file."""
 
     segment: Segment
     data: bytes
@@ -129,8 +129,8 @@ def fetch(
 ) -> list[FetchDataInfo]:
     """Return batches below offset `limit`, beginning with the batch that holds `offset`. They have up to
     `max_bytes`, but at least one batch is returned if there is any. Raises CorruptRecordError if the first
-    batch is damaged, or if offsets before it are missing by damage. If a later batch is damaged or missing,
-    only the batches before it are returned.
+    batch is damaged, or if offsets before it are missing because of damage. If a later batch is damaged or
+    missing, only the batches before it are returned.
     """
     found: list[FetchDataInfo] = []
     slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
@@ -339,8 +339,8 @@ def without_control(records: Records) -> Records:
 
 def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> int | None:
     """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, None if there is no
-    such record. If `control`, transaction markers count as records. Raises CorruptRecordError if damage may
-    hold that record.
+    such record. If `control`, transaction markers count as records. Raises CorruptRecordError if that record
+    may lie in damaged bytes.
     """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -389,8 +389,8 @@ def _largest_from_start(view: LogView, slot: int) -> int:
 
 
 def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | None:
-    """Return the first offset of segment `slot` with a timestamp at or after `timestamp`; None if there is
-    none.
+    """Return the first offset of segment `slot` with a timestamp at or after `timestamp`; None if no record
+    has such a timestamp.
     """
     segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     at = start = segment.position_for_time(timestamp, end)
