@@ -63,7 +63,7 @@ class Flusher:
         self.lock = Mutex()
         self.lock.on_taken = self._close
         self._names_synced = _NEVER
-        # each with the offset of the roll that sealed it; not synced yet
+        # segments that are not synced yet, each with the offset of the roll that sealed it
         self._sealed: list[tuple[Segment, int]] = []
         self.failed = False  # whether a sync has failed, so that the disk may lack bytes
 

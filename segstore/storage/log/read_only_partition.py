@@ -1,4 +1,4 @@
-"""A partition that is read by a process that does not write it. Its views go up to the published end.
+"""`ReadOnlyPartition`: a partition in a process that only reads it. Its views end at the log's published end.
 
 On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced by one
 assignment. If no end is published, as in a broker's directory, views go up to the end of the last whole,
@@ -26,7 +26,7 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import list_segments
 
 _TRIES = 100
-_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
+_TICK_NS = 2_000_000_000  # longer than one step of any file system's clock
 _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
 
 
@@ -34,7 +34,7 @@ class PublishedLog(Protocol):
     """The facts about a log that a store's reader does not find in the log's own files."""
 
     def ends(self) -> Ends | None:
-        """Return the published ends; None if the log has no valid ones."""
+        """Return the published ends; None if the log has no valid published ends."""
 
     def log_start(self) -> int:
         """Return the log start offset if no end is published."""
@@ -50,7 +50,7 @@ class PublishedLog(Protocol):
         """
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic, and to no new topic with its name."""
+        """Return whether the directory still belongs to this topic, and not to a new topic of the same name."""
 
     def sealed(self) -> dict[int, int]:
         """Return the end in bytes of each sealed segment that another process may still write to, by base
@@ -59,7 +59,7 @@ class PublishedLog(Protocol):
 
 
 class ReadOnlyPartition:
-    """The reading side of a partition."""
+    """Reads a partition that another process writes."""
 
     def __init__(
         self,
@@ -145,13 +145,15 @@ class ReadOnlyPartition:
         return after
 
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
-        """Return the segments, and the ends that were published after the segments were listed."""
+        """List the directory. Return its segments, and the published ends; if `ends` is None, return None for
+        the ends.
+        """
         segments = self._segments(view)
-        # The ends are read after the listing. With ends from before the listing a segment that was compacted
-        # since would look truncated.
+        # The ends are read after the listing. With ends from before the listing, a segment that was compacted
+        # before the listing would look truncated.
         for _ in range(_TRIES):
             later = self._published.ends() if ends is not None else None
-            if ends is None or later is None:  # if None, the next refresh finds the topic deleted
+            if ends is None or later is None:  # if `later` is None, the next refresh finds the topic deleted
                 break
             known, ends = ends.layout, later
             if known == later.layout:
@@ -169,12 +171,13 @@ class ReadOnlyPartition:
         stamp = self._pool.files.modified(self.directory)
         if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
             return True
-        self._stamp = stamp  # read first, so that the next call sees a change during the listing
+        # read before the listing, so that the next call notices a change during the listing
+        self._stamp = stamp
         return False
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
-        """Return the view without offsets that were published, but lost in a power cut before they were
-        synced. Readers must not see these offsets, because a writer will assign them again.
+        """Return the view without the offsets that were published, but whose records were lost in a power cut
+        before a sync. Readers must not see these offsets, because a writer will assign them again.
 
         Synced offsets stay visible even if their bytes are gone, so that a reader gets an error.
         """
@@ -200,7 +203,7 @@ class ReadOnlyPartition:
         _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        # Checked after the listing, because the directory may have been replaced before the listing.
+        # This is checked after the listing, because the directory may have been replaced before the listing.
         if not self._published.has_directory():
             raise self._deleted()
         if not found:
@@ -274,7 +277,7 @@ class ReadOnlyPartition:
 
 
 def _end_sealed(segments: list[Segment], sealed: dict[int, int]) -> None:
-    """Lower the size of each segment to its end in `sealed` (bytes, by base offset), if it has one."""
+    """If a segment has an end in `sealed` (in bytes, by base offset), lower its size to that end."""
     for segment in segments:
         position = sealed.get(segment.base_offset)
         if position is not None:

@@ -6,21 +6,20 @@ Threads: one, before the partition is used.
 Before step 1, `open_partition` lets `segment_files.finish_renames` finish or undo a swap that a crash left
 half done.
 
-1. Batches below the recovery point were synced, so they are not checked, and never cut. Damage there is bit
-   rot, which readers report.
-2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
-3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or
-   before a segment whose base offset does not follow. Later bytes are copied to the quarantine if they hold
-   whole batches; then later segments are removed, the last one first; then the log is cut and synced. After a
-   crash between these steps the next recovery finds the same first bad batch. But if a batch ends at the base
-   offset of the next segment, the bytes after that batch belong to no record (A5). Then only those bytes are
-   cut, and the log continues in the next segment.
-4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point, so
-   that an offset that was durable once is not assigned again. A replica's log is instead cut after its last
-   whole batch, and its leader sends the later records (R7). Empty segments at the end of a replica's log are
-   removed if they begin after a gap above the recovery point, because their bytes were lost, and their base
-   offsets would make other replicas believe that this replica still has those records (R41).
-5. The new end is synced. The caller begins a new leader epoch there, except in a replica.
+1. Batches below the recovery point were synced, so they are not checked, and never cut. Damage below the
+recovery point is bit rot, which readers report. 2. From the recovery point on every batch is checked,
+including its CRC, and indexed anew. 3. The log ends at the first bytes that are no valid batch (torn, a hole
+of zeros, a CRC that fails), or before a segment whose base offset does not follow the last offset. Later
+bytes are copied to the quarantine if they hold whole batches; then later segments are removed, the last one
+first; then the log is cut and synced. After a crash between these steps the next recovery finds the same
+first bad batch. But if a batch ends at the base offset of the next segment, the bytes after that batch belong
+to no record (A5). Then only those bytes are cut, and the log continues in the next segment. 4. If bytes below
+the recovery point are missing, the log continues in a new segment at the recovery point, so that an offset
+that was durable once is not assigned again. A replica's log is instead cut after its last whole batch, and
+its leader sends the later records (R7). Empty segments at the end of a replica's log are removed if they
+begin after a gap above the recovery point, because their bytes were lost, and their base offsets would make
+other replicas believe that this replica still has those records (R41). 5. The new end is synced. The caller
+begins a new leader epoch there, except in a replica.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def last_whole(files: Files, directory: str, bases: list[int]) -> int:
 
 @dataclass(frozen=True)
 class Recovered:
-    """The result of a partition's recovery. `cut_bytes` is 0 if its log was whole."""
+    """The result of a partition's recovery. `cut_bytes` is 0 if nothing was cut from the log."""
 
     partition: str
     recovery_point: int
@@ -91,7 +90,9 @@ class Recovered:
 
 
 class PartitionRecovery:
-    """Recovers `segments` (sealed, with their files' sizes) from `recovery_point` on."""
+    """Recovers `segments` from `recovery_point` on. All segments are marked as sealed, and have their files'
+    sizes.
+    """
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class PartitionRecovery:
         return self._finish(done, end)
 
     def _cut_gap(self, done: Recovered, end: int) -> tuple[Recovered, int]:
-        """Cut a replica's empty segments after a gap (step 4); `end` is the end of the last segment."""
+        """Cut a replica's empty segments after a gap (step 4); `end` is the offset after the last segment."""
         slot = len(self.segments) - 1
         while slot and not self.segments[slot].final_size:
             slot -= 1
@@ -162,8 +163,8 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return the number of leading batches whose offsets can follow offset `end`; base offsets lie
-        outside the CRC.
+        """Return the number of leading batches whose offsets can follow offset `end`. The CRC of a batch does
+        not cover its base offset.
         """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))
@@ -231,8 +232,8 @@ class PartitionRecovery:
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut_excess(self, segment: Segment, valid: int) -> None:
-        """Cut the bytes after a segment's last batch that ends at the base offset of the next segment,
-        because they belong to no record (A5).
+        """Cut the bytes after a segment's last batch. The batch ends at the base offset of the next segment,
+        so these bytes belong to no record (A5).
         """
         log.warning("%s: cut %d bytes behind the end", segment.path, segment.size - valid)
         self._truncate(segment, valid)

@@ -1,5 +1,5 @@
-"""`SentBatch`: a batch in the bytes that a producer sent, checked by the rules of Kafka's LogValidator, and
-appended without decoding.
+"""`SentBatch`: a batch that is checked by the rules of Kafka's LogValidator, and appended in the bytes that
+the producer sent, without decoding.
 
 Nothing is on disk. The bytes stay in the receive buffer, and an append changes them there. If the topic's
 `compression.type` names another codec, the records are compressed anew, into other memory. Threads: a batch
@@ -75,8 +75,8 @@ def check_received(batch: Any, allow_zstd: bool) -> None:
 
 
 def check_batch(batch: Received, validator: LogValidator, now: int, where: str) -> SentBatch:
-    """Return the checked batch in the topic's codec, with its largest timestamp in its header. `now` is the
-    clock in ms; `where` names the partition.
+    """Check a batch. Return it in the topic's codec, with the largest timestamp of its records in its header.
+    `now` is the clock in ms; `where` names the partition.
 
     Raises CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError.
     """
@@ -132,7 +132,7 @@ def of_header(data: Received, header: Any) -> SentBatch:
 
 
 def _recompressed(batch: Received, plain: Buffer, header: Any, validator: LogValidator) -> bytearray:
-    """Return the batch with its records in the topic's codec, and set the header to match. The records
+    """Return the batch with its records in the topic's codec, and change `header` accordingly. The records
     themselves do not change.
     """
     with memoryview(batch) as whole:

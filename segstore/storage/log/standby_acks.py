@@ -1,4 +1,5 @@
-"""`StandbyAcks`: an append to a partition waits until a standby in sync mode has its records (R15, R23).
+"""`StandbyAcks`: an append to a partition waits until a standby in sync mode has the append's records (R15,
+R23).
 
 Nothing is on disk. The in-sync replicas are this log and the standby, and min.insync.replicas is 2. The store
 never drops the standby from the in-sync replicas by itself, so the high watermark is the standby's fetch
@@ -108,7 +109,7 @@ class StandbyAcks:
             self._waiting = []
 
     def go_on(self) -> None:
-        """Wait for the standby again after `demote`, because the store still leads."""
+        """Undo `demote`, because this store is still the leader: later appends wait for the standby again."""
         with self._lock:
             self._over = None
 
