@@ -50,7 +50,7 @@ class PublishedLog(Protocol):
         """
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic, and not to a new topic of the same name."""
+        """Return whether the directory still belongs to this topic, not to a new topic of the same name."""
 
     def sealed(self) -> dict[int, int]:
         """Return the end in bytes of each sealed segment that another process may still write to, by base

@@ -1,4 +1,6 @@
-"""Checks appended records by the topic's settings (Kafka: LogValidator). Nothing is on disk. Threads: any."""
+"""Checks appended records against the topic's settings (Kafka: LogValidator). Nothing is on disk. Threads:
+any.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class LogValidator:
         """Whether batches keep the codec that their producer chose."""
         self.needs_keys = "compact" in config.cleanup_policy
         self.rules: Any = ffi.new("seg_rules *")
-        """The same limits for C, which checks a batch as a producer sent it."""
+        """The same limits for C, which checks batches in the bytes that a producer sent."""
         self.rules.largest_batch, self.rules.needs_key = self.largest_batch, self.needs_keys
         self.rules.before_ms = config.message_timestamp_before_max_ms
         self.rules.after_ms = config.message_timestamp_after_max_ms
@@ -70,7 +72,7 @@ class LogValidator:
     def check(self, least: int, most: int, keys_missing: bool, now: int) -> None:
         """Raise InvalidArgumentError if timestamps, from `least` to `most` ms, are further off the clock than
         a CreateTime topic allows; InvalidRecordError if a key is missing in a compacted topic. Warns once if
-        retention would delete the records at once.
+        the records are so old that retention would delete them.
         """
         config = self._config
         if config.message_timestamp_type == "CreateTime":
@@ -122,13 +124,14 @@ def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | 
 
 
 SECONDS = "; a time in seconds is multiplied by 1000"
-_LIKE_SECONDS = range(10**9, 10**10)  # as seconds these are times from 2001 to 2286, as ms times in 1970
+_LIKE_SECONDS = range(10**9, 10**10)  # in seconds these are times from 2001 to 2286, in ms times in 1970
 _warned: set[tuple[int, str]] = set()
 
 
 def _warn_expired(config: TopicConfig, stamp: int) -> None:
-    """Warn that records expire at once. The warning comes once in a process for each pair of retention.ms and
-    cleanup.policy. Its usual cause is a retention.ms that was given in seconds.
+    """Warn that records are older than retention.ms when they are appended. A process warns once for each
+    pair of retention.ms and cleanup.policy. The usual cause is that a timestamp or retention.ms was given in
+    seconds.
     """
     settings = config.retention_ms, config.cleanup_policy
     if "delete" in config.cleanup_policy and settings not in _warned:

@@ -1,11 +1,12 @@
 """The part of a partition that readers may see, in one view: segments, log start offset and high watermark.
 
 The view is replaced by one assignment. On disk each view is published to other processes in the partition's
-slot of `.segstore/ends`. Threads: any may read it. A thread that replaces the view because the log has
-changed holds the append token, and has written the log's bytes before. The lock `publishing` is held while
-the view is replaced and published.
+slot of `.segstore/ends`. Threads: any thread may read the view. A thread that replaces the view because the
+log has changed holds the append token, and has written the log's bytes before. The lock `publishing` is held
+while the view is replaced and published.
 
-While the native tail is open, C shows and publishes its appends (`seg_tail_reveal` in `_native/tail.c`).
+While the native tail is open, C makes its appends visible and publishes them (`seg_tail_reveal` in
+`_native/tail.c`).
 
 Readers see a log up to its high watermark. The high watermark is the log end offset, unless the partition is
 a replica. Then replication sets it, and `written` shows the log up to its end (Kafka:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.segment import Segment
 
 
-# makes a LogView by one call of C, which is quicker than a Python function
+# `_view` makes a `LogView` by one call of C. A Python function would be slower.
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)
 
 
@@ -57,7 +58,8 @@ class Visible:
         self.publishing = Mutex()  # held to replace the view or to publish it
         self._unpublished = False  # whether an interrupt may have prevented the view's publication
         self.tail = tail
-        # None stands for the log end offset. C may have raised the high watermark above this offset.
+        # None stands for the log end offset. C may have raised the high watermark above the value that is set
+        # here.
         self._high_watermark: int | None = None
         self._by_c = False  # whether C may have appended since the append token was taken last
         self._ended: tuple[
@@ -88,7 +90,8 @@ class Visible:
                     # C's appends are visible too. This code is inlined, because each read runs it.
                     ends = ffi.new("int64_t[3]")
                     lib.seg_tail_end(c, ends, ends + 1, ends + 2)
-                    if ends[1] > view.end_offset:  # false in a forked child, or just before a new view
+                    # false in a forked child, or just before the view is replaced
+                    if ends[1] > view.end_offset:
                         stable = ends[1] if ends[2] < 0 else ends[2]
                         seen = _view((*view[:3], ends[1], ends[0], stable))
                     self._extended = view, seen
@@ -154,9 +157,9 @@ class Visible:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether C can move the high watermark: it lies in the active segment, not above the log's
-        end, and equals the last stable offset, and no transaction is open or has just been completed. The
-        caller holds the append token.
+        """Return whether C can move the high watermark. C can if the high watermark lies in the active
+        segment, is not above the log's end, and equals the last stable offset, and if no transaction is open
+        or has just been completed. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
@@ -175,16 +178,16 @@ class Visible:
         either it moves with the log's end, or an open transaction keeps it where it is. The caller holds the
         append token.
         """
-        # If the records of an open transaction were deleted, and the log has no records, its last stable
-        # offset is its end, although a transaction is open.
+        # If the records of an open transaction were deleted, and the log has no records, the log's last
+        # stable offset is its end offset, although a transaction is open.
         view = self.view
         return (
             view.stable_offset < view.end_offset or self._writer.producers.state.first_unstable_offset is None
         )
 
     def open(self, replicated: bool) -> None:
-        """Let C append from now on, and move and publish the end of the current view. If `replicated`, C
-        moves the end of `written`, and moves the high watermark separately. The caller holds the append
+        """From now on, let C append, and let C move and publish the end of the current view. If `replicated`,
+        C moves the end of `written`, and moves the high watermark separately. The caller holds the append
         token.
         """
         # C begins with `publishing` held, because otherwise another thread might publish an older end after C
@@ -287,7 +290,9 @@ class Visible:
 
     @property
     def is_replica(self) -> bool:
-        """Return whether replication sets the high watermark, which otherwise is the log end offset."""
+        """Return whether replication sets the high watermark. If not, the high watermark is the log end
+        offset.
+        """
         return self._high_watermark is not None
 
     @property
@@ -415,9 +420,9 @@ class Visible:
 
     def show(self, high_watermark: int | None = None) -> None:
         """Make the whole written log visible. A replica's log becomes visible up to `high_watermark`, or up
-        to its current high watermark if that is None. The caller holds the append token.
+        to its current high watermark if `high_watermark` is None. The caller holds the append token.
         """
-        if self.segments.closed:  # after a deletion another partition may use its published slot
+        if self.segments.closed:  # after a deletion another partition may use this partition's slot
             return
         if self._writer.pending_undo is not None:
             self._writer.recall()  # an unfinished append is not shown
@@ -432,10 +437,10 @@ class Visible:
 
     @staticmethod
     def show_all(partitions: Sequence[Visible], together: AtomicPublish | None = None) -> None:
-        """Make the written records of several partitions of one store visible at once, in this process and to
-        others. From then on the appends of `together` can't be undone. After an interrupt the records of all
-        partitions are visible, or of none. If they are visible and not published yet, the next `show` or
-        `publish` of one of the partitions publishes all of the partitions.
+        """Make the written records of several partitions of one store visible at the same moment, in this
+        process and to others. From then on the appends of `together` can't be undone. After an interrupt the
+        records are visible in all partitions or in none. If they are visible and not published yet, the next
+        `show` or `publish` of one of the partitions publishes all of the partitions.
 
         The caller holds the partitions' append tokens, and always passes the partitions in the same order.
         """
@@ -501,8 +506,8 @@ class Visible:
 class CommittedTogether:
     """A transaction that was committed or aborted in several replicas. The replicas' high watermarks pass the
     transaction's markers one by one. Once all markers are passed, readers see the transaction completed in
-    all replicas at once. (In Kafka readers see it completed in each replica whose high watermark has passed
-    the marker.)
+    all replicas at the same moment. (In Kafka readers see it completed in each replica whose high watermark
+    has passed the marker.)
 
     Threads: any. `over` is set once, with `publishing` of all partitions held.
     """
@@ -538,9 +543,9 @@ class CommittedTogether:
 def _show_together(
     together: AtomicPublish, partitions: Sequence[Visible], looked: Sequence[tuple[LogView, LogView]]
 ) -> None:
-    """Show readers new views of several partitions at once, in this process and in others. `looked` has a
-    pair for each partition: the view of the written log, and the view for readers. The caller holds
-    `publishing` of all partitions.
+    """Show readers new views of several partitions at the same moment, in this process and in others.
+    `looked` has a pair for each partition: the view of the written log, and the view for readers. The caller
+    holds `publishing` of all partitions.
     """
     pending = [
         PendingView(it.view, view, together, written)
@@ -562,8 +567,8 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        # After an interrupt before the end of the next line, `current` is older than the published end. With
-        # the flag, readers count as not seeing the whole log, so that a later call shows it.
+        # After an interrupt before the end of the next line, `current` is older than the published end. The
+        # flag then makes `is_all` False, so that a later call publishes the view again.
         it._unpublished = True
         it._replace_views(_written(it, of), it.view)
         it._unpublished = False

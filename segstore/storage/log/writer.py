@@ -60,13 +60,15 @@ def _not_taken_back(directory: str) -> StorageError:
 
 
 class _AskedAppend(NamedTuple):
-    """The headers of another process's append, in the shape that `ActiveSegment.room` takes."""
+    """The headers of another process's append, in an object with the attribute that `ActiveSegment.room`
+    reads.
+    """
 
     headers: Any
 
 
 class AppendUndo:
-    """The state of the log before an append, by which the append can be undone. Once the `together`
+    """The state of the log before an append, with which the append can be undone. Once the `together`
     publication is done, the append is final.
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
@@ -109,7 +111,7 @@ class LogWriter:
         handler. If the undo itself fails, it can be repeated.
         """
         self.follows = False
-        """Whether only a leader's batches are appended, because this replica does not lead."""
+        """Whether only a leader's batches are appended, because this replica is not the leader."""
         self.demoted = ""
         """The reason why appends of applications are refused after a demotion of the store, else ""."""
         self.term: LeaseTerm | None = None
@@ -155,14 +157,14 @@ class LogWriter:
         return known
 
     def write_staged(self, chunks: Iterable[Encoded]) -> None:
-        """Append batches without a producer id. Raises StorageError, as `write`."""
+        """Append batches without a producer id. Raises StorageError, like `write`."""
         self.check_leads()
         self._attempt(chunks)
 
     def write_as_follower(self, chunk: Encoded) -> None:
-        """Append batches as a leader wrote them, with its offsets and epochs. The batches may be from several
-        producers, and may include markers. The caller has compared the offsets with the log's end. Raises
-        StorageError, as `write`; CorruptRecordError if a marker can't be read.
+        """Append batches with the offsets and epochs that the leader gave them. The batches may be from
+        several producers, and may include markers. The caller has compared the offsets with the log's end.
+        Raises StorageError, like `write`, and CorruptRecordError if a marker can't be read.
         """
         self.check()
         ids = chunk.batches["producer_id"]
@@ -173,7 +175,7 @@ class LogWriter:
         self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 
     def write_marker(self, marker: Marker, together: AtomicPublish) -> int:
-        """Append a transaction marker; return its offset. Raises StorageError, as `write`. The marker is
+        """Append a transaction marker; return its offset. Raises StorageError, like `write`. The marker is
         final once `together` is done; before that, `take_back` or `recall` removes it.
         """
         self.check_leads()
@@ -194,7 +196,7 @@ class LogWriter:
 
     def check_leads(self) -> None:
         """Raise the errors of `check`; NotLeaderOrFollowerError if this replica does not lead; DemotedError
-        if the store was demoted, or its lease's term is over.
+        if the store was demoted, or if the term of the store's lease is over.
         """
         self.check()
         if self.demoted:
@@ -223,9 +225,9 @@ class LogWriter:
         together: AtomicPublish | None = None,
         as_is: bool = False,
     ) -> AppendUndo:
-        """Write the chunks, or nothing of them; return the undo of the append. If `together` is None, the
-        append is final when this returns. `take` is called with the written batches, and returns the
-        transactions that the batches abort. If `as_is`, the batches keep their offsets and epochs.
+        """Write all of the chunks, or none; return the undo of the append. If `together` is None, the append
+        is final when this returns. `take` is called with the written batches, and returns the transactions
+        that the batches abort. If `as_is`, the batches keep their offsets and epochs.
         """
         self.begin_epoch()
         undo = self.pending_undo = AppendUndo(self.segments, saved, together)
@@ -263,7 +265,7 @@ class LogWriter:
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
         """Write encoded chunks, by one system call for each segment that they go into."""
-        # With `as_is` batches keep their leader's timestamp.
+        # If `as_is`, the batches keep the leader's timestamps.
         stamps = self.config.message_timestamp_type == "LogAppendTime" and not as_is
         parts = [ChunkPart.of(chunk, self.clock() if stamps else -1) for chunk in chunks if chunk.size]
         aborted: Aborted = []
@@ -320,7 +322,8 @@ class LogWriter:
         # consider the active segment sealed.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
-        segments.append(segment)  # added first: `take_back` then removes its files
+        # added before its files are made: `take_back` removes the files of listed segments
+        segments.append(segment)
         make_files(segment)
         segments.activate(ActiveSegment(segment, self.config, begin))
         active.seal()
@@ -354,8 +357,8 @@ class LogWriter:
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process decides by this time whether the segment is too old, even if the topic is
-        # LogAppendTime. So the same time must decide here.
+        # The other process compares this time with the age of the segment, even if the topic is
+        # LogAppendTime. So the same time must be compared here.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
@@ -373,8 +376,8 @@ class LogWriter:
             end.rolled_ms = clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:
-        """Roll outside of an append, after the undo of a failed append. Raises StorageError; the log is as
-        before then.
+        """Roll outside of an append, after the undo of a failed append. Raises StorageError; then the log has
+        not changed.
         """
         self.check()
         self.pending_undo = AppendUndo(self.segments)
@@ -387,7 +390,9 @@ class LogWriter:
         self.pending_undo = None
 
     def judge(self, error: BaseException, need: int = 0) -> None:
-        """Raise StorageError from the disk's error that stopped an append of `need` bytes."""
+        """If `error` comes from the disk, raise StorageError from it. It has stopped an append of `need`
+        bytes.
+        """
         if is_refusal(error) and not isinstance(error, SegstoreError):
             if error.errno in NO_ROOM:
                 self.no_room(error, need)
@@ -421,7 +426,7 @@ class LogWriter:
 
     def recall(self, but: AtomicPublish | None = None) -> None:
         """Undo an unfinished append in memory only, unless the append belongs to `but`, a publication that
-        makes it final now. May be repeated.
+        makes the append final now. May be repeated.
         """
         undo = self.pending_undo
         if undo is None or (but is not None and undo.together is but):
@@ -452,8 +457,8 @@ class LogWriter:
             self.segments.active.rewind(mark)
 
     def _reopen(self, undo: AppendUndo, segment: Segment, mark: Mark) -> None:
-        """Make a sealed segment active again, to undo a roll. Raises OSError; the segment is as before
-        then.
+        """Make a sealed segment active again, to undo a roll. Raises OSError; then the segment is sealed
+        again.
         """
         segment.sealed = False
         segment.attach(None)
