@@ -31,7 +31,7 @@ _NO_ENTRIES = SealedOffsetIndex.of(b""), SealedTimeIndex.of(b"")
 
 
 class Indexed(Protocol):
-    """The parts of a segment from which its indexes are made."""
+    """The attributes of a segment that are needed to make its indexes."""
 
     pool: HandlePool
     path: str
@@ -151,7 +151,7 @@ def _timeless(segment: Indexed) -> bool:
     for step in walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False):
         first = step.c[0] if step.headers else None
         if first is not None and first.count > 0 and first.max_timestamp >= 0:
-            return False  # found without numpy, whose import would delay a new host
+            return False  # this check needs no numpy, whose import would delay a new host
         if (step.batches["max_timestamp"][step.batches["count"] > 0] >= 0).any():
             return False
     return True
@@ -192,8 +192,8 @@ def sync(segment: Indexed) -> None:
 
 
 def rebuild(segment: Indexed) -> Indexes:
-    """Build both indexes from the log, and return them. The writer also replaces their files, unless the disk
-    is full.
+    """Build both indexes from the log, and return them. If this process writes the segment, also replace the
+    index files, unless the disk is full.
     """
     files = segment.pool.files
     offset_entries, time_entries = build(files, segment, segment.size)

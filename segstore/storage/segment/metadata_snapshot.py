@@ -61,8 +61,8 @@ def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list
 
 def read_snapshot(files: Files, path: str) -> Iterator[Records]:
     """Yield the data records of a snapshot, some batches at a time. The records are complete only if the
-    iteration ends without an error. Raises CorruptRecordError if a batch is damaged, or the header, the
-    footer or a batch between them is missing; OSError.
+    iteration ends without an error. Raises OSError, and CorruptRecordError if a batch is damaged, or if the
+    header, the footer or a batch between them is missing.
     """
     header = footer = False
     for step, slot in _batches(files, path):
@@ -112,7 +112,7 @@ def _refuse(path: str, step: ScanStep, slot: int, reason: str) -> None:
 
 
 def check_snapshot(files: Files, path: str) -> None:
-    """Read a whole snapshot. Raises CorruptRecordError if it is damaged or incomplete, OSError."""
+    """Read a whole snapshot. Raises OSError, and CorruptRecordError if the snapshot is damaged or incomplete."""
     for _ in read_snapshot(files, path):
         """The iteration checks each batch."""
 

@@ -1,4 +1,5 @@
-"""The native tail of a log: the state by which C appends in one call (docs/engine.md; `_native/append.c`).
+"""The native tail of a log: the state that C needs to append by one call (docs/engine.md;
+`_native/append.c`).
 
 A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` stops new
 appends, and any thread may call it. The holder of the partition's append token pauses the tail; it may then
@@ -28,18 +29,18 @@ def _processors() -> int:
 
 
 def _until_done(call: Callable[..., int], *arguments: Any) -> int:
-    """Return the answer of a call of C, which is repeated if a signal interrupts it and the handler raises
-    nothing.
+    """Call C, and repeat the call if a signal has interrupted it and the signal handler has raised nothing.
+    Return the result.
     """
     while (answer := call(*arguments)) == -errno.EINTR:
-        """The handler has run."""
+        """The signal handler has run."""
     return answer
 
 
 class NativeTail:
     """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `owner` is
     `Context.here_for_c`; if it is None, the tail is never opened. `recovery_point` is the offset below which
-    all is durable.
+    all records are durable.
     """
 
     __slots__ = (
@@ -92,8 +93,8 @@ class NativeTail:
     # --- by the holder of the append token, while the tail is paused ----------------------
 
     def keep(self, what: str, owner: Any) -> None:
-        """Keep alive `owner`, to whose memory `c` points, in place of the last object that was kept as
-        `what`.
+        """Keep `owner` alive, because `c` points to its memory. The object that was kept as `what` before is
+        released.
         """
         self._owners[what] = owner
 
@@ -102,7 +103,7 @@ class NativeTail:
         return self.handle is handle and self.c.fd >= 0
 
     def bind(self, handle: Handle, write: NativeWrite, sync: Any) -> None:
-        """Append to this open log from now on. `write` and `sync` are those of `Files.native_write` and
+        """Append to this open log from now on. `write` and `sync` are the results of `Files.native_write` and
         `Files.native_sync`.
         """
         if not self._is_synced:
@@ -131,7 +132,7 @@ class NativeTail:
             self.handle = None
 
     def hand_on(self, followers: Sequence[NativeTail]) -> None:
-        """Have C append to these followers' tails, too."""
+        """Make C append to these followers' tails, too."""
         if not followers and not self.followers:
             return
         self.followers = followers  # keeps alive the structs that `c` points to
@@ -149,8 +150,8 @@ class NativeTail:
         self.keep("share", (share, owner))
 
     def write_by(self, job: Any) -> None:
-        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`). If `job`
-        is None, the thread that appends to the leader's log writes them.
+        """Make the thread of `job` (`DiskThread.job`) write the leader's batches for this tail. If `job` is
+        None, the thread that appends to the leader's log writes them.
         """
         self.c.job = ffi.NULL if job is None else job
         self.keep("job", job)
@@ -169,7 +170,7 @@ class NativeTail:
 
     @property
     def is_flushed(self) -> bool:
-        """Return whether the topic is flushed by messages or time."""
+        """Return whether the topic has flush.messages or flush.ms."""
         return self.on_append is not None or self.flush_left is not None
 
     @property
@@ -201,7 +202,7 @@ class NativeTail:
 
     @property
     def synced(self) -> int:
-        """Return the offset below which all is durable."""
+        """Return the offset below which all records are durable."""
         share = self.c.share
         return int(share.log.synced if share else self.commit.synced)
 
@@ -215,14 +216,14 @@ class NativeTail:
 
     @property
     def sync_failure(self) -> int:
-        """Return the errno of a failed sync, also of another process, 0 if none has failed."""
+        """Return the errno of a failed sync of this or another process, 0 if no sync has failed."""
         share = self.c.share
         return int(self.failure[0] or (share.log.failed if share else 0))
 
     # --- by any thread --------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let no append begin any more, and wait for one that is under way."""
+        """Let no append begin any more, and wait for the append that is under way."""
         _until_done(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
@@ -244,8 +245,9 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. If a thread of another directory may append by this tail,
-        call `quit` instead, which does not wait. The file stays open until the last append or sync is done.
+        """Pause the tail, and release its file. If another directory's thread may append through this tail,
+        `quit` is called instead, which does not wait. The file stays open until the last append or sync is
+        done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()
@@ -259,8 +261,8 @@ class NativeTail:
         _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
-        """Show and publish the log up to a high watermark, and return True. Return False, with nothing done,
-        if the tail is paused, or already shows a higher offset.
+        """Show and publish the log up to a high watermark, and return True. Do nothing and return False if
+        the tail is paused, or already shows a higher offset.
         """
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 

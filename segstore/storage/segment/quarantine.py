@@ -1,7 +1,8 @@
 """The quarantine, `.segstore/quarantine`: copies of bytes that were cut out of logs.
 
 The copies are for the user; segstore has no use for them. A copy is `<partition>-<base
-offset>-at-<position>.log`; a `.txt` file beside it may describe it. Threads: the thread that cuts the bytes.
+offset>-at-<position>.log`; a `.txt` file beside the copy may describe the copy. Threads: the thread that cuts
+the bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A segment as readers see it: `<base offset>.log` and the two sparse indexes beside it.
 
-Threads: any, without locks. A reader's view says where its part of the segment ends, so that bytes beyond the
-visible end are never read. An index is only a hint. Each entry is checked against the batch that it points
-to; if the entry is wrong, the index is rebuilt from the log and the search begins again.
+Threads: any, without locks. A reader's view has the end of the visible part of the segment, and bytes after
+that end are never read. An index is only a hint. Each entry is checked against the batch that it points to;
+if the entry is wrong, the index is rebuilt from the log and the search begins again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Segment:
         function call.
         """
         self.end: Any = None
-        """The record (`seg_end`) of the segment's end while it is open for appending."""
+        """The record (`seg_end`) of the segment's end while the segment is open for appending."""
         self._stem = f"{directory}/{names.segment_file(base_offset, '')}"
         self.path = self._stem + names.LOG
         self._key = self.path, False
@@ -68,7 +68,7 @@ class Segment:
         """
         self.dense: tuple[Any, ...] = ()
         """Ranges of offsets without gaps, found by scans of headers (`storage.scans.dense`)."""
-        self.durable = False  # whether its log was synced under another name, and has not changed since
+        self.durable = False  # whether its log was synced under another name, and has not changed after that
         self.unsynced_aborts = False  # whether its `.txnindex` has grown since the last sync
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
@@ -122,7 +122,7 @@ class Segment:
     def fields(self, end: int, end_offset: int, index: View | None = None) -> tuple[Any, ...]:
         """Return the fields of C's struct (`seg_segment`) for a reader that may see the segment below byte
         `end` and offset `end_offset`. The last field keeps the memory of the offset index alive. `index` is a
-        view of the offset index, None for the segment's current one.
+        view of the offset index, None for that of the segment's current index.
 
         Raises OSError, CorruptRecordError if the index can't be loaded.
         """
@@ -158,7 +158,7 @@ class Segment:
         """
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None
-            # rebuilt indexes are not written, because another segment may have their names
+            # rebuilt indexes are not written, because another segment's files may have these names
             self.writable = False
 
     def retire(self) -> None:
@@ -168,8 +168,8 @@ class Segment:
         self.hold(self.handle, self.indexes)
 
     def release(self) -> None:
-        """End `hold`, because the files with this segment's names are its own now. They are opened anew. The
-        caller has made the pool forget the path.
+        """End `hold`, because the files with this segment's names are its own files now. The next read opens
+        them anew. The caller has made the pool forget the path.
         """
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
@@ -185,7 +185,9 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the offset index and the time index: the writer's, or those loaded from the files."""
+        """Return the offset index and the time index: the writer's indexes, or indexes that are loaded from
+        the files.
+        """
         found = self._indexes
         if found is None:
             with self._loading:
@@ -195,7 +197,7 @@ class Segment:
         return found
 
     def distrust(self) -> None:
-        """Rebuild the indexes of a sealed segment, because an entry pointed to the wrong place. In an active
+        """Rebuild the indexes of a sealed segment, because an entry pointed to a wrong position. In an active
         segment do nothing, because the writer's indexes are always right.
         """
         if self.sealed:
@@ -334,7 +336,7 @@ class Segment:
             return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
-                self.distrust()  # sealing has added the largest timestamp, so the index was cut
+                self.distrust()  # sealing added the entry with the largest timestamp, so the index was cut
             self._largest = largest
         return largest
 

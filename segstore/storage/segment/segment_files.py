@@ -5,8 +5,8 @@ On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
 `.cleaned` until it is whole, and `.swap` while it replaces older segments. When the older segments are gone,
 the files of the rewritten segment get their plain names, the log first. So if there is a `.cleaned` file, all
-older segments are still there. Then every `.cleaned` file is removed, and every `.swap` file that has at
-least the base offset of the first `.cleaned` file. If there are only `.swap` files, the swap is finished.
+older segments are still there. Then every `.cleaned` file is removed, and every `.swap` file whose base
+offset is not below that of the first `.cleaned` file. If there are only `.swap` files, the swap is finished.
 Each step may be repeated after another crash, and is synced before the next step.
 
 Threads: one, before the partition is used. A process that only reads the directory calls only
@@ -184,8 +184,8 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
     paths = []
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            # If another user owns the file, its time stays that of its last write, because only the owner may
-            # set it.
+            # If another user owns the file, its modification time stays that of the last write, because only
+            # the owner may set the time.
             with contextlib.suppress(PermissionError):
                 files.set_modified(segment.file(suffix), now_ms * 1_000_000)
             try:
