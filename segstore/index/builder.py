@@ -24,8 +24,8 @@ EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
 
 def closing_entry(state: Any, base_offset: int) -> bytes:
     """Return the time index entry that is added when a segment is sealed or closed, or b"" if the last entry
-    has the largest timestamp already. `state` is the segment's `seg_index_state`, in which the entry is
-    noted.
+    has the largest timestamp already. `state` is the segment's `seg_index_state`; the timestamp of the entry
+    is stored in it.
     """
     if state.max_timestamp <= state.last_time_entry:
         return b""
@@ -47,8 +47,8 @@ class IndexBuilder:
 
     @property
     def state(self) -> State:
-        """Return (bytes since the last entry, largest timestamp or -1, its offset, timestamp of the last time
-        index entry). Setting an earlier state undoes the later calls of `add`.
+        """Return (bytes since the last entry, largest timestamp or -1, offset of that timestamp, timestamp of
+        the last time index entry). Setting an earlier state undoes the later calls of `add`.
         """
         s = self._state
         return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry
@@ -62,8 +62,8 @@ class IndexBuilder:
         """Return (entries for the offset index, entries for the time index) that these batches add.
 
         `batches` is memory of `seg_batch`, in the order of the log; each `position` is a byte of the
-        segment's log file. Raises OSError (EOVERFLOW), with the state unchanged, if a relative offset or a
-        position doesn't fit an int32.
+        segment's log file. Raises OSError (EOVERFLOW) if a relative offset or a position doesn't fit an
+        int32; the state does not change then.
         """
         first = held("seg_batch[]", batches)
         n = len(first)
@@ -93,5 +93,5 @@ class IndexBuilder:
     def _room(self, n: int) -> None:
         offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
         time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
-        # One statement, because an interrupt must not leave `_capacity` larger than the buffers.
+        # This is one statement, because an interrupt must not leave `_capacity` larger than the buffers.
         self._offset_out, self._time_out, self._capacity = offset_out, time_out, n

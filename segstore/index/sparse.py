@@ -48,11 +48,12 @@ class View(NamedTuple):
 
 
 _EMPTY = View(ffi.NULL, 0, b"")
-_view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)  # in C
+# `_view` makes a `View` by one call of C
+_view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)
 
 
 class SparseIndex:
-    """Look-ups in entries of two fields. Subclasses define the fields and their order."""
+    """Looks up entries of two fields. Subclasses define the fields and their order."""
 
     ENTRY: ClassVar[struct.Struct]
     OFFSET_FIELD: ClassVar[int]  # the field with the relative offset: 0 or 1
@@ -152,14 +153,14 @@ class ActiveIndex(SparseIndex):
         super().__init__(files, path)
         self._view = _EMPTY  # the last view that was made
         self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
-        self._end, self._active = end, active  # referenced, because the pointers lead into them
+        self._end, self._active = end, active  # kept, because `_count` and `_most` point into `end`
         count, most = self.FIELDS
         self._count, self._most = ffi.addressof(end, count), ffi.addressof(end, most)
-        self._looked_at = 0  # the most entries of a view before a `truncate_to`
+        self._looked_at = 0  # the largest number of entries that a view had before a `truncate_to`
         self.max_entries = max_bytes // self.ENTRY.size
         # The size of the file in bytes; the bytes after the entries are allocated. While the file grows or is
-        # truncated, and after an interrupt during that, `_size` is the larger of both sizes, and `_room` the
-        # smaller one. Entries are only written below `_room`.
+        # truncated, and after an interrupt during that, `_size` is the larger one of the old and the new
+        # size, and `_room` the smaller one. Entries are only written below `_room`.
         self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
             size = files.size(handle)
@@ -174,7 +175,7 @@ class ActiveIndex(SparseIndex):
     @property
     def view(self) -> View:
         """Return the view for C's look-ups, which is valid while it is referenced."""
-        count = self._count[0]  # read before the memory, which then has all counted entries
+        count = self._count[0]  # read before `_mapped`, whose memory then has all counted entries
         view, (pointer, memory) = self._view, self._mapped
         if view.n != count or view.memory is not memory:
             view = self._view = _view((pointer, count, memory))
@@ -201,7 +202,9 @@ class ActiveIndex(SparseIndex):
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
-        """Add whole entries. Raises OSError, unless `reserve` has made room for them."""
+        """Add whole entries. Raises OSError if `reserve` has not made room for them before, and the file
+        can't grow.
+        """
         n = len(entries) // self.ENTRY.size
         if not n:
             return
@@ -279,7 +282,7 @@ class ActiveIndex(SparseIndex):
 
 
 class SealedIndex(SparseIndex):
-    """A read-only index: loaded from an index file, or made from bytes by `of`."""
+    """A read-only index, which is loaded from an index file, or made from bytes by `of`."""
 
     def __init__(
         self,

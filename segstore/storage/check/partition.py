@@ -26,17 +26,17 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import scan_directory
 
 HALF_DONE = (names.CLEANED, names.SWAP)
-"""Suffixes of files that a crash has left. `.deleted` files are no damage, because they only wait for their
-delay.
+"""Suffixes of files that a crash has left. `.deleted` files are no damage, because they only wait for the end
+of file.delete.delay.ms.
 """
 Look = Callable[[SegmentCheck], Iterator[Finding]]
 """A function that checks one segment and yields the findings, as `SegmentCheck.run` does."""
 
 
 class PartitionCheck:
-    """The check of one partition, up to the log end offset. After `run`, which is called once, `end_offset`
-    is the end of the log, `stable_offset` Kafka's last stable offset (None if it is not known) and `epochs`
-    the content of the leader epoch file.
+    """Checks one partition, up to the log end offset. After `run`, which is called once, `end_offset` is the
+    end of the log, `stable_offset` Kafka's last stable offset (None if it is not known) and `epochs` the
+    content of the leader epoch file.
 
     `cleaned` is the partition's offset in the cleaner's checkpoint, None for none. `log_start` is the log
     start offset in the root's checkpoint. `look` checks each segment.

@@ -1,8 +1,9 @@
-"""`ScanThreads`: a few threads that do the work of a scan; results come in the order of the work.
+"""`ScanThreads`: a few threads that do the tasks of a scan. The results are returned in the order of the
+tasks.
 
-On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` has each thread stop after its
-current work. `leave` does not wait for the threads, because the garbage collector may call it in a thread
-that holds a lock which the work needs.
+On disk: nothing. Threads: a `ScanThreads` belongs to one thread at a time. `leave` makes each of its threads
+stop after the current task. `leave` does not wait for the threads, because the garbage collector may call it
+in a thread that holds a lock which the task needs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 MOST_THREADS = 4
 AHEAD = 2
-"""Results that each thread may make before the oldest result is taken."""
+"""Results that each thread may make before the caller takes the oldest result."""
 
 
 class ScanThreads(Generic[R]):
@@ -52,7 +53,7 @@ class ScanThreads(Generic[R]):
         return len(self._waiting) >= AHEAD * len(self._workers)
 
     def results(self) -> Iterator[R]:
-        """Yield the results of all begun work in order, and raise its exceptions."""
+        """Yield the results of all begun work in order, and raise the exceptions of the work."""
         while self._waiting:
             yield self.result()
 
@@ -68,7 +69,7 @@ class ScanThreads(Generic[R]):
         return box.pop()
 
     def leave(self) -> None:
-        """Stop the threads; work that was not begun is never done."""
+        """Stop the threads; work that no thread has begun is never done."""
         for each in self._workers:
             each.leave()
 

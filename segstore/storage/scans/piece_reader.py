@@ -54,8 +54,8 @@ WINDOW = 1 << 18
 _windows: list[Any] = []
 """Free buffers of WINDOW bytes. A call takes a buffer, and puts it back when it ends."""
 _LEAST_READ = 4096
-"""The least bytes of a read. The size of a piece is only an estimate by the index, so its last batches may be
-read after that size is used up.
+"""The least bytes of a read. The size of a piece is only an estimate from the index, so batches may have to
+be read after `size` bytes.
 """
 _MOST_PLAIN = 64 << 20
 """Decompressed bytes after which a piece ends early."""
@@ -98,7 +98,7 @@ class PieceReader:
 
     def cost(self, piece: ScanPiece) -> int:
         """Return an estimate of the bytes of the log that must be read for a piece, 0 if remembered ranges
-        seem to cover the piece. Raises the errors of `read`.
+        (`DenseRange`) seem to cover the piece. Raises the errors of `read`.
         """
         if not self.by_headers:
             return piece.size
@@ -159,7 +159,9 @@ class _Making:
     # --- records --------------------------------------------------------------------------
 
     def by_records(self, end: int, size: int) -> None:
-        """Read and decode batches of about `size` bytes up to offset `end`, or until the piece is full."""
+        """Read and decode batches of about `size` bytes up to offset `end`, or until `_MOST_PLAIN` bytes were
+        decoded.
+        """
         end = min(end, self._end)
         while self.at < end and self.rows.plain < _MOST_PLAIN:
             view, gaps = self._reading.view, self._reading.gaps
@@ -260,8 +262,8 @@ class _Making:
             slot = view.slot(self.at)
 
     def _recall(self, segment: Segment, end: int, room: int) -> bool:
-        """Add at most `room` rows of the remembered range that has the offset `at`; return False if there is
-        no such range.
+        """Add at most `room` rows of the remembered range that contains the offset `at`; return False if
+        there is no such range.
         """
         known = recall(segment, self.at, end)
         if known is None:
@@ -340,7 +342,7 @@ class _Making:
 
 
 _LEFT_OUT, _DENSE, _READ = range(3)
-"""Kinds of batches: their records are left out, are known by the headers, or must be read."""
+"""Kinds of batches: their records are left out, are known from the headers, or must be read."""
 _FEW = 8
 """If more than one batch in this many must be read, it is faster to read all batches."""
 

@@ -1,5 +1,5 @@
-"""`ScanPiece`: a range of a partition's offsets that is read at a time. The indexes decide the ends of
-pieces.
+"""`ScanPiece`: a range of a partition's offsets that is read at a time. The entries of the indexes decide
+where pieces end.
 
 On disk indexes of segments are read. The indexes are only hints: a wrong index makes a piece too small or too
 large, but no record is lost. Threads: any; nothing is shared.

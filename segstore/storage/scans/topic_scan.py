@@ -1,4 +1,4 @@
-"""`TopicScan`: the records of a topic's partitions as columns, read some megabytes at a time.
+"""`TopicScan`: the records of a topic's partitions as columns, which are read some megabytes at a time.
 
 On disk: only reads. Threads: any number may iterate over one scan, each from its beginning.
 """
@@ -52,7 +52,9 @@ COLUMNS = TopicRecord._fields
 
 @lru_cache(maxsize=64)
 def _kind_of(columns: tuple[str, ...]) -> Any:
-    """Return a record class with these columns as fields; a repeated column gets its number as a name."""
+    """Return a record class with these columns as fields; a repeated column gets a name from its index
+    (`_3`).
+    """
     name = TopicRecord.__name__
     fields: Any = namedtuple(name, columns, rename=True)  # type: ignore[misc]
     reduce = {"__reduce__": lambda record: (_record, (columns, tuple(record)))}
@@ -119,9 +121,9 @@ class TopicScan:
         batch, by any thread, and its result is yielded in place of the batch.
 
         A few threads read pieces of 8 MiB of the logs; a smaller scan has no threads. At most eight pieces
-        are in memory, besides the caller's batches; a compressed piece may take 64 MiB and one batch more. If
-        only topic, partition, offset and timestamp_type are wanted, only headers of batches are read, except
-        for batches with gaps and messages of magic 0 and 1, which are read whole.
+        are in memory, besides the batches that the caller keeps; a compressed piece may take 64 MiB and one
+        batch more. If only topic, partition, offset and timestamp_type are wanted, only headers of batches
+        are read, except for batches with gaps and messages of magic 0 and 1, which are read whole.
         """
         with Needing("pyarrow", "a table"):
             from .columns import pooled, schema_of

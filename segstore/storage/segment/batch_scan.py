@@ -35,7 +35,7 @@ _BASE_OFFSET_AT, _base_offset = ffi.offsetof("seg_batch", "base_offset"), struct
 
 
 class ScanStep(NamedTuple):
-    """The bytes that were read at `position`, the whole batches in them, and the reason why the step ended."""
+    """The bytes that were read at `position`, the whole batches in them, and why the step ended."""
 
     position: int
     data: bytes

@@ -112,7 +112,7 @@ def _refuse(path: str, step: ScanStep, slot: int, reason: str) -> None:
 
 
 def check_snapshot(files: Files, path: str) -> None:
-    """Read a whole snapshot. Raises OSError, and CorruptRecordError if the snapshot is damaged or incomplete."""
+    """Read a whole snapshot. Raises OSError, and CorruptRecordError if the file is damaged or incomplete."""
     for _ in read_snapshot(files, path):
         """The iteration checks each batch."""
 

@@ -45,7 +45,7 @@ class Straight:
 
 
 class Splice:
-    """Sends from the file into a pipe of its own, and from there to the sink."""
+    """Sends from the file into the sender's own pipe, and from that pipe to the sink."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
@@ -104,7 +104,7 @@ WINDOW = 4 << 20
 
 
 class Mapped:
-    """The base of senders that send from a mapping of the file."""
+    """The base class of senders that send from a memory mapping of the file."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self.files, self.sink = files, sink.fd
@@ -113,8 +113,8 @@ class Mapped:
         self.end = 0  # the position in the file at which the window ends
 
     def reach(self, source: Handle, position: int, count: int) -> int:
-        """Map the file at `position`; return the number of bytes mapped from there, at most `count` and at
-        least 1. Raises OSError.
+        """Map the file at `position`; return the number of bytes that are mapped from `position` on, at least
+        1 and at most `count`. Raises OSError.
         """
         if source is not self._source or position >= self.end:
             self.release()
@@ -136,7 +136,7 @@ class Mapped:
 
 
 class Mmap(Mapped):
-    """Writes from a mapping of the file."""
+    """Writes bytes from a memory mapping of the file to the sink."""
 
     def send(self, source: Handle, position: int, count: int) -> int:
         there = self.reach(source, position, count)

@@ -1,4 +1,4 @@
-"""`Stretch`: whole batches of a log as a part of one segment's file, which stays open until its release.
+"""`Stretch`: whole batches in one segment's file, which stays open until the `Stretch` is released.
 
 On disk files are only read. A file that retention or compaction removes stays readable by its descriptor, and
 the bytes below a view's end never change. Threads: any, without locks, on an immutable view; a stretch

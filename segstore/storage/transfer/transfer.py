@@ -1,4 +1,4 @@
-"""A transfer: it picks the batches and the method, and sends all bytes of the batches.
+"""Makes a transfer: picks the batches and the sender, and sends all bytes of the batches.
 
 On disk files are only read. Threads: any, without locks, on an immutable view.
 """
@@ -95,9 +95,9 @@ def transfer(
     """Send batches, beginning with the batch that holds `offset`: up to `max_bytes`, but at least one batch
     if there is any. Return (bytes, next offset).
 
-    If the sink is full, the call waits, so that the sink always gets whole batches. Raises
-    InvalidArgumentError if the method can't serve the sink; SinkError; StorageError of a segment's file.
-    Raises OSError and CorruptRecordError; nothing was sent then.
+    If the sink is full, the call waits, so that the sink always gets whole batches. Raises SinkError,
+    StorageError for an error of a segment's file, and InvalidArgumentError if the method can't serve the
+    sink. Raises OSError and CorruptRecordError; nothing was sent then.
     """
     if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores SIGPIPE by default
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
