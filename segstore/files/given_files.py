@@ -29,9 +29,9 @@ def check_regular(path: str) -> None:
 
 
 def read_given(path: str, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes. The path may be a symbolic link, unlike that of a
-    store's file. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for a
-    path that no file can have.
+    """Return the content of a file of at most `most` bytes. The path may be a symbolic link, unlike the path
+    of a store's file. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT
+    for a path that no file can have.
     """
     try:
         check_regular(path)
@@ -46,7 +46,9 @@ def read_given(path: str, most: int) -> bytes:
 
 @contextmanager
 def memory_file(data: bytes | memoryview) -> Iterator[str]:
-    """Run a block with the path of a file in memory that has the bytes `data`. Raises OSError."""
+    """Context manager: yield the path of a file in memory that has the bytes `data`. The file exists during
+    the block. Raises OSError.
+    """
     with with_descriptors(lambda: os.fdopen(os.memfd_create("segstore", os.MFD_CLOEXEC), "wb")) as file:
         file.write(data)
         file.flush()

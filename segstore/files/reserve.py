@@ -91,8 +91,8 @@ def _usable() -> list[Reserve]:
 
 
 def give(need: int) -> bool:
-    """Free `need` bytes, and a piece for the file system itself, from a reserve that the calling thread may
-    use. Return False if nothing could be freed, else True.
+    """Free `need` bytes, and PIECE bytes for the file system itself, from a reserve that the calling thread
+    may use. Return False if nothing could be freed, else True.
     """
     return bool(_using.blocks) and any(reserve.give(need) for reserve in reversed(_usable()))
 

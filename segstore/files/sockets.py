@@ -34,7 +34,7 @@ def listen(files: Files, path: str) -> socket.socket:
         if files.exists(path):
             files.unlink(path)  # left by a dead process; bind needs a free path
         _at(path, listener.bind)
-        os.chmod(path, files.file_mode)  # before anybody can connect
+        os.chmod(path, files.file_mode)  # the mode is set before anybody can connect
         listener.listen(_WAITING)
         listener.setblocking(False)
     except OSError as error:
@@ -44,8 +44,8 @@ def listen(files: Files, path: str) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> socket.socket:
-    """Return a new connection, whose calls never block. Raises BlockingIOError if no connection waits,
-    OSError.
+    """Return a new connection, whose calls never block. Raises OSError, and BlockingIOError if no connection
+    waits.
     """
     connection = with_descriptors(listener.accept)[0]
     close_in_children(connection)
@@ -55,7 +55,7 @@ def accept(listener: socket.socket) -> socket.socket:
 
 def connect(path: str, seconds: float) -> socket.socket:
     """Return a connection to the socket at a path. Its calls wait at most `seconds`. Raises OSError:
-    FileNotFoundError, ConnectionRefusedError if no process listens, TimeoutError.
+    FileNotFoundError, TimeoutError, and ConnectionRefusedError if no process listens.
     """
     connection = _socket()
     try:

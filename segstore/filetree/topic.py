@@ -1,5 +1,5 @@
-"""Creates and writes the topic of a file tree, which is compacted and has one partition. On disk is the
-topic, which the engine writes.
+"""Creates and writes a file tree's topic, a compacted topic with one partition. On disk is the topic, which
+the engine writes.
 
 Threads: any.
 """
@@ -32,7 +32,7 @@ SETTINGS: Mapping[str, Any] = {
 
 
 def files_log(store: Store, topic: str) -> PartitionLog:
-    """Return the topic's log to read. Raises UnknownTopicOrPartitionError; ConfigError if the topic can't
+    """Return the topic's log to read. Raises UnknownTopicOrPartitionError, and ConfigError if the topic can't
     hold files.
     """
     info = find_topic(store.topics(), topic)
@@ -87,8 +87,8 @@ def chunk_bytes(log: PartitionLog) -> int:
 
 
 def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
-    """Write the entries as one batch; return the first offset. Raises RecordTooLargeError, StorageError,
-    after which nothing was written.
+    """Write the entries as one batch; return the first offset. Raises RecordTooLargeError, StorageError;
+    nothing was written then.
     """
     size = HEADER_SIZE + sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in entries)
     limit = log.partition_for_write().validator.largest_batch
@@ -101,8 +101,8 @@ def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
 
 
 def append_all(log: PartitionLog, entries: Sequence[Entry]) -> None:
-    """Write the entries in as many batches as necessary; after a kill the log may have only the first
-    batches.
+    """Write the entries in as many batches as necessary. If the process is killed meanwhile, the log may have
+    only the first batches.
     """
     for at in range(0, len(entries), _AT_A_TIME):
         _append(log, entries[at : at + _AT_A_TIME])

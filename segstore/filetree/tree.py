@@ -52,14 +52,12 @@ if TYPE_CHECKING:
 # the file is complete.
 #
 # On disk the chunks belong to no file until the path is appended. `abort`, or the next open of the tree,
-# deletes the chunks of an unfinished upload. Threads: an upload belongs to one thread; it holds no lock while
-# it waits for bytes.
+# deletes the chunks of an unfinished upload. Threads: an upload belongs to one thread; the upload holds no
+# lock while it waits for bytes.
 
 
 class Upload:
-    """A file that is being received. As a context manager, an upload that was not committed in the block is
-    aborted.
-    """
+    """A file that is being received. The end of a `with` block aborts the upload, unless it was committed."""
 
     def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
         self._tree, self._path, self._overwrite = tree, path, overwrite
@@ -78,8 +76,9 @@ class Upload:
             self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
-        """Make the file visible, in place of an older file at its path, and return it. One batch has the last
-        chunk and the path. Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
+        """Make the file visible, in place of an older file at its path. Return the new file. One batch has
+        the last chunk and the path. Raises StorageError, FileExistsError, IsADirectoryError,
+        NotADirectoryError.
         """
         size = len(self._written) * self._chunk_bytes + len(self._buffer)
         last = [(nodes.chunk_key(self._id, len(self._written)), bytes(self._buffer))] if self._buffer else []
@@ -89,8 +88,8 @@ class Upload:
         return made
 
     def abort(self) -> None:
-        """Delete the chunks, unless the file was committed. Raises StorageError, after which the next open of
-        the tree deletes the chunks.
+        """Delete the chunks, unless the file was committed. After a StorageError the next open of the tree
+        deletes the chunks.
         """
         if not self._done:
             self._done = True
@@ -271,8 +270,8 @@ class FileTree:
         """Move a file or directory to another path, whose parent must exist.
 
         If `overwrite`, a file replaces a file at `target`, and a directory an empty directory. Raises
-        FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY; EINVAL
-        for a move into itself).
+        FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY, and
+        EINVAL for a move of a directory into itself).
         """
         source, target = clean_path(source), clean_path(target)
         with self._lock:
@@ -329,11 +328,11 @@ class FileTree:
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
-    """Return the tree of a topic in an open store, the same object for all callers; a missing topic is
+    """Return the tree of a topic in an open store. All callers get the same object. A missing topic is
     created.
 
-    Raises ConfigError if the topic can't hold files, InvalidRecordError if it has other records;
-    ReadOnlyError; IllegalStateError in a guest of a shared store.
+    Raises ReadOnlyError, ConfigError if the topic can't hold files, InvalidRecordError if it has other
+    records, and IllegalStateError in a guest of a shared store.
     """
     store.check_keeps("file_tree()")
     return shared(store, _Trees).tree(topic, config or {})

@@ -64,8 +64,8 @@ def _copy_file_range(files: Files, sink: Sink) -> TransferSender:
 #     file   1,790 0.89   1,200 1.24   1,277 1.21   1,590 1.00   1,875 0.85
 #
 # From 1 MiB per transfer on, all methods have nearly the same speed. There is one exception: 16 MiB per
-# transfer to a Unix socket are faster by mmap (3,643 MB/s) than by sendfile (2,362 MB/s), but need more of the
-# sender's CPU time.
+# transfer to a Unix socket are faster by mmap (3,643 MB/s) than by sendfile (2,362 MB/s), but need more CPU
+# time of the sender.
 
 
 def choose(sink: Sink) -> str:
