@@ -1,6 +1,6 @@
 """Checks the segments of a store one by one, so that other processes and other machines can check them.
 
-On disk files are only read. Threads: any; values and functions without state. `parts` lists the segments,
+Files on disk are only read. Threads: any; values and functions without state. `parts` lists the segments,
 `check_part` checks one segment, and `check_rest` does all other checks of a store. `check_rest` checks a
 segment again if the segment has changed since `parts`.
 """

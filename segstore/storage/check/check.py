@@ -1,6 +1,6 @@
 """`check` checks every invariant of a store's bytes, indexes, checkpoints and names, at rest or in use.
 
-On disk files are only read. Threads and processes: any; a store that is open elsewhere is checked up to its
+Files on disk are only read. Threads and processes: any; a store that is open elsewhere is checked up to its
 published ends. `segment` checks one segment's files, `transactions` the producer files against the log,
 `partition` the whole log of a partition; this module checks the root's checkpoints and the published ends.
 """

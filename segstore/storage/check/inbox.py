@@ -1,7 +1,7 @@
 """Checks the inbox, from which staged files are adopted (made part of the logs). Reports unfinished
 adoptions, files that can't be adopted, and files that no process will use.
 
-On disk files are only read. Threads: any.
+Files on disk are only read. Threads: any.
 """
 
 from __future__ import annotations

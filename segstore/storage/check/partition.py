@@ -1,4 +1,4 @@
-"""Checks one partition: its segments, and the files and offsets between them. On disk files are only read.
+"""Checks one partition: its segments, and the files and offsets between them. Files on disk are only read.
 
 Threads: any.
 """

@@ -1,4 +1,4 @@
-"""Checks one segment: its batches and records, and both indexes against them. On disk files are only read.
+"""Checks one segment: its batches and records, and both indexes against them. Files on disk are only read.
 
 Threads: any.
 """

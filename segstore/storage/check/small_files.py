@@ -1,7 +1,7 @@
 """Checks segstore's own small files: topic settings, quotas, credentials, settings of groups, notes of
 sweeps, producer ids, the cluster id, the format, the role, and the files of a primary and its standby.
 
-On disk files are only read. Threads: any.
+Files on disk are only read. Threads: any.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks `.txnindex` files and producer snapshots against the batches of the logs.
 
-On disk files are only read. Threads: one.
+Files on disk are only read. Threads: one.
 
 The log is replayed from its first segment on, beginning with the producer state in the snapshot at that
 segment's base offset. If that snapshot is missing, or compaction removed batches, the log alone does not show

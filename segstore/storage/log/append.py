@@ -99,12 +99,13 @@ def _acknowledged(
         acknowledge_failure(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
-    # If sync mode was left and entered again during the wait, the partition has a new acknowledger.
+    # The store may have left sync mode and entered it again during the wait. Then the partition has a new
+    # acknowledger, and the append waits for that, too.
     return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
 def acknowledge_failure(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
-    """Report a failed append to the acknowledger, unless the disk was only full and the log is not fenced."""
+    """Report a failed append to the acknowledger, unless the disk is full and the log is not fenced."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
 
@@ -129,7 +130,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
-    if first >= 0 and native.is_replicated:  # readers see the records once the standby has them
+    if first >= 0 and native.is_replicated:  # readers see the records after the standby has them
         awaited(partition, first, n, acks)
     elif first >= 0:
         acknowledger.shown()
@@ -164,8 +165,8 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, C does not
-    handle such a record (for example, its value is not bytes), or the log's end is not `expected`.
+    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, if C does
+    not handle such a record (for example, its value is not bytes), or if the log's end is not `expected`.
 
     `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The caller has set the
     producer's fields of the `seg_batch`; C sets all other fields to the values of the batch header. Raises
@@ -232,7 +233,8 @@ def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, open
 
 def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: bool) -> int:
     """Append encoded batches by one call of C. Return the first offset, SLOW, or `BEHIND - offset`.
-    `expected` is the offset to append at, -1 for any. If `opens`, a transaction may begin with these batches.
+    `expected` is the offset to append at, -1 for any offset. If `opens`, a transaction may begin with these
+    batches.
     """
     native = partition.tail.native
     if native.on_append is not None:
@@ -247,7 +249,7 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
 
 def undone(tail: Tail, answer: int, need: int) -> int:
     """Return `answer` if it is `BEHIND - offset`, which is no error. Else undo the failed append of `need`
-    bytes, and raise its error.
+    bytes, and raise the error of the append.
     """
     with tail.token:  # taking the token pauses the tail, so that followers can fetch the records
         if answer <= BEHIND:

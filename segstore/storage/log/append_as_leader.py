@@ -43,9 +43,9 @@ class AppendedBatch(NamedTuple):
 def append_as_leader(
     partition: Partition, batch: Received, acks: Acks, verified: bool, allow_zstd: bool, where: str
 ) -> AppendedBatch:
-    """Append a received batch, and wait as `acks` asks. If `verified`, the batch may begin a transaction. If
-    `allow_zstd`, the batch may be compressed with zstd. `where` names the partition in errors. Raises the
-    errors of `PartitionLog.append_as_leader`.
+    """Append a received batch, and wait for the replicas that `acks` asks for. If `verified`, the batch may
+    begin a transaction. If `allow_zstd`, the batch may be compressed with zstd. `where` names the partition
+    in errors. Raises the errors of `PartitionLog.append_as_leader`.
     """
     check_received(batch, allow_zstd)
     header = ffi.new(_NEW_HEADER)
@@ -64,8 +64,8 @@ def append_as_leader(
 
 
 def _take(tail: Tail, rules: Any, batch: Received, header: Any) -> int:
-    """Check and append a batch by one call of C. Return its base offset, or SLOW if nothing was appended;
-    then `header.size` is not 0 if the batch has passed the check. Raises StorageError.
+    """Check and append a batch by one call of C. Return its base offset, or SLOW if nothing was appended.
+    After SLOW, `header.size` is not 0 if the batch has passed the check. Raises StorageError.
     """
     native = tail.native
     if native.on_append is not None:

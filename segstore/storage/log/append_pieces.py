@@ -74,7 +74,8 @@ def append_pieces(
         try:
             undone(partition.tail, answer, PIECE_BYTES)
         except StorageError as refused:
-            error = copy_of(refused)  # a copy, because the traceback of `refused` refers to the records
+            # a copy is kept, because the traceback of `refused` refers to the records
+            error = copy_of(refused)
     taken = batches[: done[0]]
     stamps = taken["max_timestamp"].tolist() if tail.c.stamps else [-1] * len(taken)
     return Pieces(taken["base_offset"].tolist(), stamps, done[1], error)

@@ -1,6 +1,6 @@
-"""Leader epochs derived from the batches of a log, against which `leader-epoch-checkpoint` is checked.
+"""Derives leader epochs from the batches of a log, and checks `leader-epoch-checkpoint` against them.
 
-On disk files are only read. Threads: one, when the partition is opened.
+Files on disk are only read. Threads: one, when the partition is opened.
 
 Each batch header has the leader epoch that the batch was written under, so a lost checkpoint can be derived
 from the headers, except for epochs without a batch. The CRC of a batch does not cover its epoch. So if a

@@ -23,9 +23,9 @@ _NOTHING, _NO_RECORDS = MessageTemplate(b"", []), RecordsFrame(False, b"")
 
 
 class CopyLimits(NamedTuple):
-    """Limits, in bytes, of a fetch that the C code answers itself. `most` is what the client asked for.
-    Python answers instead if there are fewer than `least` bytes, more than `longest`, or, with `committed`, a
-    transactional batch.
+    """Limits, in bytes, of a fetch that the C code answers itself. `most` is the size that the client asked
+    for. Python answers instead of C if there are fewer than `least` bytes or more than `longest` bytes, or if
+    `committed` is True and one of the batches is transactional.
     """
 
     most: int
@@ -79,12 +79,12 @@ class NativeExchange:
 
     @property
     def request(self) -> memoryview:
-        """The received request, without its size field."""
+        """Return the received request, without its size field."""
         return memoryview(ffi.buffer(self.c.room, self.c.received)[SIZE:])
 
     @property
     def rest(self) -> bytearray:
-        """The unsent part of the answer."""
+        """Return the bytes of the answer that were not sent."""
         c = self.c
         return bytearray(ffi.buffer(c.room, c.received + c.answered)[c.received + c.sent :])
 

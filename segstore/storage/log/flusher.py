@@ -59,7 +59,8 @@ class Flusher:
         """Whether the next sync first writes the unsynced bytes again. True if another process has died
         during a sync, because the kernel may have reported an error of that sync to that process alone.
         """
-        self._changes = count(1)  # numbers the changes of all files but the active segment's log
+        # gives each change of a file a number, except changes of the active segment's log
+        self._changes = count(1)
         self.lock = Mutex()
         self.lock.on_taken = self._close
         self._names_synced = _NEVER
@@ -92,7 +93,8 @@ class Flusher:
 
     def _sync_log_only(self, changes: tuple[int, int], view: LogView) -> None:
         """Let C sync from now on if only the active segment's log of `view` needs a sync. `changes` was
-        returned by `_changes_now` before `view` was read; if a file has changed since, C does not sync.
+        returned by `_changes_now` before `view` was read; if a file has changed since that call, C does not
+        sync.
         """
         if self._needs_log_only(view):
             self._tail.c.synced_names = changes[0]
@@ -165,8 +167,8 @@ class Flusher:
         self.without_syncs(sync)
 
     def set_recovery_point(self, offset: int) -> None:
-        """Set the recovery point to `offset`. All records below it are durable, or the log was cut there. The
-        caller holds the append token.
+        """Set the recovery point to `offset`. All records below `offset` are durable, or the log was cut at
+        `offset`. The caller holds the append token.
         """
         self._tail.synced = offset
 
@@ -224,7 +226,8 @@ class Flusher:
                     pool.files.sync(handle)
         names_now = view.bases[-1], self._segments.removals
         if names_now != self._names_synced:
-            # set before the sync: if a file is made during it, `names_changed` resets this
+            # This is set before the sync: if a file is made during the sync, `names_changed` resets the
+            # attribute.
             self._names_synced = names_now
             pool.files.sync_dir(self._segments.directory)
 
@@ -240,7 +243,7 @@ class Flusher:
             raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        # reset before the sync, because an abort during the sync needs another sync
+        # The flag is reset before the sync, because an abort during the sync needs another sync.
         segment.unsynced_aborts = False
         try:
             with (

@@ -104,7 +104,7 @@ class GuestTail:
         return code >= 0
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Return the error to raise for an append by C that failed with errno `number`; none of its records
+        """Return the error to raise for an append by C, which failed with errno `number`. None of its records
         are in the log.
         """
         raised = self.native.write.raised()
@@ -345,7 +345,7 @@ class GuestPartition:
         return MemberRequest(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
 
     def _when(self, timestamp: int) -> int:
-        """Return the time in ms by which C decides at an append whether the segment is too old."""
+        """Return the time in ms that C uses at an append to decide whether the segment is too old."""
         clock = self.tail.native.clock
         if self.tail.native.c.stamps and clock is not None:
             return int(clock())
@@ -369,8 +369,8 @@ class GuestPartition:
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _cut_sealed(self) -> None:
-        """Cut the bytes that this process may have written beyond the ends of sealed segments, after it lost
-        its lock on the log [A4].
+        """Cut the bytes that this process may have written beyond the ends of sealed segments, after this
+        process lost its lock on the log [A4].
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:

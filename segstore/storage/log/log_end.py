@@ -59,10 +59,10 @@ class LastRecordEnds:
         """
         places = self.tailed.content
         for number in range(self.tailed.n):
-            # All are set to -1 first: after an interrupt between these lines, none may be a closed file's
-            # number.
+            # All are set to -1 first: after an interrupt between these lines, no `fd` may be the number of a
+            # closed file.
             places[number].fd = -1
-        self._ends = ends  # keeps the files open
+        self._ends = ends  # the reference keeps the files open
         for number, end in enumerate(ends):
             if end is not None:
                 place = places[number]

@@ -1,9 +1,9 @@
 """The segments of one partition in its writer's process: the list, the active segment, and whether the log is
 closed or fenced, so that appends fail (Kafka: LogSegments, and the state of UnifiedLog).
 
-Only this object changes the list. It changes no files; for example, `LogWriter.roll` makes the files of the
-next segment. Threads: the holder of the partition's append token. Any thread may call `lies_in`, read
-`fenced` and `closed`, and fence after a failed flush.
+Only the `LogSegments` object changes the list. It changes no files; for example, `LogWriter.roll` makes the
+files of the next segment. Threads: the holder of the partition's append token. Any thread may call `lies_in`,
+read `fenced` and `closed`, and fence after a failed flush.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class LogSegments:
         self.stop_appends: Callable[[], None] = _nothing
         """Stops C's appends, which don't check `fenced`."""
         self.on_fence: Callable[[BaseException], object] = _ignored
-        """Called by `fence`, with the error. The callee must not wait, because the thread that fences holds
-        locks.
+        """`fence` calls this function with the error. The function must not wait, because the thread that
+        fences holds locks.
         """
         self.closed = False
         """Whether the partition is closed, or its topic deleted."""
         self._list = segments
         self.lists: Lists | None = None
-        """The segments and their base offsets; None after a change, until `list_anew`."""
+        """The segments and their base offsets; None after a change, until `list_anew` is called."""
 
     def __len__(self) -> int:
         return len(self._list)

@@ -71,7 +71,7 @@ class Opened(NamedTuple):
 
 
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
-    """Open a partition's segments, the last one for appending. Raises OSError."""
+    """Open a partition's segments, the last segment for appending. Raises OSError."""
     bases, buried = finish_renames(pool.files, directory)
     old = expected.may_be_old
     segments = load_segments(pool, directory, bases, config, writable=True, may_be_old=old)

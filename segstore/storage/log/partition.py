@@ -102,7 +102,7 @@ class LogStart:
                 # If older segments are removed because newer bytes fill retention.bytes, the newer bytes must
                 # be durable first.
                 partition.flusher.flush(view.end_offset)
-            full = partition.context.full.note is not None  # appends fail for lack of room
+            full = partition.context.full.note is not None  # True if appends fail for lack of room
             delay_ms = 0 if full else config.file_delete_delay_ms
             self._advance(max(before, view.start_offset), delay_ms)
             return Retained(count, retention.freed(view, count))
@@ -167,7 +167,7 @@ class LogState(NamedTuple):
 
 
 class Partition:
-    """The writing side of one partition. `publisher` publishes its ends to other processes; `start_moved`
+    """Writes one partition. `publisher` publishes the partition's ends to other processes; `start_moved`
     makes a new log start offset durable.
     """
 
@@ -409,8 +409,8 @@ class Partition:
             return self.producers.last_records()
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Show readers of this process the segments `new` in place of `old`, which are part of the log; the
-        caller is within `names_held`.
+        """Show readers of this process the segments `new` in place of the log's segments `old`. The caller is
+        within `names_held`.
         """
         with self.token:
             self.visible.replace(old, new)

@@ -1,7 +1,7 @@
 """The fast path to single records: each read is one call of C, which searches the index, reads, checks the
 CRC and finds the record.
 
-On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
+Files on disk are only read. Threads: any, without locks, because each call has working memory of its own. The
 slow path is `read.py`. It handles all cases, and it alone handles compressed batches, damage, gaps, control
 batches and errors. If both paths find a record, they find the same record. The fast path checks a batch's
 CRC, and its records up to the requested record; the slow path checks all records of the batch.

@@ -17,8 +17,8 @@ from segstore.storage.segment.native_tail import NativeTail
 
 
 class Publisher:
-    """Publishes the ends of one partition to other processes, in its slot of `.segstore/ends`, under the
-    leader epoch `epoch` of its writer.
+    """Publishes the ends of one partition to other processes, in the partition's slot of `.segstore/ends`,
+    and under the writer's leader epoch `epoch`.
     """
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
@@ -93,5 +93,5 @@ class Publisher:
 
 
 def _place(written: LogView) -> Place:
-    """Return the active segment's base offset, and the byte position of the log's end in it."""
+    """Return the active segment's base offset, and the byte position of the log's end in that segment."""
     return written.bases[-1], written.end_position

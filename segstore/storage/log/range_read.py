@@ -1,7 +1,7 @@
 """The fast path to many records: a read is one call of C, which searches the index, reads, checks CRCs and
 decodes.
 
-On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
+Files on disk are only read. Threads: any, without locks, because each call has working memory of its own. The
 slow path is `read.py`. It handles all cases, and it alone handles compressed batches, gaps, damage, the end
 of a segment and errors. If both paths find records, they find the same records.
 """

@@ -1,7 +1,7 @@
 """Reads batches of a log as they are stored, for the followers of a replica (Kafka: UnifiedLog.read with
 FetchIsolation.LOG_END). Messages of magic 0 and 1 are converted, so that followers get only magic 2.
 
-On disk logs are only read. Threads: any; no lock is taken.
+Logs on disk are only read. Threads: any; no lock is taken.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_gap(partition: Partition, offset: int, end_offset: int) -> bool:
     for slot in range(view.slot(offset), len(view.segments)):
         try:
             found = view.segments[slot].locate(offset, view.bounds(slot)[0])
-        except FileNotFoundError:  # retention has removed the segment since
+        except FileNotFoundError:  # retention has removed the segment after `view` was read
             return False
         if found is not None:
             return bool(found.base_offset >= end_offset)

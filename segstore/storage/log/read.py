@@ -263,8 +263,8 @@ def _fetch_segment(
 
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Read `size` bytes at `position` as `Files.pread` does, into memory of an earlier read if any is
-    free.
+    """Read `size` bytes at `position`, like `Files.pread`. If memory of an earlier read is free, read into
+    that memory.
     """
     return read_buffers.filled(
         size,
@@ -379,7 +379,7 @@ def _largest_from_start(view: LogView, slot: int) -> int:
         batches = step.batches[step.batches["last_offset"] >= start]
         inside = batches["base_offset"] >= start
         largest = max(largest, int(batches["max_timestamp"][inside].max(initial=-1)))
-        for at in batches["position"][~inside].tolist():  # a batch may begin below the start
+        for at in batches["position"][~inside].tolist():  # a batch may begin below the log start offset
             read = next(
                 walk_past_damage(files, segment.handle, end, check_crcs=False, start=at, chunk=_CHUNK)
             )

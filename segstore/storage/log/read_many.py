@@ -1,6 +1,6 @@
 """Reads many single records by their offsets, for `PartitionLog.read_many`.
 
-On disk files are only read. Threads: any, without locks, because each call has memory of its own. The fast
+Files on disk are only read. Threads: any, without locks, because each call has memory of its own. The fast
 path is one call of C for many batches of a segment; it copies the requested records, not their batches. If
 the fast path can't read a batch, the slow path decodes it, once for all requested records of the batch.
 """

@@ -1,6 +1,6 @@
 """`ReadOnlyPartition`: a partition in a process that only reads it. Its views end at the log's published end.
 
-On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced by one
+Files on disk are only read; nothing is created, changed or repaired. Threads: any; a view is replaced by one
 assignment. If no end is published, as in a broker's directory, views go up to the end of the last whole,
 valid batch.
 """
@@ -37,7 +37,7 @@ class PublishedLog(Protocol):
         """Return the published ends; None if the log has no valid published ends."""
 
     def log_start(self) -> int:
-        """Return the log start offset if no end is published."""
+        """Return the log start offset of a log without published ends."""
 
     def ends_count(self) -> bool:
         """Return whether the store's writer publishes ends. If so, a log without published ends was deleted,

@@ -1,5 +1,5 @@
-"""The last appends of a partition's leader, kept in memory, so that followers in this process need not read
-them from the leader's disk.
+"""The last appends of a partition's leader, which are kept in memory so that followers in this process need
+not read them from the leader's disk.
 
 Nothing is on disk; batches that are not kept here are read from the log. Threads: any, without a lock,
 because each operation of a deque is atomic. Only the holder of the append token adds and clears appends. A

@@ -1,10 +1,10 @@
-"""Recovery of a partition after an unclean shutdown.
+"""Recovers a partition after an unclean shutdown.
 
 On disk the log is cut, its indexes are rewritten, and the cut bytes are kept in `.segstore/quarantine`.
 Threads: one, before the partition is used.
 
-Before step 1, `open_partition` lets `segment_files.finish_renames` finish or undo a swap that a crash left
-half done.
+Before step 1, `open_partition` calls `segment_files.finish_renames`. If a crash has interrupted the swap of
+compacted segments for old ones, that function finishes or undoes the swap.
 
 1. Batches below the recovery point were synced, so they are not checked, and never cut. Damage below the
 recovery point is bit rot, which readers report. 2. From the recovery point on every batch is checked,
@@ -19,7 +19,7 @@ that was durable once is not assigned again. A replica's log is instead cut afte
 its leader sends the later records (R7). Empty segments at the end of a replica's log are removed if they
 begin after a gap above the recovery point, because their bytes were lost, and their base offsets would make
 other replicas believe that this replica still has those records (R41). 5. The new end is synced. The caller
-begins a new leader epoch there, except in a replica.
+begins a new leader epoch at that end, except in a replica.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ log = Logger("segstore")
 
 
 def end_of_batches(segment: Segment) -> tuple[int, int]:
-    """Return the position and the offset after a segment's last batch, by the index and the batch headers."""
+    """Return the position and the offset after a segment's last batch, which the index and the batch headers
+    show.
+    """
     offsets = segment.indexes[0]
     position = offsets.entry(-1)[1] if offsets.entries else 0
     end = segment.base_offset
@@ -208,8 +210,8 @@ class PartitionRecovery:
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
-        """Open a segment for appending after its first `position` bytes, which are valid, and return it. If
-        `position` is 0, the segment's indexes are begun anew.
+        """Open a segment for appending after its first `position` bytes, which are valid. Return the
+        ActiveSegment. If `position` is 0, the segment's indexes are begun anew.
         """
         if position:
             return ActiveSegment.reopened_at(segment, self.config, position, end)
@@ -270,7 +272,8 @@ class PartitionRecovery:
             end = self.recovery_point
         for following, segment in zip([*self.segments[1:], None], self.segments, strict=True):
             if following is not None and following.base_offset >= self.recovery_point:
-                segment.largest_timestamp(segment.size, following.base_offset)  # rebuilds a cut index
+                # this call rebuilds an index that was cut
+                segment.largest_timestamp(segment.size, following.base_offset)
                 index_files.sync(segment)
             if following is None or following.base_offset > self.recovery_point:
                 if self.suspect:

@@ -190,8 +190,8 @@ class Replica:
         bytes fit into the memory `into`, they are read into that memory, and a view of it is returned; such a
         view may end within a batch, or beyond `end_offset`.
 
-        Raises OffsetOutOfRangeError if `offset` is not in [start_offset, LEO]; CorruptRecordError if a header
-        at `offset` is damaged; StorageError, StoreClosedError.
+        Raises StorageError, StoreClosedError, OffsetOutOfRangeError if `offset` is not in [start_offset,
+        LEO], and CorruptRecordError if a header at `offset` is damaged.
         """
         with os_errors():
             return raw_read(self._partition, offset, end_offset, max_bytes, into)
@@ -219,7 +219,8 @@ class Replica:
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin a leader epoch at the log's end, because this replica leads; later appends are written under
-        the epoch (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
+        the epoch (R3). Raises StorageError, and InvalidArgumentError for an epoch that is not above the
+        latest.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -401,7 +402,7 @@ class Replica:
 
     def _go_back_to(self, before: Sequence[tuple[int, int]]) -> None:
         """Set the epochs in memory back to `before`, after an unfinished change. Until the next change the
-        file may also have epochs of the unfinished change, which an open drops.
+        file may also have epochs of the unfinished change. An open drops such epochs.
         """
         self._epochs.truncate_from_end(0)
         for entry in before:
@@ -595,8 +596,8 @@ class Replica:
             flusher.names_changed()
             segments.layout += 1
             partition.flushing.changed = True
-            # done before syncs are allowed again, because they must not use the old view, whose files are
-            # gone
+            # This is done before syncs are allowed again, because a sync must not use the old view, whose
+            # files are gone.
             visible.cut(high_watermark)
 
         self.recent.clear()

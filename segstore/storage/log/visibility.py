@@ -497,7 +497,7 @@ class Visible:
         return dropped
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Show readers of this process the segments `new` in place of `old`, which are part of the log."""
+        """Show readers of this process the segments `new` in place of the log's segments `old`."""
         self._writer.recall()
         self.segments.replace(old, new)
         self.show()

@@ -1,6 +1,6 @@
 """Scans the batches of a `.log` file in bounded steps: for recovery, index rebuilds, check and look-ups.
 
-On disk files are only read. Threads: any; nothing is shared.
+Files on disk are only read. Threads: any; nothing is shared.
 """
 
 from __future__ import annotations

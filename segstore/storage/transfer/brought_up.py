@@ -2,7 +2,7 @@
 messages of magic 0 or 1, they are converted to batches, which are sent from a file in memory. Other bytes are
 sent from the log's file.
 
-On disk files are only read. Threads: any, without locks, because only segments of an immutable view are read.
+Files on disk are only read. Threads: any, without locks, because only segments of an immutable view are read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Senders, one for each method: they move bytes of a file to a sink, a step at a time.
 
-On disk files are only read. Threads: a sender belongs to one transfer. The transfer calls `send` repeatedly,
+Files on disk are only read. Threads: a sender belongs to one transfer. The transfer calls `send` repeatedly,
 for `count` bytes from `position` on; each call begins at the position that the last call has reached. If a
 sender has read more bytes from the file than the sink took, the sender keeps the remaining bytes for the next
 call. `send` returns the number of bytes that the sink took, 0 at the end of the file, and raises the errors

@@ -9,7 +9,7 @@ that may have messages of magic 0 or 1, which are converted; a stretch that may 
 wrong index entry or batch header; a sink that would block; a SIGPIPE that would end the process. Both paths
 send the same bytes.
 
-On disk files are only read. Threads: any, without locks, on an immutable view.
+Files on disk are only read. Threads: any, without locks, on an immutable view.
 """
 
 from __future__ import annotations

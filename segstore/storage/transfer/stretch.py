@@ -1,6 +1,6 @@
 """`Stretch`: whole batches in one segment's file, which stays open until the `Stretch` is released.
 
-On disk files are only read. A file that retention or compaction removes stays readable by its descriptor, and
+Files on disk are only read. A file that retention or compaction removes stays readable by its descriptor, and
 the bytes below a view's end never change. Threads: any, without locks, on an immutable view; a stretch
 belongs to one thread at a time.
 """

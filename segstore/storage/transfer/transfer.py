@@ -1,6 +1,6 @@
 """Makes a transfer: picks the batches and the sender, and sends all bytes of the batches.
 
-On disk files are only read. Threads: any, without locks, on an immutable view.
+Files on disk are only read. Threads: any, without locks, on an immutable view.
 """
 
 from __future__ import annotations
