@@ -2,7 +2,7 @@
 
 Files on disk are only read. Threads: any; values and functions without state. `parts` lists the segments,
 `check_part` checks one segment, and `check_rest` does all other checks of a store. `check_rest` checks a
-segment again if the segment has changed since `parts`.
+segment again if the segment has changed after `parts` was called.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`SentBatch`: a batch that is checked by the rules of Kafka's LogValidator, and appended in the bytes that
 the producer sent, without decoding.
 
-Nothing is on disk. The bytes stay in the receive buffer, and an append changes them there. If the topic's
+Nothing is on disk. The bytes stay in the receive buffer, and an append changes them in place. If the topic's
 `compression.type` names another codec, the records are compressed anew, into other memory. Threads: a batch
 belongs to one thread.
 """
@@ -49,8 +49,8 @@ _INVALID = {
 
 
 class SentBatch(NamedTuple):
-    """A checked batch: its bytes encoded for the log's writer, its producer fields, and the number of its
-    records.
+    """A checked batch: its bytes as an `Encoded` for the log's writer, its producer fields, and the number of
+    its records.
     """
 
     encoded: Encoded
@@ -59,8 +59,8 @@ class SentBatch(NamedTuple):
 
 
 def check_received(batch: Any, allow_zstd: bool) -> None:
-    """Raise InvalidTypeError if the batch is not a writable buffer of bytes; UnsupportedCompressionTypeError
-    for zstd if that is not allowed.
+    """Raise InvalidTypeError if the batch is not a writable buffer of bytes, and
+    UnsupportedCompressionTypeError if it is compressed with zstd and `allow_zstd` is False.
     """
     if type(batch) is memoryview:
         plain = batch.ndim == 1 and batch.itemsize == 1 and batch.contiguous and not batch.readonly

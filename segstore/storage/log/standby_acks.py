@@ -32,7 +32,7 @@ ALL = -1
 
 class StandbyAcks:
     """The acknowledger (`Acknowledger`) of a partition with a standby in sync mode. `away()` returns the
-    reason why the standby can't be waited for, "" if it can.
+    reason why appends can't wait for the standby, or "" if they can.
     """
 
     def __init__(self, partition: Partition, away: Callable[[], str]) -> None:
@@ -84,8 +84,8 @@ class StandbyAcks:
         StorageError.
         """
         visible = self._partition.visible
-        # If no append waits now, there is nothing to answer, because an append that begins to wait later
-        # waits only for an offset above the high watermark.
+        # If no append waits now, none can be acknowledged, because an append that begins to wait later waits
+        # only for an offset above the high watermark.
         if offset <= visible.high_watermark and not self._waiting:
             return
         with self._lock:

@@ -89,8 +89,8 @@ class Tail:
         self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
     ) -> bool:
         """Let C append to a follower's log the batches that the leader's tail passes on, under the conditions
-        of `open_leader`; return whether C may append. `thread` writes the batches; if it is None, the thread
-        that appends to the leader's log writes them.
+        of `open_leader`; return whether C may append. `thread` writes the batches; if `thread` is None, the
+        thread that appends to the leader's log writes them.
         """
         if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)
@@ -139,7 +139,8 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        # set before the tail opens, so that after an interrupt the next holder of the token pauses the tail
+        # This is set before the tail opens, so that after an interrupt the next holder of the token pauses
+        # the tail
         self.may_be_open = True
         try:
             self._visible.open(replicated)
@@ -158,11 +159,11 @@ class Tail:
         except OSError as error:
             if not is_refusal(error):
                 raise
-            return None  # not raised, because the append before this call has succeeded
+            return None  # The error is not raised, because the append before this call has succeeded.
 
     def _is_usual(self) -> bool:
         """Return whether C may append now: the log is open, not fenced and wholly visible, no append is to be
-        undone, no epoch is to be saved, and `Visible.stays_stable` holds. C does not make the first append
+        undone, no epoch is to be saved, and `Visible.stays_stable` is True. C does not make the first append
         after a clean open.
         """
         segments = self._writer.segments
@@ -192,7 +193,7 @@ class Tail:
     def _taken(self) -> None:
         """Pause the tail, because the append token was just taken. If an append by C has failed, set the
         writer's `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another
-        process has failed [S2]. May be repeated.
+        process has failed [S2]. The call may be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()
@@ -242,6 +243,6 @@ class Tail:
 
     def fence(self, epoch: int) -> None:
         """Let no append by C begin under a leader epoch below `epoch`, because another replica was elected.
-        Any thread may call this; it does not wait for the disk.
+        Any thread may call this; the call does not wait for the disk.
         """
         self.native.fence(epoch)

@@ -55,8 +55,8 @@ def end_transaction(
     written there, and -1 is returned in place of an offset. If no transaction is open and the epoch is new to
     the partition, a marker is written, so that the partition refuses older epochs from then on.
 
-    Raises InvalidProducerEpochError if one of the partitions knows a newer epoch; StorageError,
-    StoreClosedError, ReadOnlyError, ForkedError. After such an error no marker is written in any partition.
+    Raises StorageError, StoreClosedError, ReadOnlyError, ForkedError, and InvalidProducerEpochError if one of
+    the partitions knows a newer epoch. After such an error no marker is written in any partition.
     `flush.messages` is applied after the markers are visible; they stay visible if that flush raises
     StorageError.
     """
@@ -86,7 +86,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
     def end() -> None:
         for partition in partitions:
-            partition.writer.recall()  # drops unfinished appends from the producers' state
+            partition.writer.recall()  # this drops unfinished appends from the producers' state
         due = [partition for partition in partitions if _is_due(partition, marker, transaction_epoch)]
         together, written = AtomicPublish(), None
         try:
@@ -99,7 +99,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
         for partition in due:
-            partition.writer.recall()  # drops the undo, because the marker is final
+            partition.writer.recall()  # this drops the undo, because the marker is final
             partition.tail.open(partition.validator)
 
     try:
@@ -203,8 +203,8 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 
 def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
-    """Return offset and leader epoch (-1: not known) of the first record of the producer's open transaction
-    in a partition; None if no transaction is open. Raises the errors of `open_transactions`.
+    """Return (offset, leader epoch or -1) of the first record of the producer's open transaction in a
+    partition; None if no transaction is open. Raises the errors of `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.token:

@@ -19,7 +19,7 @@ _COMPRESSIONS = {name: code for code, name in enumerate(CODECS)} | {"uncompresse
 
 
 class LogValidator:
-    """The limits of one topic's settings for an append.
+    """The limits that one topic's settings set for appends.
 
     `codec` and `level` are those of the topic's `compression.type`, `largest_batch` the largest batch in
     bytes, `needs_keys` whether every record must have a key.
@@ -50,7 +50,7 @@ class LogValidator:
         return self.named_codec(compression if self.keeps_codec else None)
 
     def named_codec(self, compression: str | None) -> tuple[int, int | None]:
-        """Return code and level of an application's codec, or of the topic's `compression.type` for None.
+        """Return code and level of an application's codec, or of the topic's codec if `compression` is None.
         Raises the errors of the function `codec_for`.
         """
         return (self.codec, self.level) if compression is None else codec_for(self._config, compression)
@@ -71,8 +71,8 @@ class LogValidator:
 
     def check(self, least: int, most: int, keys_missing: bool, now: int) -> None:
         """Raise InvalidArgumentError if timestamps, from `least` to `most` ms, are further off the clock than
-        a CreateTime topic allows; InvalidRecordError if a key is missing in a compacted topic. Warns once if
-        the records are so old that retention would delete them.
+        a CreateTime topic allows, and InvalidRecordError if a key is missing in a compacted topic. Warns once
+        if the records are so old that retention would delete them.
         """
         config = self._config
         if config.message_timestamp_type == "CreateTime":
@@ -110,8 +110,8 @@ class LogValidator:
 
 
 def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:
-    """Return the code and the level of the codec named `compression`, or of the topic's codec for None.
-    Raises InvalidArgumentError, InvalidTypeError.
+    """Return the code and the level of the codec with the name `compression`, or of the topic's codec if
+    `compression` is None. Raises InvalidArgumentError, InvalidTypeError.
     """
     if compression is not None and not isinstance(compression, str):
         raise InvalidTypeError(f"compression must be a str or None, not {type(compression).__name__}")

@@ -9,8 +9,8 @@ While the native tail is open, C makes its appends visible and publishes them (`
 `_native/tail.c`).
 
 Readers see a log up to its high watermark. The high watermark is the log end offset, unless the partition is
-a replica. Then replication sets it, and `written` shows the log up to its end (Kafka:
-UnifiedLog.highWatermark).
+a replica. In a replica, replication sets the high watermark, and `written` shows the log up to its end
+(Kafka: UnifiedLog.highWatermark).
 """
 
 from __future__ import annotations
@@ -339,8 +339,9 @@ class Visible:
 
     def set_high_watermark(self, offset: int) -> None:
         """Set a replica's high watermark to `offset`, which is the base offset of a batch, the log's end, or
-        an offset above the log's end, for records to come. The high watermark of a follower may go back. Any
-        thread may call this. Raises OSError if the high watermark goes back and the log can't be read.
+        an offset above the log's end, whose records will come later. The high watermark of a follower may go
+        back. Any thread may call this. Raises OSError if the high watermark goes back and the log can't be
+        read.
         """
         ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):

@@ -106,9 +106,9 @@ class LogWriter:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.pending_undo: AppendUndo | None = None
-        """The state before an append, kept until the whole append is written. This is set before the append
-        changes the log, so that the append can be undone after any failure, also after the error of a signal
-        handler. If the undo itself fails, it can be repeated.
+        """The state before an append, which is kept until the whole append is written. This is set before the
+        append changes the log, so that the append can be undone after any failure, also after the error of a
+        signal handler. If the undo itself fails, it can be repeated.
         """
         self.follows = False
         """Whether only a leader's batches are appended, because this replica is not the leader."""
@@ -117,8 +117,8 @@ class LogWriter:
         self.term: LeaseTerm | None = None
         """The term of the lease by which the store leads, None without a lease."""
         self.save_epochs: Callable[[], None] | None = None
-        """Writes the file of leader epochs, which must have `epoch` before a batch is written under it; None
-        once the file has `epoch`.
+        """Writes the file of leader epochs, which must have `epoch` before a batch is written under that
+        epoch; None after the file has `epoch`.
         """
         self.no_room: Callable[[OSError, int], object] = _ignored
         """Called with the error and the append's number of bytes if an append finds the disk full. The append
@@ -130,13 +130,13 @@ class LogWriter:
     # --- appends --------------------------------------------------------------------------
 
     def write(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Append all of the chunks, or none; return the first offset. Raises StorageError; the log is
-        unchanged then.
+        """Append all of the chunks, or none; return the first offset. Raises StorageError; then the log has
+        not changed.
 
         If `claim` is a ProducerAppendInfo, `append_info.judge` is called first, and raises an error if the
-        append is not allowed. If the append repeats earlier batches, it is not written, and their first
-        offset is returned. If `claim` is an ExpectedEnd, raises OffsetMismatchError unless the log ends at
-        its offset.
+        append is not allowed. If the append repeats earlier batches, the append is not written, and the first
+        offset of the earlier batches is returned. If `claim` is an ExpectedEnd, raises OffsetMismatchError
+        unless the log ends at the offset of `claim`.
         """
         segments = self.segments
         leads = not self.follows and self.term is None
@@ -184,8 +184,8 @@ class LogWriter:
         return self._attempt([end_marker(marker, self.clock())], saved, take, together).mark.next_offset
 
     def check(self) -> None:
-        """Raise StoreClosedError if the log is closed; StorageError if it is fenced, or if the disk has no
-        room for the undo of a failed append.
+        """Raise StoreClosedError if the log is closed, and StorageError if it is fenced, or if the disk has
+        no room for the undo of a failed append.
         """
         segments = self.segments
         if not segments.closed and self.is_whole():
@@ -195,8 +195,8 @@ class LogWriter:
         raise _not_taken_back(segments.directory)
 
     def check_leads(self) -> None:
-        """Raise the errors of `check`; NotLeaderOrFollowerError if this replica does not lead; DemotedError
-        if the store was demoted, or if the term of the store's lease is over.
+        """Raise the errors of `check`, NotLeaderOrFollowerError if this replica is not the leader, and
+        DemotedError if the store was demoted, or if the term of the store's lease is over.
         """
         self.check()
         if self.demoted:
@@ -304,7 +304,7 @@ class LogWriter:
     def _add_aborted(self, undo: AppendUndo, aborted: Aborted) -> None:
         """Add aborted transactions to the `.txnindex` of the segments that have their markers."""
         for segment, found in groupby(aborted, itemgetter(0)):
-            if segment is undo.active.segment:  # else the `.txnindex` is removed with the segment
+            if segment is undo.active.segment:  # the `.txnindex` of a new segment is removed with the segment
                 undo.aborts = index_size(self.pool.files, segment)
             add_aborted(self.pool.files, segment, [txn for _, txn in found])
 
@@ -322,12 +322,13 @@ class LogWriter:
         # consider the active segment sealed.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
-        # added before its files are made: `take_back` removes the files of listed segments
+        # The segment is added before its files are made: `take_back` removes the files of listed segments.
         segments.append(segment)
         make_files(segment)
         segments.activate(ActiveSegment(segment, self.config, begin))
         active.seal()
-        self.rolled(segment.base_offset)  # writes a snapshot, begins a flush in the background
+        # this writes a producer snapshot, and begins a flush in the background
+        self.rolled(segment.base_offset)
 
     def leave_sealed(self, tail: NativeTail) -> None:
         """Continue in a new segment, because the active segment was sealed although another process may still
@@ -390,8 +391,8 @@ class LogWriter:
         self.pending_undo = None
 
     def judge(self, error: BaseException, need: int = 0) -> None:
-        """If `error` comes from the disk, raise StorageError from it. It has stopped an append of `need`
-        bytes.
+        """If `error` comes from the disk, raise StorageError from it. The error has stopped an append of
+        `need` bytes.
         """
         if is_refusal(error) and not isinstance(error, SegstoreError):
             if error.errno in NO_ROOM:

@@ -73,7 +73,7 @@ class ChunkPart(NamedTuple):
 
     @property
     def headers(self) -> Any:
-        """Return a `seg_batch *` to the first header; valid while the chunk exists."""
+        """Return a `seg_batch *` to the first header. The pointer is valid while the chunk exists."""
         return self.chunk.headers + self.first
 
     @property

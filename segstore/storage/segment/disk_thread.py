@@ -16,7 +16,7 @@ _SECOND = 10**9
 
 
 class DiskThread:
-    """The thread of one directory; it is started by the first `job`."""
+    """The thread of one directory; the first `job` starts the thread."""
 
     def __init__(self) -> None:
         self._thread: Any = None

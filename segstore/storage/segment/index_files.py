@@ -1,4 +1,4 @@
-"""A segment's `.index` and `.timeindex` files: they are loaded, checked, and rebuilt from the log.
+"""Loads and checks a segment's `.index` and `.timeindex` files, and rebuilds them from the log.
 
 On disk a rebuild replaces the two index files, by rename. Threads: `load` and `rebuild` are called with the
 segment's loading lock held.

@@ -46,8 +46,8 @@ class SnapshotId(NamedTuple):
 
 
 def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list[str]]:
-    """Return the snapshots in a directory, by rising end offset, and the names of files that a crash left:
-    `.part` files, and files that a broker was about to delete. Raises OSError.
+    """Return the snapshots in a directory, in the order of their end offsets, and the names of files that a
+    crash left: `.part` files, and files that a broker was about to delete. Raises OSError.
     """
     found, left = [], []
     for name in files.listdir(directory):

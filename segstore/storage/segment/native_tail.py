@@ -1,10 +1,10 @@
 """The native tail of a log: the state that C needs to append by one call (docs/engine.md;
 `_native/append.c`).
 
-A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` stops new
-appends, and any thread may call it. The holder of the partition's append token pauses the tail; it may then
-change the tail's fields, bind the tail to another segment, and open the tail again. C's appends are in the
-log, indexed and published, and readers of this process see them (`Visible`).
+A partition has one tail as long as the partition is open. While the tail is open, C appends; `pause` stops
+new appends, and any thread may call it. The holder of the partition's append token pauses the tail, and may
+then change the tail's fields, bind the tail to another segment, and open the tail again. C's appends are in
+the log, indexed and published, and readers of this process see them (`Visible`).
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class NativeTail:
         append is still unflushed. The appending thread compares the recovery point.
         """
         self.handle: Handle | None = None
-        """The active segment's log, None once the pool has closed it."""
+        """The active segment's log; None after the pool has closed the log."""
         self.write: NativeWrite
-        """The native write of the log's file, once the tail is bound."""
+        """The native write of the log's file; set when the tail is bound."""
         self.syncs = False
         """Whether C may sync the log."""
         self.followers: Sequence[NativeTail] = ()

@@ -67,7 +67,7 @@ class Segment:
         bytes.
         """
         self.dense: tuple[Any, ...] = ()
-        """Ranges of offsets without gaps, found by scans of headers (`storage.scans.dense`)."""
+        """Ranges of offsets without gaps, which scans of headers have found (`storage.scans.dense`)."""
         self.durable = False  # whether its log was synced under another name, and has not changed after that
         self.unsynced_aborts = False  # whether its `.txnindex` has grown since the last sync
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
@@ -124,7 +124,7 @@ class Segment:
         `end` and offset `end_offset`. The last field keeps the memory of the offset index alive. `index` is a
         view of the offset index, None for that of the segment's current index.
 
-        Raises OSError, CorruptRecordError if the index can't be loaded.
+        Raises OSError or CorruptRecordError if the index can't be loaded.
         """
         view = self.indexes[0].view if index is None else index
         return self.number, view[1], self.base_offset, end, end_offset, view[0]
@@ -240,8 +240,8 @@ class Segment:
             position = self.pass_by(bad, least, target, end, reason)
 
     def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
-        """Return the position of the first whole batch after the damaged batch at byte `bad` whose base
-        offset is at least `least`.
+        """Return the position of the first whole batch that lies after the damaged batch at byte `bad` and
+        has a base offset of at least `least`.
 
         Raises CorruptRecordError if `target` lies before that batch. If there is no such batch, the error has
         no `next_offset`.

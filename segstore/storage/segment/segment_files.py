@@ -1,5 +1,4 @@
-"""The files of a partition's segments: they are found, created and removed here, and files that crashes have
-left are cleared.
+"""Finds, creates and removes the files of a partition's segments, and clears files that crashes have left.
 
 On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap` files are renamed into
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is

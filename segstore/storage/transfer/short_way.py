@@ -44,10 +44,10 @@ _NEXT = (1 << 32) - 1
 def send_at_once(
     view: LogView, fd: int, offset: int, max_bytes: int, context: StoreContext, views: Visible | None = None
 ) -> tuple[int, int] | None:
-    """Send batches by sendfile, from an open store. Return (bytes, next offset). Return None if nothing was
-    sent, and `transfer` must send the batches. In a forked child of the writer, None is always returned.
-    `views` is the `Visible` whose current view is `view`; if it is given, `seg_transfer` can make the next
-    call.
+    """Send batches by sendfile, from an open store. Return (number of sent bytes, next offset). Return None
+    if nothing was sent, and `transfer` must send the batches. In a forked child of the writer, None is always
+    returned. `views` is the `Visible` whose current view is `view`; if `views` is given, `seg_transfer` can
+    make the next transfer.
 
     Raises SinkError, StorageError for an error of the segment's file, and InvalidArgumentError if sendfile
     can't serve the sink.
@@ -99,7 +99,7 @@ def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
 def sendable(
     view: LogView, offset: int, context: StoreContext, views: Visible | None = None
 ) -> Sendable | None:
-    """Return a `Sendable` of the segment that holds `offset`, and keep it in `view`; None if `offset` is not
+    """Return a `Sendable` of the segment that holds `offset`, and store it in `view`; None if `offset` is not
     in the view, or if the segment must be opened first.
     """
     view.sendable = known = _sendable(view, offset, context, views)

@@ -109,7 +109,8 @@ def find_stretch(
         return None
     found = ffi.new(_FOUND)
     for slot in range(view.slot(offset), len(view.segments)):
-        below = min(limit, view.next_base(slot))  # a segment ends where the next one begins
+        # no offset of a segment is visible from the base offset of the next segment on
+        below = min(limit, view.next_base(slot))
         source = find(view, slot, below, offset, most, files, gaps, found)
         if source is not None:
             position, stop = found.position, found.stop

@@ -93,7 +93,7 @@ def transfer(
     view: LogView, fd: int, offset: int, max_bytes: int, method: Method, files: Files, gaps: MayBeMissing
 ) -> tuple[int, int]:
     """Send batches, beginning with the batch that holds `offset`: up to `max_bytes`, but at least one batch
-    if there is any. Return (bytes, next offset).
+    if there is any. Return (number of sent bytes, next offset).
 
     If the sink is full, the call waits, so that the sink always gets whole batches. Raises SinkError,
     StorageError for an error of a segment's file, and InvalidArgumentError if the method can't serve the
@@ -115,7 +115,8 @@ def _transfer(
                 break
             end = view.end_of(slot)
             try:
-                limit = view.next_base(slot)  # a segment ends where the next one begins
+                # no offset of a segment is visible from the base offset of the next segment on
+                limit = view.next_base(slot)
                 source = find(view, slot, limit, offset, max_bytes - done, files, gaps, found)
             except (OSError, SegstoreError):
                 if done:
@@ -157,12 +158,12 @@ def find(
     view: LogView, slot: int, limit: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> tuple[Handle, bool] | None:
     """Find the batches of segment `slot` from `offset` on, below offset `limit`, and set `found` (`seg_found
-    *`) to their place. Return the file that has these batches, and whether that is the segment's log
+    *`) to their place. Return the file that has these batches, and whether that file is the segment's log
     (`brought_up.as_sent`); None if the segment has no such batches. Raises OSError, CorruptRecordError.
     """
     segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
-    fields = segment.fields(end, limit)  # keeps the memory of the index alive
+    fields = segment.fields(end, limit)  # `fields` keeps the memory of the index alive
     of = ffi.new(_SEGMENT, fields)
     if files.find_stretch(handle, found, of, -1, offset, most):
         return as_sent(segment, handle, found, most, files)
