@@ -45,7 +45,8 @@ class Opening:
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         result = ffi.new("seg_status *")
-        # O_NONBLOCK: the open of a FIFO must not wait for its other end. Regular files ignore the flag.
+        # O_NONBLOCK is set, because the open of a FIFO must not wait for its other end. Regular files ignore
+        # the flag.
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:

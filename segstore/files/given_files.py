@@ -62,7 +62,7 @@ def in_memory(data: bytes | memoryview) -> Handle:
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:
             return Handle(path, os.O_RDONLY)
-    import tempfile  # a slow import, needed only without memfd_create
+    import tempfile  # This slow import is needed only on systems without memfd_create.
 
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)

@@ -43,7 +43,7 @@ class Handle:
         """
         self.user: Callable[[], User | None] | None = None
         """A weak reference to the `User` of the descriptor, or None."""
-        # `descriptors`, inlined, because each access to a file makes a handle.
+        # This is the function `descriptors`, inlined because each access to a file makes a handle.
         self._slot = ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
         name = self.path.encode(*CODING)
         while (code := lib.seg_open(self._slot, name, flags | os.O_CLOEXEC, mode, found)) < 0:

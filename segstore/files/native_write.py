@@ -70,7 +70,7 @@ class OwnWrite(NativeWrite):
         self.c = called_by_c
 
     def raised(self) -> BaseException | None:
-        """Return the exception of the last failed call, or None, and forget it."""
+        """Return the exception of the last failed call, or None, and forget the exception."""
         raised, self._raised = self._raised, None
         return raised
 

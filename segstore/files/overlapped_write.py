@@ -69,7 +69,8 @@ class Pipeline:
     def _start(self, write: _Step) -> None:
         self._wait()
         if self._worker is None:
-            self._worker = Worker("segstore-append")  # set before `start`, so that `end` can stop it
+            # This is set before `start`, so that `end` can stop the worker.
+            self._worker = Worker("segstore-append")
             self._worker.start()
         self._under_way = True
         self._worker.do(lambda: self._run(write))

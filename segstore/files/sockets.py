@@ -32,7 +32,7 @@ def listen(files: Files, path: str) -> socket.socket:
     listener = _socket()
     try:
         if files.exists(path):
-            files.unlink(path)  # left by a dead process; bind needs a free path
+            files.unlink(path)  # a dead process has left the file; bind needs a free path
         _at(path, listener.bind)
         os.chmod(path, files.file_mode)  # the mode is set before anybody can connect
         listener.listen(_WAITING)

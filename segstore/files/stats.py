@@ -30,8 +30,8 @@ def status(handle: Handle) -> Any:
 
 
 def status_of(path: Path, *, follow: bool = False) -> Any:
-    """Return the result of lstat(2) for a path, or of stat(2) if `follow`: a `seg_status`. Raises OSError as
-    these calls.
+    """Return the result of lstat(2) for a path, or of stat(2) if `follow`: a `seg_status`. Raises OSError,
+    like these calls.
     """
     # os.stat is not used, because it may raise SystemError (see `status`).
     result = ffi.new("seg_status *")
@@ -56,7 +56,7 @@ class Stats:
     """
 
     def real_path(self, path: Path) -> str:
-        """Return the absolute path without symbolic links, as realpath(3). If the file is missing, resolve
+        """Return the absolute path without symbolic links, like realpath(3). If the file is missing, resolve
         its directory, and append its name. Raises OSError (ELOOP, EACCES, ENOTDIR).
         """
         # os.path.realpath is not used: it calls os.lstat, which may raise SystemError (see `status`).
@@ -96,7 +96,9 @@ class Stats:
         return stat.S_ISDIR(status_of(path, follow=True).mode)
 
     def is_file(self, path: Path) -> bool:
-        """Return whether the path is a regular file, and no link. Raises OSError, like lstat(2)."""
+        """Return whether the path is a regular file, and not a symbolic link. Raises OSError, like
+        lstat(2).
+        """
         return stat.S_ISREG(status_of(path).mode)
 
     def check_directory(self, path: Path) -> bool:
@@ -213,8 +215,8 @@ class Stats:
             os.utime(file, ns=(ns, ns), follow_symlinks=False)
 
     def has_passed(self, handle: Handle, ns: int) -> bool:
-        """Touch a file. Return whether a change from now on gets a ctime above `ns`. Raises OSError, like
-        utimensat(2).
+        """Set the modification time of a file to now. Return whether a change from now on gets a ctime above
+        `ns`. Raises OSError, like utimensat(2).
         """
         os.utime(handle.fd)
         return bool(status(handle).changed > ns)

@@ -62,7 +62,7 @@ def _concerns(change: TreeChange, path: str) -> bool:
 
 
 def _batches(records: Records) -> Iterator[list[Record]]:
-    """Yield the path records of each batch, whose changes were made together."""
+    """For each batch, yield its path records. The changes of one batch were made together."""
     indexes, batch = records.batch_indexes().tolist(), []
     for i, record in enumerate(records):
         if (record.key or b"")[:1] == nodes.PATH_TAG:

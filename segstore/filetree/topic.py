@@ -79,8 +79,8 @@ def gone_chunks(node: Node | None) -> list[Entry]:
 
 
 def chunk_bytes(log: PartitionLog) -> int:
-    """Return the chunk size of a new file: CHUNK_BYTES, or less if the topic's limit of a batch
-    requires it.
+    """Return the chunk size of a new file: CHUNK_BYTES, or fewer bytes if the topic's limit for a batch
+    requires that.
     """
     most = log.partition_for_write().validator.largest_batch
     return min(CHUNK_BYTES, max(most - _BESIDE, most // 2, 1))
@@ -101,8 +101,8 @@ def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
 
 
 def append_all(log: PartitionLog, entries: Sequence[Entry]) -> None:
-    """Write the entries in as many batches as necessary. If the process is killed meanwhile, the log may have
-    only the first batches.
+    """Write the entries in as many batches as necessary. If the process is killed during the call, the log
+    may have only the first batches.
     """
     for at in range(0, len(entries), _AT_A_TIME):
         _append(log, entries[at : at + _AT_A_TIME])

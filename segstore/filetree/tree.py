@@ -236,7 +236,7 @@ class FileTree:
         return Upload(self, path, file_id, chunk_bytes(self.log), overwrite)
 
     def write(self, path: str, data: bytes, overwrite: bool = False) -> File:
-        """Write a whole file at once, and return it. Raises the errors of `create`."""
+        """Write a whole file in one call, and return the file. Raises the errors of `create`."""
         with self.create(path, overwrite) as upload:
             upload.write(data)
             return upload.commit()
@@ -324,7 +324,7 @@ class FileTree:
 
 # --- trees -------------------------------------------------------------------------------------
 
-# A store has one tree per topic, shared by all callers that change its files.
+# A store has one tree per topic, which all callers that change its files share.
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:

@@ -1,5 +1,6 @@
 """The index builder makes a segment's index entries from its batch headers, for a segment that is written or
-indexed as a whole. The entries of the active segment are made with its appends instead (`_native/active.c`).
+indexed as a whole. The entries of the active segment are made by C, when batches are appended
+(`_native/active.c`).
 
 The rules are those of org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on
 the batches and `index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk.

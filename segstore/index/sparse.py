@@ -59,7 +59,7 @@ class SparseIndex:
     OFFSET_FIELD: ClassVar[int]  # the field with the relative offset: 0 or 1
     SPARE: ClassVar[int] = 0  # entries that `is_full` leaves free
     _slot: ClassVar[Any]  # C's binary search by the first field
-    _valid: ClassVar[Any]  # C's count of the valid entries before the first invalid one
+    _valid: ClassVar[Any]  # C's function that counts the entries before the first invalid entry
 
     _view: View
     _count: Any = None
@@ -153,7 +153,8 @@ class ActiveIndex(SparseIndex):
         super().__init__(files, path)
         self._view = _EMPTY  # the last view that was made
         self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
-        self._end, self._active = end, active  # kept, because `_count` and `_most` point into `end`
+        # The references are kept, because `_count` and `_most` point into `end`.
+        self._end, self._active = end, active
         count, most = self.FIELDS
         self._count, self._most = ffi.addressof(end, count), ffi.addressof(end, most)
         self._looked_at = 0  # the largest number of entries that a view had before a `truncate_to`
@@ -170,12 +171,14 @@ class ActiveIndex(SparseIndex):
                 files.truncate(handle, self._size)
             if entries:
                 self._map(_mapping(files.map(handle, self._size, write=True)))
-        self._count[0], self._most[0] = entries, entries - self.SPARE  # no room before `reserve`
+        # there is no room for more entries before `reserve` is called
+        self._count[0], self._most[0] = entries, entries - self.SPARE
 
     @property
     def view(self) -> View:
         """Return the view for C's look-ups, which is valid while it is referenced."""
-        count = self._count[0]  # read before `_mapped`, whose memory then has all counted entries
+        # The count is read before `_mapped`, whose memory then has all counted entries.
+        count = self._count[0]
         view, (pointer, memory) = self._view, self._mapped
         if view.n != count or view.memory is not memory:
             view = self._view = _view((pointer, count, memory))
@@ -342,7 +345,7 @@ def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *,
 
 
 class OffsetIndex(SparseIndex):
-    """Entries (relative offset, position), looked up by relative offset."""
+    """Entries (relative offset, position), which are looked up by relative offset."""
 
     ENTRY = struct.Struct(">ii")
     OFFSET_FIELD = 0
@@ -369,11 +372,11 @@ class SealedOffsetIndex(OffsetIndex, SealedIndex):
 
 
 class TimeIndex(SparseIndex):
-    """Entries (timestamp, relative offset), looked up by timestamp."""
+    """Entries (timestamp, relative offset), which are looked up by timestamp."""
 
     ENTRY = struct.Struct(">qi")
     OFFSET_FIELD = 1
-    SPARE = 1  # for the entry that sealing adds (`IndexBuilder.last_time_entry`)
+    SPARE = 1  # room for the entry that sealing adds (`IndexBuilder.last_time_entry`)
     _slot = lib.seg_time_slot
 
     @staticmethod

@@ -66,7 +66,7 @@ def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
 
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """Return the bytes of entries, as they are appended to the file."""
+    """Return the bytes that store these transactions in the file."""
     return np.array([(VERSION, *txn) for txn in txns], entry_type()).tobytes()
 
 

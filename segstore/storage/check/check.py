@@ -1,4 +1,5 @@
-"""`check` checks every invariant of a store's bytes, indexes, checkpoints and names, at rest or in use.
+"""`check` checks every invariant of a store's bytes, indexes, checkpoints and names. The store may be at rest
+or in use.
 
 Files on disk are only read. Threads and processes: any; a store that is open elsewhere is checked up to its
 published ends. `segment` checks one segment's files, `transactions` the producer files against the log,
@@ -217,7 +218,7 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress, look: L
 
 
 def is_at_rest(files: Files, root: str) -> tuple[bool, list[Finding]]:
-    """Return whether no process has the store open for writing, and findings on the lock file."""
+    """Return (whether no process has the store open for writing, findings on the lock file)."""
     path = os.path.join(root, names.LOCK)
     try:
         return not files.is_locked(path), []
@@ -239,7 +240,7 @@ def _check_one(
     progress: Progress,
     look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:
-    """Check one partition, and repeat the check if a writer removes segments during it. Return its
+    """Check one partition, and repeat the check if a writer has removed segments during the check. Return its
     PartitionCheck and the findings. Return None in place of the PartitionCheck if the partition is being
     made, can't be read, or does not exist any more.
     """

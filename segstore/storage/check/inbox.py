@@ -28,8 +28,8 @@ _NEXT = "an open for writing"
 
 
 def check_inbox(files: Files, root: str) -> Iterator[Finding]:
-    """Yield the findings on the inbox of a store at rest. In a store in use, the unfinished work of its
-    processes would cause findings.
+    """Yield the findings on the inbox of a store at rest. In a store in use, the unfinished work of processes
+    would cause findings.
     """
     folder = Folder(files, root)
     try:

@@ -1,4 +1,5 @@
-"""Checks one segment: its batches and records, and both indexes against them. Files on disk are only read.
+"""Checks one segment: its batches and records, and whether both indexes agree with them. Files on disk are
+only read.
 
 Threads: any.
 """
@@ -120,7 +121,7 @@ class SegmentCheck:
         thinned = (batches["count"] <= batches["last_offset"] - bases) & ~wrappers
         self.gapped |= bool(missing.any() or thinned.any())
         if self.ends_in_damage:
-            missing[0] = False  # the damage was reported
+            missing[0] = False  # the gap comes from damage that was already reported
             self.ends_in_damage = False
         for i in np.flatnonzero(missing & (before >= self.gaps_end)).tolist() if self.gaps_end >= 0 else ():
             first, last = int(before[i]), int(bases[i]) - 1

@@ -156,7 +156,7 @@ class TransactionCheck:
 def _fits(held: SnapshotEntry, expected: SnapshotEntry | None) -> bool:
     if expected is not None and held.coordinator_epoch == NO_EPOCH:
         expected = expected._replace(coordinator_epoch=NO_EPOCH)
-    if expected is not None and held.last_offset < 0:  # only a marker is in the log
+    if expected is not None and held.last_offset < 0:  # the log has only a marker of the producer
         expected = expected._replace(last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
     return held == expected
 

@@ -1,4 +1,4 @@
-"""The columns of a topic's table as Arrow arrays. Nothing is on disk.
+"""Makes the columns of a topic's table, as Arrow arrays. Nothing is on disk.
 
 Threads: any; functions without state. The module imports pyarrow, and is imported only when a table is asked
 for.

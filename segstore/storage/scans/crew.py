@@ -26,7 +26,7 @@ AHEAD = 2
 
 
 class ScanThreads(Generic[R]):
-    """Threads to which work is given in turn."""
+    """Worker threads, to which the caller gives work in turn."""
 
     def __init__(self, n: int) -> None:
         self._workers = [Worker(f"segstore-scan-{i}") for i in range(n)]

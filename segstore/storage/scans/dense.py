@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LEAST = 16
 """A range with fewer batches than this is not worth its memory."""
 _MOST = 256
-"""The most ranges that are remembered of a segment."""
+"""The most ranges that are remembered for one segment."""
 
 
 class DenseRange(NamedTuple):
@@ -50,9 +50,9 @@ _FIELDS = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size
 
 
 def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
-    """Remember a run of batches of a segment as one range, joined with the ranges directly before and after
-    it. `end` is the segment's visible size in bytes. A short run is remembered only if there is such a range
-    to join.
+    """Remember a run of batches of a segment as one range. Remembered ranges directly before and after the
+    run are joined with it. `end` is the segment's visible size in bytes. A short run is remembered only if
+    there is such a range to join.
     """
     span = dense_range(run)
     joined = span

@@ -1,8 +1,8 @@
 """`PieceReader`: reads the records of a piece of a partition's log as columns.
 
 If only offsets and timestamp types are wanted, and a batch has as many records as offsets, only its header is
-read. Other batches are read whole, checked and decoded. Control batches are left out, and with
-`read_committed` also the batches of aborted transactions.
+read. Other batches are read whole, checked and decoded. Control batches are left out. A `read_committed`
+reader also leaves out the batches of aborted transactions.
 
 On disk: only reads. Threads: any number may use one reader.
 """
@@ -250,8 +250,8 @@ class _Making:
     # --- headers --------------------------------------------------------------------------
 
     def by_headers(self, most_rows: int) -> None:
-        """Add rows by headers until the piece ends, there are `most_rows` rows or more, or the last header
-        was read.
+        """Add rows by headers. Stop at the end of the piece, at `most_rows` rows or more, or after the last
+        header.
         """
         view, limit = self._reading.view, self._end
         slot = view.slot(self.at)

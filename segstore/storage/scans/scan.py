@@ -27,8 +27,8 @@ AT_A_TIME = 1 << 20
 class Edge(Enum):
     """The two ends of a log, which are the default bounds of a range.
 
-    None is not allowed as a bound, because `offset_for_time` returns None if no record is that late. A caller
-    who passes that None as a bound must not get the whole log.
+    None is not allowed as a bound, because `offset_for_time` returns None if no record is at or after the
+    given time. A caller who passes that None as a bound must not get the whole log.
     """
 
     EARLIEST = "earliest"
@@ -170,9 +170,9 @@ class Scan:
         return chain.from_iterable(self.reads())
 
     def reads(self, max_bytes: int = AT_A_TIME) -> Iterator[Records]:
-        """Yield Records, each of about `max_bytes` of the stored log, at least one batch. Raises the errors
-        of `PartitionLog.read`, for example OffsetOutOfRangeError if retention has removed records of the
-        range.
+        """Yield Records, each of about `max_bytes` of the stored log, but of at least one batch. Raises the
+        errors of `PartitionLog.read`, for example OffsetOutOfRangeError if retention has removed records of
+        the range.
         """
         first = max(self.start, self._log.start_offset) if self._from_start else self.start
         return reads(self._log, first, self.end, max_bytes, **self._how)

@@ -62,7 +62,7 @@ def _kind_of(columns: tuple[str, ...]) -> Any:
 
 
 def _record(columns: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    """Return an unpickled record."""
+    """Return a record that has these values, for unpickling."""
     return _kind_of(columns)._make(values)
 
 
@@ -118,7 +118,7 @@ class TopicScan:
     ) -> Iterator[pyarrow.RecordBatch]:
         """Yield all records within `bounds`, and perhaps records outside of them, as record batches of these
         columns (by default the scan's own), in order of partition and offset. `finish` is called with each
-        batch, by any thread, and its result is yielded in place of the batch.
+        batch, by any thread, and the result of `finish` is yielded in place of the batch.
 
         A few threads read pieces of 8 MiB of the logs; a smaller scan has no threads. At most eight pieces
         are in memory, besides the batches that the caller keeps; a compressed piece may take 64 MiB and one
@@ -185,7 +185,7 @@ def scan_topic(
     check_crcs: bool,
 ) -> TopicScan:
     """Return the scan for the arguments of `Store.scan`. `logs` returns the logs of the given partitions, or
-    of all partitions for None.
+    of all partitions if its argument is None.
     """
     how = {
         "isolation_level": arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS),
