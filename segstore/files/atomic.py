@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _TEMPORARY = ".tmp"
-_MAX_NAME = 255  # bytes that Linux file systems allow in one name
+_MAX_NAME = 255  # Linux file systems allow this many bytes in one name
 
 
 class Whole(Opening, FileContent, Directories, Stats):

@@ -70,8 +70,8 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Return whether `mode` lacks bits of `wanted` and has no other bits, as after a umask. A file that
-    somebody else made may have any mode.
+    """Return whether `mode` lacks bits of `wanted` and has no other bits. A umask leaves such a mode; a mode
+    with other bits comes from somebody else.
     """
     bits = mode & 0o777
     return bits != wanted and bits | wanted == wanted

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from segstore.threads import LiveSet
 
-_WIPE_ON_FORK = 18  # MADV_WIPEONFORK of Linux, which Python's mmap does not name
+_WIPE_ON_FORK = 18  # this is MADV_WIPEONFORK of Linux, which Python's mmap does not name
 
 
 class Here(Protocol):

@@ -37,7 +37,7 @@ def read_given(path: str, most: int) -> bytes:
         check_regular(path)
         with with_descriptors(lambda: open(path, "rb")) as file:
             data = file.read(most + 1)
-    except ValueError:  # the path has a NUL, or half of a surrogate pair
+    except ValueError:  # `open` raises ValueError if the path has a NUL or half of a surrogate pair
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most} bytes", path)

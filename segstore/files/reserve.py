@@ -34,7 +34,7 @@ FILES = 8
 """Number of files in a reserve. The removal of each file also frees an inode; the first close of a store
 needs five inodes.
 """
-PIECE = 1 << 12  # bytes; the size of a block in most file systems
+PIECE = 1 << 12  # in bytes, the size of a block in most file systems
 LOOK = ".look"
 """The suffix of the files that `Reserve.has_room` creates and removes."""
 

@@ -21,8 +21,8 @@ from segstore.idle_files import with_descriptors
 
 T = TypeVar("T")
 
-_LONGEST = 107  # bytes of a path, without the terminating zero
-_WAITING = 128  # connections that are not accepted yet
+_LONGEST = 107  # a path may have this many bytes, without the terminating zero
+_WAITING = 128  # this many connections may wait until they are accepted
 
 
 def listen(files: Files, path: str) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from segstore._native import ffi, lib
 from segstore.files.handle import CODING, Handle, Path, failed
 
-_PATH_MAX = 4096  # bytes, with the zero at its end
+_PATH_MAX = 4096  # the most bytes of a path, including the terminating zero
 _MISSING = frozenset({-errno.ENOENT, -errno.ENOTDIR})
 
 

@@ -61,8 +61,8 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
 # at all.
 
 Entry = tuple[bytes, "bytes | None"]
-_RECORD_BYTES = 36  # a record's varints and attributes, at most
-_BESIDE = 16 << 10  # bytes of a batch for the paths that are written with a chunk
+_RECORD_BYTES = 36  # the varints and attributes of a record have at most this many bytes
+_BESIDE = 16 << 10  # a batch with a chunk keeps this many bytes for paths
 _AT_A_TIME = 10_000
 
 

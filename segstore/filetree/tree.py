@@ -2,7 +2,7 @@
 topic's log.
 
 Threads: any. A change is one record batch. The batch is appended with the tree's lock held. The change
-becomes visible once the batch is written, so that readers see changes in the order of the log. Nothing is
+becomes visible when the batch is written, so that readers see changes in the order of the log. Nothing is
 synced under the lock.
 """
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # --- upload ------------------------------------------------------------------------------------
 
-# An `Upload` is a file that is being received. A chunk is appended when it is full; the path is appended once
+# An `Upload` is a file that is being received. A chunk is appended when it is full; the path is appended when
 # the file is complete.
 #
 # On disk the chunks belong to no file until the path is appended. `abort`, or the next open of the tree,

@@ -18,7 +18,7 @@ from segstore.index.sparse import OffsetIndex, TimeIndex
 
 State = tuple[int, int, int, int]
 _FIELDS = ("bytes_since", "max_timestamp", "max_timestamp_offset", "last_time_entry")
-_LEAST_ROOM = 64  # batches
+_LEAST_ROOM = 64  # the buffers have room for the entries of at least this many batches
 EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
 """The state of a segment without batches."""
 
@@ -44,7 +44,7 @@ class IndexBuilder:
         self.base_offset, self.interval_bytes = base_offset, interval_bytes
         self._state = ffi.new("seg_index_state *", EMPTY)
         self._n_time = ffi.new("int64_t *")
-        self._capacity = -1  # there are no buffers for entries yet
+        self._capacity = -1  # -1: there are no buffers for entries yet
 
     @property
     def state(self) -> State:

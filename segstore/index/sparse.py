@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 GROWTH = 65536
-_LEAST_BATCH = 26  # bytes, of a message of magic 0
+_LEAST_BATCH = 26  # the size in bytes of the smallest message of magic 0
 MOST_RELATIVE = INT32_MAX
 """The largest relative offset and the largest position: both are int32."""
 MOST = MOST_RELATIVE + 1
@@ -56,9 +56,9 @@ class SparseIndex:
     """Looks up entries of two fields. Subclasses define the fields and their order."""
 
     ENTRY: ClassVar[struct.Struct]
-    OFFSET_FIELD: ClassVar[int]  # the field with the relative offset: 0 or 1
-    SPARE: ClassVar[int] = 0  # entries that `is_full` leaves free
-    _slot: ClassVar[Any]  # C's binary search by the first field
+    OFFSET_FIELD: ClassVar[int]  # the index (0 or 1) of the field with the relative offset
+    SPARE: ClassVar[int] = 0  # the number of entries that `is_full` leaves free
+    _slot: ClassVar[Any]  # C's function for a binary search in the first field
     _valid: ClassVar[Any]  # C's function that counts the entries before the first invalid entry
 
     _view: View
@@ -133,8 +133,8 @@ class ActiveIndex(SparseIndex):
     number.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # fields of `seg_end`: number of entries, room
-    MEMORY: ClassVar[str]  # the field of `seg_active` for the memory
+    FIELDS: ClassVar[tuple[str, str]]  # the fields of `seg_end` for the number of entries and for the room
+    MEMORY: ClassVar[str]  # the field of `seg_active` that points to the entries
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class ActiveIndex(SparseIndex):
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
-        self._view = _EMPTY  # the last view that was made
+        self._view = _EMPTY  # the view that was made last
         self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
         # The references are kept, because `_count` and `_most` point into `end`.
         self._end, self._active = end, active

@@ -55,7 +55,8 @@ class SegmentCheck:
         self._lasts: list[int] = []
         self._magics: list[int] = []
         self._stamps: list[int] = []
-        self._of_records: list[int] = []  # largest timestamps; -1 for a batch without records
+        # The largest timestamp of each batch, -1 for a batch without records.
+        self._of_records: list[int] = []
 
     def run(self) -> Iterator[Finding]:
         """Yield the findings on the segment."""

@@ -130,7 +130,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
-    if first >= 0 and native.is_replicated:  # readers see the records after the standby has them
+    if first >= 0 and native.is_replicated:  # readers see the records after the standby has fetched them
         awaited(partition, first, n, acks)
     elif first >= 0:
         acknowledger.shown()

@@ -97,7 +97,7 @@ def _batch_at(segments: list[Segment], offset: int) -> Any:
     """
     slot = max(bisect.bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
     segment, header = segments[slot], ffi.new("seg_batch *")
-    if not slot:  # the first header is often the right one, and then no index is read
+    if not slot:  # The first batch of the log often holds `offset`. Then no index is read.
         last = segment.header_at(0, segment.size, header)
         if last is not None and last >= offset:
             return header

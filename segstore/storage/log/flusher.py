@@ -64,7 +64,7 @@ class Flusher:
         self.lock = Mutex()
         self.lock.on_taken = self._close
         self._names_synced = _NEVER
-        # segments that are not synced yet, each with the offset of the roll that sealed it
+        # The segments that are not synced yet, each with the offset of the roll that sealed it.
         self._sealed: list[tuple[Segment, int]] = []
         self.failed = False  # whether a sync has failed, so that the disk may lack bytes
 
@@ -137,7 +137,7 @@ class Flusher:
         if self._is_done(upto):
             return
         self._check_fenced()
-        time.sleep(0)  # gives threads whose flush has just ended time to append more records
+        time.sleep(0)  # this gives threads whose flush has just ended time to append more records
         changes, view = self._changes_now(), self._view()
         self._sync_or_fence(view)
         self._synced = self._tail.synced = view.end_offset

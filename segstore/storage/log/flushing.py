@@ -16,7 +16,7 @@ from segstore.storage.log.visibility import Visible
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.segment.native_tail import NativeTail
 
-NEVER = INT64_MAX  # Kafka's default for flush.ms
+NEVER = INT64_MAX  # this is Kafka's default for flush.ms
 
 
 class FlushPolicy:
@@ -66,7 +66,7 @@ class FlushPolicy:
         self._planned = True
         try:
             self._context.scheduler.after(seconds, self._as_planned)
-        except BaseException:  # after Ctrl-C the next append plans the flush anew
+        except BaseException:  # if this is Ctrl-C, the next append plans the flush anew
             self._planned = False
             raise
 

@@ -157,7 +157,7 @@ class GuestFlushing:
         self._planned = True
         try:
             self._context.scheduler.after(self._ms / 1000, self._as_planned)
-        except BaseException:  # after Ctrl-C the next append plans the flush anew
+        except BaseException:  # if this is Ctrl-C, the next append plans the flush anew
             self._planned = False
             raise
 
@@ -285,7 +285,8 @@ class GuestPartition:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
                 continue  # a signal has interrupted the wait for another process's lock
-            if tried and time.monotonic() > until:  # other processes have used the room each time
+            # Other processes have used up the room before this append, each time.
+            if tried and time.monotonic() > until:
                 raise self._side.unavailable()
             tried = True
             if claim is not None and not self._obstacle():
@@ -379,7 +380,7 @@ class GuestPartition:
             while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
                 cut_sealed(self.context, self.directory, sealed, self.config.index_interval_bytes)
                 lib.seg_share_let_go(share, number)
-            if number != -errno.EAGAIN:  # EAGAIN: the host has made no next segment yet
+            if number != -errno.EAGAIN:  # EAGAIN means that the host has made no next segment yet
                 share.aways = aways
         if number == -errno.EAGAIN:
             self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
@@ -398,7 +399,7 @@ class GuestPartition:
             except FileNotFoundError:
                 if not self.context.files.exists(self.directory):
                     raise StoreClosedError(f"{self.directory}: the topic was deleted") from None
-                return  # the log has rolled
+                return  # the log has rolled, so the next try opens newer files
             log, active = share.log, self._active
             active.most_position, active.young_ms, active.interval = (
                 log.most_position,
@@ -418,7 +419,7 @@ class GuestPartition:
         stem = os.path.join(self.directory, names.segment_file(now.end.base_offset, ""))
         context, native = self.context, self.tail.native
         path = stem + names.LOG
-        context.pool.forget(path)  # another file may have this name now
+        context.pool.forget(path)  # a roll may have given another file the name `path`
         handle = context.pool.get(path, write=True)
         offsets = self._map(stem + names.INDEX, now.end.offset_room, 8)
         times = self._map(stem + names.TIME_INDEX, now.end.time_room, 12)
@@ -495,7 +496,7 @@ def cut_sealed(context: StoreContext, directory: str, sealed: Any, interval: int
     """Cut the bytes beyond the end of a sealed segment to which no process writes any more. Then rebuild the
     segment's indexes, which could not be finished while a process might still write. Raises OSError.
     """
-    if sealed.is_replaced:  # another file has this name now
+    if sealed.is_replaced:  # another file has the name of the sealed segment now
         return
     size = int(sealed.position)
     segment = Segment(context.pool, directory, sealed.base_offset, size, writable=True, interval=interval)

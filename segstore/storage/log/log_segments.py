@@ -139,8 +139,8 @@ class LogSegments:
         return gone
 
     def drop_below(self, start: int) -> list[Segment]:
-        """Remove the segments wholly below the offset `start` from the list, and return them. The active
-        segment stays.
+        """Remove from the list the segments that lie wholly below offset `start`, and return these segments.
+        The active segment stays.
         """
         behind = enumerate(self._list[1:])
         keep = next((i for i, s in behind if s.base_offset > start), len(self._list) - 1)

@@ -208,5 +208,6 @@ def read_only_segments(
         segment.final_size = segment.identity[1]
     if segments:
         last = segments[-1]
-        last.sealed, last.identity = False, last.identity[:1]  # the writer changes the active log's size
+        # The writer appends to the active log, so its size is not compared.
+        last.sealed, last.identity = False, last.identity[:1]
     return segments

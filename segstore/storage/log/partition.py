@@ -102,7 +102,7 @@ class LogStart:
                 # If older segments are removed because newer bytes fill retention.bytes, the newer bytes must
                 # be durable first.
                 partition.flusher.flush(view.end_offset)
-            full = partition.context.full.note is not None  # True if appends fail for lack of room
+            full = partition.context.full.note is not None  # `full`: appends fail for lack of room
             delay_ms = 0 if full else config.file_delete_delay_ms
             self._advance(max(before, view.start_offset), delay_ms)
             return Retained(count, retention.freed(view, count))
@@ -251,7 +251,8 @@ class Partition:
         """
         try:
             self.visible.show()
-        except ReentrantCallError:  # this signal handler interrupted the lock's holder
+        # This call runs in a signal handler that has interrupted the holder of `publishing`.
+        except ReentrantCallError:
             self.context.scheduler.soon(self._show)
 
     def _show(self) -> None:
@@ -454,8 +455,8 @@ class Partition:
             with self.token:
                 self.writer.begin_epoch()
             self.flush()
-            self.epochs.sync()  # a flush that has no records to sync does not sync epochs
-            self.visible.publish()  # C may not have published its last sync
+            self.epochs.sync()  # if there are no records to sync, `flush` does not sync the epochs
+            self.visible.publish()  # C may not have published the recovery point of its last sync
             self.segments.active.trim()
             # The indexes are synced, because after a clean close the next open uses them without a check.
             if self.flushing.changed:

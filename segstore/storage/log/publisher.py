@@ -23,7 +23,7 @@ class Publisher:
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
         self._ends, self._key, self.epoch = ends, key, epoch
-        self.lock = ends.lock  # held to publish the ends of any partition
+        self.lock = ends.lock  # `lock` is held to publish the ends of any partition
         self._slot = ends.claim(key)
         self.share: Any = None if ends.sharing is None else ends.sharing.of(self._slot, key)
         """A `seg_share *`, if other processes append to the partition, too; else None."""
@@ -74,7 +74,7 @@ class Publisher:
         arguments for that publisher's `publish`. All partitions of one store directory are published by one
         call. A replicated store has several directories, which are published one after the other.
         """
-        if len(published) == 1:  # most transactions have one partition
+        if len(published) == 1:  # this case needs no grouping, and most transactions have one partition
             publisher, view, written, flusher, layout = published[0]
             publisher.publish(view, written, flusher, layout)
             return

@@ -65,7 +65,7 @@ def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crc
     slot = bisect_right(bases, offset, 1)
     segment = segments[slot - 1]
     is_last = slot == len(bases)
-    if not is_last:  # the next read goes on in the next segment
+    if not is_last:  # the next read continues in the next segment
         end, below = segment.final_size, min(bases[slot], below)
     try:
         found = _unused.pop()
@@ -73,7 +73,7 @@ def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crc
         found = _Range()
     c, size, records = found.c, max_bytes, None
     if is_last and check_crcs and c.of_segment == segment.number and c.next_offset == offset:
-        size = min(size, end - c.next_position)  # the log may end before `size` bytes
+        size = min(size, end - c.next_position)  # the log may have fewer than `size` bytes from here on
     if c.left != segment.number and read_buffers.LEAST <= size <= end:
         memory = read_buffers.unset(size)
         if memory is not None:

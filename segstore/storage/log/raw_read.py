@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_TRIES = 10  # the same number as in `PartitionLog.with_view`
+_TRIES = 10  # a read is tried as often as by `PartitionLog.with_view`
 _LENGTH_AT, _LENGTH_END = 8, 12
 """The positions in a batch at which its length field begins and ends. The length counts the bytes after the
 field.
@@ -113,7 +113,7 @@ def _brought_up(segment: Segment, position: int, data: bytes | memoryview) -> by
     """Return the batches in `data`, which lies at `position` of a segment, converted to magic 2."""
     if not segment.may_be_old or not data:
         return data
-    batches, _ = scan(data, position)  # checks CRCs, because the conversion replaces them
+    batches, _ = scan(data, position)  # `scan` checks the CRCs, because the conversion replaces them
     if not len(batches) or not is_old(batches):
         return data
     made, headers = bring_up(data, batches, segment.path, position)

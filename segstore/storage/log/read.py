@@ -50,7 +50,8 @@ class Gaps:
 
     def __call__(self, offset: int) -> bool:
         if self._end >= 0 and offset >= self._end:
-            self._end = self._look()  # settings and the cleaner's checkpoint may have changed
+            # The settings and the cleaner's checkpoint may have changed since the last call of `_look`.
+            self._end = self._look()
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:

@@ -26,8 +26,8 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import list_segments
 
 _TRIES = 100
-_TICK_NS = 2_000_000_000  # longer than one step of any file system's clock
-_REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
+_TICK_NS = 2_000_000_000  # this is longer than one step of any file system's clock
+_REFRESH_INDEX = 1 << 20  # the index is read again after the active log has grown by this many bytes
 
 
 class PublishedLog(Protocol):
@@ -75,7 +75,8 @@ class ReadOnlyPartition:
         self.lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
-        self._written: LogView | None = None  # the published log, up to its log end offset
+        # `_written` is the view of the published log up to its log end offset.
+        self._written: LogView | None = None
         self._was_published = False
         self._stamp = -1
 
@@ -171,7 +172,7 @@ class ReadOnlyPartition:
         stamp = self._pool.files.modified(self.directory)
         if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
             return True
-        # read before the listing, so that the next call notices a change during the listing
+        # The time is read before the listing, so that the next call notices a change during the listing.
         self._stamp = stamp
         return False
 
@@ -268,9 +269,9 @@ class ReadOnlyPartition:
         relative, position = offsets.entry(-1)
         try:
             found = last.locate(last.base_offset + relative, last.size)
-        except CorruptRecordError:  # a power cut has left the entry, but only a part of its batch
+        except CorruptRecordError:  # a power cut has left the index entry, but only a part of its batch
             found = None
-        # for magic 0 and 1 one index entry may stand for several messages
+        # One index entry may stand for several messages of magic 0 or 1.
         if found is None or found.position < position:
             return 0, last.base_offset
         return position, int(found.base_offset)

@@ -15,7 +15,7 @@ first; then the log is cut and synced. After a crash between these steps the nex
 first bad batch. But if a batch ends at the base offset of the next segment, the bytes after that batch belong
 to no record (A5). Then only those bytes are cut, and the log continues in the next segment. 4. If bytes below
 the recovery point are missing, the log continues in a new segment at the recovery point, so that an offset
-that was durable once is not assigned again. A replica's log is instead cut after its last whole batch, and
+that was already durable is not assigned again. A replica's log is instead cut after its last whole batch, and
 its leader sends the later records (R7). Empty segments at the end of a replica's log are removed if they
 begin after a gap above the recovery point, because their bytes were lost, and their base offsets would make
 other replicas believe that this replica still has those records (R41). 5. The new end is synced. The caller
@@ -220,7 +220,9 @@ class PartitionRecovery:
         return ActiveSegment(segment, self.config, end, MOST_RELATIVE)
 
     def _start(self, segment: Segment) -> tuple[int, int]:
-        """Return the position at which the check of a segment begins, and the offset there."""
+        """Return (position at which the check of a segment begins, offset that is expected at this
+        position).
+        """
         if self.recovery_point <= segment.base_offset:
             return 0, segment.base_offset
         try:

@@ -65,7 +65,7 @@ class Replica:
         start_moved: Callable[[int], None],
     ) -> None:
         self._partition, self._epochs, self._quarantine = partition, partition.epochs, quarantine
-        self._headers: Any = None  # room for the headers of batches that C appends
+        self._headers: Any = None  # `_headers` is memory for the headers of batches that C appends
         self.recent = RecentAppends()
         """The last appends, if this replica leads and `keep_recent` was called; else empty."""
         self._recovery_point_moved, self._start_moved = recovery_point_moved, start_moved
@@ -360,7 +360,7 @@ class Replica:
             raise InvalidArgumentError(f"offset {first} does not follow the log, which ends at {end}")
         if (epochs == latest).all():
             return
-        epochs = epochs[epochs >= 0]  # converted batches of magic 0 and 1 have no epoch
+        epochs = epochs[epochs >= 0]  # converted messages of magic 0 and 1 have no epoch
         if len(epochs) and (int(epochs[0]) < latest or (np.diff(epochs) < 0).any()):
             raise InvalidArgumentError(
                 f"leader epochs {epochs.tolist()} fall, or lie below the latest, {latest}"

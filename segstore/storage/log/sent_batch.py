@@ -30,8 +30,8 @@ from segstore.storage.log.validator import LogValidator
 
 Received = memoryview | bytearray
 _ZSTD = CODECS.index("zstd")
-_ATTRIBUTES_AT = 22  # the byte with the codec
-_MOST_ERRORS = 100  # the most records that one error names
+_ATTRIBUTES_AT = 22  # the position of the byte with the codec in a batch
+_MOST_ERRORS = 100  # one error names at most this many records
 _NEW_HEADER = ffi.typeof("seg_batch *")
 
 _INVALID = {

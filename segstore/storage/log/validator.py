@@ -124,7 +124,8 @@ def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | 
 
 
 SECONDS = "; a time in seconds is multiplied by 1000"
-_LIKE_SECONDS = range(10**9, 10**10)  # in seconds these are times from 2001 to 2286, in ms times in 1970
+# As seconds, these numbers are times from 2001 to 2286. As ms, they are times in 1970.
+_LIKE_SECONDS = range(10**9, 10**10)
 _warned: set[tuple[int, str]] = set()
 
 

@@ -55,7 +55,7 @@ class Visible:
         """If `high_watermark` is not None, the partition is a replica from the beginning."""
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
         self.segments, self.start_offset = writer.segments, start_offset
-        self.publishing = Mutex()  # held to replace the view or to publish it
+        self.publishing = Mutex()  # this lock is held to replace or publish the view
         self._unpublished = False  # whether an interrupt may have prevented the view's publication
         self.tail = tail
         # None stands for the log end offset. C may have raised the high watermark above the value that is set
@@ -64,7 +64,7 @@ class Visible:
         self._by_c = False  # whether C may have appended since the append token was taken last
         self._ended: tuple[
             CompletedTxn, ...
-        ] = ()  # transactions whose markers may lie above the high watermark
+        ] = ()  # `_ended` has the transactions whose markers may lie above the high watermark
         self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
         # Each is None, or a pair of a view and the same view extended by C's appends. `_extended` begins with
         # `current`, `_written_extended` with `_written`.
@@ -90,12 +90,12 @@ class Visible:
                     # C's appends are visible too. This code is inlined, because each read runs it.
                     ends = ffi.new("int64_t[3]")
                     lib.seg_tail_end(c, ends, ends + 1, ends + 2)
-                    # false in a forked child, or just before the view is replaced
+                    # this is False in a forked child, or just before the view is replaced
                     if ends[1] > view.end_offset:
                         stable = ends[1] if ends[2] < 0 else ends[2]
                         seen = _view((*view[:3], ends[1], ends[0], stable))
                     self._extended = view, seen
-            if self.current is view:  # else C's end may belong to another view
+            if self.current is view:  # if the view was replaced, C's end may belong to the new view
                 return seen
         if view is None:
             raise StoreClosedError(f"{self.segments.directory}: the topic was deleted")
@@ -123,9 +123,9 @@ class Visible:
         while self.current is not None:
             written = self._written
             end = max(written.end_offset, int(self.tail.c.shown_offset))
-            if self._written is written:  # else C's end may belong to another view
+            if self._written is written:  # if the view was replaced, C's end may belong to the new view
                 return end
-        return self.written.end_offset  # raises StoreClosedError
+        return self.written.end_offset  # this raises StoreClosedError, because the topic was deleted
 
     @property
     def is_all(self) -> bool:
@@ -146,13 +146,13 @@ class Visible:
             if self.tail.c.shown_offset > written.end_offset:
                 known, made = self._written_extended or (None, written)
                 if known is not written or made.end_offset != self.tail.c.shown_offset:
-                    ends = ffi.new("int64_t[3]")  # as in `view`
+                    ends = ffi.new("int64_t[3]")  # like the code in `view`
                     end = lib.seg_tail_end(self.tail.c, ends, ends + 1, ends + 2)
                     if end > written.end_offset:
                         stable = end if ends[2] < 0 else ends[2]
                         made = _view((*written[:3], end, ends[0], stable))
                     self._written_extended = written, made
-            if self._written is written:  # else C's end may belong to another view
+            if self._written is written:  # if the view was replaced, C's end may belong to the new view
                 return made
 
     @property
@@ -423,10 +423,11 @@ class Visible:
         """Make the whole written log visible. A replica's log becomes visible up to `high_watermark`, or up
         to its current high watermark if `high_watermark` is None. The caller holds the append token.
         """
-        if self.segments.closed:  # after a deletion another partition may use this partition's slot
+        # After a deletion another partition may use this partition's slot in `.segstore/ends`.
+        if self.segments.closed:
             return
         if self._writer.pending_undo is not None:
-            self._writer.recall()  # an unfinished append is not shown
+            self._writer.recall()  # this drops the unfinished append, which must not become visible
         if isinstance(self.current, PendingView):
             self._publish_pending()
         with self.publishing:
@@ -506,7 +507,7 @@ class Visible:
 
 class CommittedTogether:
     """A transaction that was committed or aborted in several replicas. The replicas' high watermarks pass the
-    transaction's markers one by one. Once all markers are passed, readers see the transaction completed in
+    transaction's markers one by one. After all markers are passed, readers see the transaction completed in
     all replicas at the same moment. (In Kafka readers see it completed in each replica whose high watermark
     has passed the marker.)
 

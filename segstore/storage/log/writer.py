@@ -68,8 +68,8 @@ class _AskedAppend(NamedTuple):
 
 
 class AppendUndo:
-    """The state of the log before an append, with which the append can be undone. Once the `together`
-    publication is done, the append is final.
+    """The state of the log before an append, with which the append can be undone. After the publication
+    `together` is done, the append is final.
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
     active `.txnindex`, -1 if the append does not change it. `rolled` are the segments that were made during
@@ -176,7 +176,8 @@ class LogWriter:
 
     def write_marker(self, marker: Marker, together: AtomicPublish) -> int:
         """Append a transaction marker; return its offset. Raises StorageError, like `write`. The marker is
-        final once `together` is done; before that, `take_back` or `recall` removes it.
+        final after the publication `together` is done; before that, `take_back` or `recall` removes the
+        marker.
         """
         self.check_leads()
         saved = self.producers.save([marker.producer_id])
@@ -248,7 +249,7 @@ class LogWriter:
             if self.recent is not None and isinstance(chunks, list) and not as_is:
                 self.recent.keep(chunks)
                 return undo
-        for chunk in chunks:  # chunks of a long append were released above
+        for chunk in chunks:  # the chunks of a long append were already released by `_write_long`
             if chunk.pooled:
                 chunk.release()
         return undo
@@ -318,8 +319,8 @@ class LogWriter:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
-        # The active segment is trimmed first, because once the next segment has a name, other processes
-        # consider the active segment sealed.
+        # The active segment is trimmed first, because other processes consider it sealed as soon as the next
+        # segment has a name.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
         # The segment is added before its files are made: `take_back` removes the files of listed segments.
@@ -345,7 +346,7 @@ class LogWriter:
         else:
             segments.replace_last(segment)
         segments.activate(ActiveSegment(segment, self.config, segment.base_offset))
-        if tail.c.share:  # a writer without sharing may find a sealed log, too
+        if tail.c.share:  # the log may be sealed although this writer does not share it
             tail.c.share.is_sealed = 0
         self.rolled(segment.base_offset)
 
@@ -373,7 +374,8 @@ class LogWriter:
             self.judge(error, header.size)
             raise
         end = self.segments.active.end
-        if header.size and (end.rolled_ms < 0 or not end.position):  # C needs `rolled_ms`
+        # C compares `rolled_ms` with the time of an append.
+        if header.size and (end.rolled_ms < 0 or not end.position):
             end.rolled_ms = clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:

@@ -54,8 +54,8 @@ WINDOW = 1 << 18
 _windows: list[Any] = []
 """Free buffers of WINDOW bytes. A call takes a buffer, and puts it back when it ends."""
 _LEAST_READ = 4096
-"""The least bytes of a read. The size of a piece is only an estimate from the index, so batches may have to
-be read after `size` bytes.
+"""The least bytes of one read. The size of a piece is only an estimate. After that many bytes were read, the
+remaining batches of the piece are read in steps of this size.
 """
 _MOST_PLAIN = 64 << 20
 """Decompressed bytes after which a piece ends early."""
@@ -323,7 +323,7 @@ class _Making:
                 remember(view.segments[slot], run, view.bounds(slot)[0])
         if len(known) < len(batches):
             return False
-        if is_last:  # no record lies between the last batch and the end
+        if is_last:  # no record lies between the last of these batches and the end of the piece
             self.at = self._end
         return count > 0
 
@@ -331,7 +331,7 @@ class _Making:
         """Add the records of adjacent batches of one kind; return False if not all batches were added."""
         base, end = int(run["base_offset"][0]), min(int(run["last_offset"][-1]) + 1, self._end)
         if kind == _READ:
-            self.at = max(self.at, base)  # no record lies before the run
+            self.at = max(self.at, base)  # no record lies between `at` and the first batch of the run
             self.by_records(end, int(run["size"].sum(dtype=np.int64)))
             return self.at >= end
         if kind == _DENSE and end > (first := max(base, self._first)):

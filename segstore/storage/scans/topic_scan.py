@@ -141,7 +141,8 @@ class TopicScan:
             if bounds.partitions is not None and log.partition not in bounds.partitions:
                 continue
             first = start
-            if bounds.first_time > INT64_MIN:  # all records before `earliest` have earlier timestamps
+            # The records before `earliest` are left out: all of them have earlier timestamps.
+            if bounds.first_time > INT64_MIN:
                 earliest = log.offset_for_time(bounds.first_time)
                 first = end if earliest is None else max(start, earliest)
             yield TopicRange(log, max(first, bounds.first_offset), min(end, bounds.last_offset + 1))

@@ -104,7 +104,7 @@ class ActiveSegment:
                 "position": segment.size,
                 "next_offset": next_offset,
                 "base_offset": segment.base_offset,
-                "rolled_ms": -1,  # Kafka: rollingBasedTimestamp
+                "rolled_ms": -1,  # in Kafka this is rollingBasedTimestamp
                 "state": EMPTY,
             }
         )

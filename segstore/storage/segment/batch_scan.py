@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHUNK = 4 << 20
 LARGE = 16 << 10  # a sparse scan does not read the records of batches above this many bytes
 AT_A_TIME = 4096
-MOST_SEARCHED = 64 << 20  # the most bytes that are searched at a time for a whole batch after damage
+MOST_SEARCHED = 64 << 20  # at most this many bytes are searched at a time for a whole batch after damage
 BAD = {
     lib.SEG_SHORT: "the file ends within the batch",
     lib.SEG_BAD_LENGTH: "impossible length",
@@ -88,7 +88,8 @@ def walk(
         length = min(size, end - position)
         data = files.pread(handle, length, position)
         headers, stop = scan_headers(data, position, check_crcs=check_crcs, least=least)
-        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # the scan does not check this
+        # `scan_headers` does not compare the first base offset with `least`.
+        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:
             headers, stop = bytearray(), ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
         step_start, least = position, max(least, stop.last_offset + 1) if stop.last_offset >= 0 else least
         yield ScanStep(position, data, headers, stop)
@@ -133,7 +134,8 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
         found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MAX_OFFSET)
         if found >= 0:
             return position + int(found)
-        if position + len(data) >= end or len(data) < asked:  # this was the end of the range or file
+        # These were the last bytes of the range or the file.
+        if position + len(data) >= end or len(data) < asked:
             return None
         # A batch may begin within these bytes and end after them. So next, more bytes are read from the same
         # position.

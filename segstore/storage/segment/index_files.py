@@ -86,7 +86,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
     last entry.
     """
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
-    end = last  # relative offset of the last batch
+    end = last  # `end` is the relative offset of the last batch that was seen
     builder = IndexBuilder(segment.base_offset, segment.interval)
     for step in walk(
         segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _processors() -> int:
     """Return the number of processors that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)  # only on Linux
+    allowed = getattr(os, "sched_getaffinity", None)  # this function exists only on Linux
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
@@ -86,8 +86,9 @@ class NativeTail:
         """Whether C may sync the log."""
         self.followers: Sequence[NativeTail] = ()
         """The tails of other replicas, which get each append to this tail before readers see it."""
-        self._owners: dict[str, Any] = {"owner": owner}  # the objects to whose memory `c` points
-        self._kept: list[Any] = []  # files and sync functions that a sync may still use
+        # `_owners` keeps alive the objects to whose memory `c` points.
+        self._owners: dict[str, Any] = {"owner": owner}
+        self._kept: list[Any] = []  # `_kept` has files and sync functions that a sync may still use
         self._has_quit = False  # whether `quit` was called, which does not wait for the disk
 
     # --- by the holder of the append token, while the tail is paused ----------------------
@@ -135,7 +136,7 @@ class NativeTail:
         """Make C append to these followers' tails, too."""
         if not followers and not self.followers:
             return
-        self.followers = followers  # keeps alive the structs that `c` points to
+        self.followers = followers  # the reference keeps alive the structs that `c` points to
         self.c.n_followers = len(followers)
         self.c.spins = len(followers) < _processors()
         self.c.hands_over = any(follower.by_thread for follower in followers)
@@ -211,7 +212,7 @@ class NativeTail:
         share = self.c.share
         if not share:
             self.commit.synced = offset
-        elif offset > share.log.synced:  # other processes may have synced more
+        elif offset > share.log.synced:  # other processes may have synced beyond `offset`
             share.log.synced = offset
 
     @property

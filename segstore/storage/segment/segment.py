@@ -29,7 +29,7 @@ from segstore.storage.segment.batch_scan import BAD, next_whole, walk
 _FIRST_BAD = -10100  # seg_seek returns -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
 _numbers = count(1)
-_fill = struct.Struct("5q").pack_into  # the fields of `seg_segment`, except the last one
+_fill = struct.Struct("5q").pack_into  # this packs the fields of `seg_segment`, except the last field
 
 
 class Segment:
@@ -68,8 +68,8 @@ class Segment:
         """
         self.dense: tuple[Any, ...] = ()
         """Ranges of offsets without gaps, which scans of headers have found (`storage.scans.dense`)."""
-        self.durable = False  # whether its log was synced under another name, and has not changed after that
-        self.unsynced_aborts = False  # whether its `.txnindex` has grown since the last sync
+        self.durable = False  # whether the log was synced under another name, and has not changed after that
+        self.unsynced_aborts = False  # whether the `.txnindex` has grown after its last sync
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
         self.identity: tuple[int, ...] = ()

@@ -26,7 +26,7 @@ from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment.batch_scan import walk
 from segstore.storage.segment.segment import Segment
 
-Found = dict[int, set[str]]  # base offset -> suffixes
+Found = dict[int, set[str]]  # the suffixes of the files by base offset
 _SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 _PLAIN = frozenset(_SUFFIXES)
 _INDEXES = _PLAIN - {names.LOG}

@@ -49,7 +49,7 @@ class Splice:
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
-        self._held = 0  # bytes in the pipe, which begin at the next position
+        self._held = 0  # the number of bytes in the pipe; they begin at the next position
         self._pipe = descriptors()
         files.make_pipe(self._pipe)
 
@@ -72,7 +72,7 @@ class ReadWriteSender:
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
         self._buffer = memoryview(b"")
-        self._left = self._buffer  # bytes that were read and not yet written
+        self._left = self._buffer  # `_left` has the bytes that were read, but are not written yet
 
     def send(self, source: Handle, position: int, count: int) -> int:
         if not self._left:
@@ -110,7 +110,7 @@ class Mapped:
         self.files, self.sink = files, sink.fd
         self.window = ffi.gc(ffi.new("seg_window *"), lib.seg_unmap_window)
         self._source: Handle | None = None
-        self.end = 0  # the position in the file at which the window ends
+        self.end = 0  # `end` is the position in the file at which the window ends
 
     def reach(self, source: Handle, position: int, count: int) -> int:
         """Map the file at `position`; return the number of bytes that are mapped from `position` on, at least

@@ -54,7 +54,7 @@ def _fileno(sink: Any) -> int:
         raise InvalidTypeError(
             f"sink must be a file descriptor or have fileno(), not be {type(sink).__name__}"
         ) from None
-    except ValueError:  # a closed file raises this
+    except ValueError:  # fileno() of a closed file raises ValueError
         return -1
 
 

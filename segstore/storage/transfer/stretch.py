@@ -143,5 +143,7 @@ def exchange_at_once(
 
 
 def has_transactions(place: StoredBatches, files: Files) -> bool:
-    """Return whether any batch at `place` belongs to a transaction. Only headers are read. Raises OSError."""
+    """Return whether any of the batches `place` belongs to a transaction. Only headers are read. Raises
+    OSError.
+    """
     return bool(files.attributes(place.handle, place.position, place.stop) & TRANSACTIONAL_FLAG)

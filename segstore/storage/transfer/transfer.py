@@ -52,7 +52,8 @@ def deliver(
 def sending_error(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
     """Return segstore's error for a system error while bytes of a segment were sent."""
     if error.filename is not None:
-        cut = error.errno == errno.EFAULT  # the mapping reaches beyond the file's end
+        # EFAULT: the mapping reaches beyond the file's end, because the file was cut.
+        cut = error.errno == errno.EFAULT
         return shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)
     if error.errno not in _OF_METHOD:
         return refusal(error)
@@ -99,7 +100,8 @@ def transfer(
     StorageError for an error of a segment's file, and InvalidArgumentError if the method can't serve the
     sink. Raises OSError and CorruptRecordError; nothing was sent then.
     """
-    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores SIGPIPE by default
+    # By default Python ignores SIGPIPE, and nothing must be blocked.
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
     with without_sigpipe():
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
