@@ -1,5 +1,5 @@
-"""Whole files: reads files, replaces a file in one step, and replaces a file that has other hard links by a
-copy.
+"""Whole files: reads files, replaces a file in one step, and replaces a file by a copy if the file has other
+hard links.
 
 A temporary file "<path>.tmp" lies beside a file while it is replaced. Threads: any, but only one at a time
 may write a path. Each step is a call of `Files`, so that a test can inject a fault into it.

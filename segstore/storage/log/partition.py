@@ -234,8 +234,8 @@ class Partition:
     @property
     def recovery_begin(self) -> int:
         """Return the offset from which a recovery must check the log after a crash of the machine. It is the
-        recovery point, or the base offset of an earlier sealed segment to which a process may still write,
-        because the recovery must cut the bytes beyond that segment's end [A5].
+        recovery point. If a process may still write to an earlier sealed segment, it is the base offset of
+        that segment, because the recovery must cut the bytes beyond the segment's end [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()

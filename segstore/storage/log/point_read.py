@@ -3,8 +3,8 @@ CRC and finds the record.
 
 Files on disk are only read. Threads: any, without locks, because each call has working memory of its own. The
 slow path is `read.py`. It handles all cases, and it alone handles compressed batches, damage, gaps, control
-batches and errors. If both paths find a record, they find the same record. The fast path checks a batch's
-CRC, and its records up to the requested record; the slow path checks all records of the batch.
+batches and errors. If both paths find a record, they find the same record. The fast path checks the CRC of
+the batch, and the batch's records up to the requested record. The slow path checks all records of the batch.
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ several objects, because a signal handler may interrupt a read, and make a read 
 
 
 def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool) -> Records | None:
-    """Return the records from `offset` on, in whole batches up to `max_bytes` that begin below offset
-    `limit`, without control records; None if the slow path must be taken.
+    """Return the records from `offset` on, without control records; None if the slow path must be taken. The
+    records are those of whole batches, which together have at most `max_bytes`, and begin below offset
+    `limit`.
     """
     segments, bases, _, below, end, _ = view
     slot = bisect_right(bases, offset, 1)

@@ -168,8 +168,8 @@ def first_batch(
     handle: Handle | None = None,
 ) -> Any:
     """Return the header of the batch of segment `slot` that holds `offset`, or of the next batch; None if
-    there is no such batch below byte `end` and offset `limit`. Raises CorruptRecordError, with the offset to
-    continue from, if damage, or a gap that compaction has not made, lies before that batch.
+    there is no such batch below byte `end` and offset `limit`. Raises CorruptRecordError if damage, or a gap
+    that compaction has not made, lies before that batch; the error has the offset to continue from.
     """
     segment = view.segments[slot]
     try:

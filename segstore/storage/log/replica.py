@@ -498,7 +498,7 @@ class Replica:
 
     def _place(self, view: LogView, offset: int) -> tuple[int, int, int]:
         """Return the segment slot and byte position of the first batch that does not lie wholly below
-        `offset`, and the offset after the batch before that one.
+        `offset`, and the offset after the preceding batch.
         """
         slot = view.slot(offset)
         segment = view.segments[slot]

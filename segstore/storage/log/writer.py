@@ -379,8 +379,8 @@ class LogWriter:
             end.rolled_ms = clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:
-        """Roll outside of an append, after the undo of a failed append. Raises StorageError; then the log has
-        not changed.
+        """Roll outside of an append. If a failed append is not undone yet, undo it first. Raises
+        StorageError; then the log has not changed.
         """
         self.check()
         self.pending_undo = AppendUndo(self.segments)

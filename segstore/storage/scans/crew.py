@@ -34,8 +34,8 @@ class ScanThreads(Generic[R]):
         self._waiting: deque[tuple[Worker, list[R]]] = deque()
 
     def start(self) -> None:
-        """Start the threads; called before the first `begin`. Even if this raises an error, `leave` must be
-        called.
+        """Start the threads. The caller calls this before the first `begin`, and must call `leave` even if
+        this raises an error.
         """
         for each in self._workers:
             each.start()

@@ -80,9 +80,9 @@ def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 class TopicScan:
-    """The result of `Store.scan`: an iterable of each `TopicRecord`, one partition after the other, from
-    start to end offsets that were fixed at the call. If `columns` is given, a record has only these fields.
-    Memory stays at some megabytes for ranges of any length.
+    """The result of `Store.scan`: an iterable of each `TopicRecord`, one partition after the other, between
+    the start and end offsets that were fixed when `scan` was called. If `columns` is given, a record has only
+    these fields. Memory stays at some megabytes for ranges of any length.
     """
 
     def __init__(

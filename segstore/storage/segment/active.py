@@ -78,7 +78,7 @@ class ChunkPart(NamedTuple):
 
     @property
     def memory(self) -> Any:
-        """Return the memory of the headers, which the chunk keeps."""
+        """Return the memory of the headers. The chunk keeps this memory alive."""
         return ffi.buffer(self.headers, self.n * BATCH_SIZE)
 
     def split(self, n: int) -> tuple[ChunkPart, ChunkPart]:

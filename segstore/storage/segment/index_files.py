@@ -172,7 +172,7 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
 
 def begin_anew(segment: Indexed) -> Indexes:
     """Remove a segment's index files, and return indexes without entries. The files are not cut, because
-    other processes may have them mapped. Raises OSError.
+    other processes may have mapped them. Raises OSError.
     """
     for suffix in (names.INDEX, names.TIME_INDEX):
         path = segment.file(suffix)

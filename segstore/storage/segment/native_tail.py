@@ -125,7 +125,7 @@ class NativeTail:
         return bool(self.c.commit.word & 1)
 
     def _let_go_of(self, handle: Handle | None) -> None:
-        """Release a log's file, or, if C is syncing it, keep it open until that sync is done."""
+        """Release a log's file. If C is syncing the file, keep it open until that sync is done."""
         if self._is_synced:
             self._kept.append(handle)
         # The holder of the append token may have bound `handle` again since its release.
@@ -263,7 +263,7 @@ class NativeTail:
 
     def show(self, high_watermark: int) -> bool:
         """Show and publish the log up to a high watermark, and return True. Do nothing and return False if
-        the tail is paused, or already shows a higher offset.
+        the tail is paused, or if the log is already visible up to a higher offset.
         """
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 

@@ -59,8 +59,8 @@ class Segment:
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = names.MAX_OFFSET
         self.may_be_old = False
-        """Whether the log may have messages of magic 0 or 1, which brokers have written, but segstore never
-        writes.
+        """Whether the log may have messages of magic 0 or 1. Brokers have written such messages; segstore
+        never writes them.
         """
         self.number = next(_numbers)
         """A number that no other segment of this process has; it is the key of cached data about the log's
@@ -153,8 +153,8 @@ class Segment:
         return handle
 
     def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
-        """Read from `handle` and `indexes` until `release`, even if other files get the names of these
-        files.
+        """Read from `handle` and `indexes` until `release` is called, even if other files get the names of
+        these files.
         """
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None

@@ -200,10 +200,10 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
-    """Replace files that have several hard links by copies, before the files are written. Only the files of a
-    partition's last segment are replaced. If `every`, the files of all segments are replaced, because
-    recovery may cut any of them. A file that also has a link in the inbox is not replaced, because the inbox
-    will remove that link. Raises OSError.
+    """Before a partition's files are written, replace each file by a copy if the file has several hard links.
+    Only the files of the last segment are replaced. If `every`, the files of all segments are replaced,
+    because recovery may cut any of them. A file that also has a link in the inbox is not replaced, because
+    the inbox will remove that link. Raises OSError.
     """
     found = scan_directory(files, directory)
     bases = _logs(found)

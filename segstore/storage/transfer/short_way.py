@@ -141,8 +141,8 @@ def _is_plain(files: Files) -> bool:
 def _finish(
     fd: int, handle: Handle, known: Sendable, offset: int, max_bytes: int, done: int, files: Files
 ) -> tuple[int, int]:
-    """Send a stretch from its byte `done` on, after the bytes before were sent. Return the size in bytes of
-    the whole stretch, and the offset after it.
+    """Send the remaining bytes of a stretch, after its first `done` bytes were sent. Return the size in bytes
+    of the whole stretch, and the offset after it.
     """
     found = ffi.new(_FOUND)
     if not files.find_stretch(handle, found, ffi.addressof(known.segment, "segment"), -1, offset, max_bytes):

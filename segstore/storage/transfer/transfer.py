@@ -100,7 +100,7 @@ def transfer(
     StorageError for an error of a segment's file, and InvalidArgumentError if the method can't serve the
     sink. Raises OSError and CorruptRecordError; nothing was sent then.
     """
-    # By default Python ignores SIGPIPE, and nothing must be blocked.
+    # By default Python ignores SIGPIPE. Then the signal need not be blocked.
     if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
     with without_sigpipe():
