@@ -32,8 +32,8 @@ class Whole(Opening, FileContent, Directories, Stats):
     """
 
     def ensure_directory(self, path: Path) -> None:
-        """Make a directory if it is missing, durably. Other processes and threads may make it at the same
-        time. Raises OSError: EEXIST if a file is at the path.
+        """Make a directory if it is missing, durably. Other processes and threads may make the directory at
+        the same time. Raises OSError: EEXIST if a file is at the path.
         """
         if self.exists(path):
             return

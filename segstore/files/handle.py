@@ -32,9 +32,9 @@ class Handle:
     __slots__ = ("__weakref__", "_slot", "failed", "fd", "path", "user")
 
     def __init__(self, path: Path, flags: int, mode: int = 0, found: Any = ffi.NULL) -> None:
-        """Open the file. If `found`, a `seg_status *`, is given, it gets the result of fstat(2). If the
-        process has no descriptor left, pools of open files close some of their files. Raises OSError, like
-        open(2).
+        """Open the file. If `found`, a `seg_status *`, is given, the struct gets the result of fstat(2). If
+        the process has no descriptor left, pools of open files close some of their files. Raises OSError,
+        like open(2).
         """
         self.fd, self.path = -1, os.fspath(path)
         self.failed = ffi.NULL

@@ -44,7 +44,9 @@ class Writing(Protocol):
 
 
 class OwnWrite(NativeWrite):
-    """Writes a file by `pwrite` and `pwritev` of `files`. It has only a weak reference to the handle."""
+    """Writes a file by `pwrite` and `pwritev` of `files`. An `OwnWrite` has only a weak reference to the
+    handle.
+    """
 
     def __init__(self, files: Writing, handle: Handle) -> None:
         self._raised: BaseException | None = None

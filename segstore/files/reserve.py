@@ -144,7 +144,8 @@ class Reserve:
         return self._is_whole
 
     def _fill_all(self, anew: bool = False) -> None:
-        self._is_whole = True  # This is set first: another thread that frees bytes sets it to False again.
+        # This is set first: another thread that frees bytes sets the flag to False again.
+        self._is_whole = True
         try:
             for path in self._paths:
                 self._fill(path, anew)

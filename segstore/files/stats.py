@@ -191,8 +191,8 @@ class Stats:
         return result.size, result.allocated if stat.S_ISREG(result.mode) else 0, result.links
 
     def changed(self, handle: Handle) -> int:
-        """Return the ctime of a file in ns: the time of the last change of its bytes or links, which nobody
-        can set. Raises OSError.
+        """Return the ctime of a file in ns: the time of the last change of its bytes or links. No program can
+        set this time. Raises OSError.
         """
         return int(status(handle).changed)
 

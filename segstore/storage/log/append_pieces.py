@@ -27,7 +27,7 @@ PIECE_BYTES = 1 << 20
 class Pieces(NamedTuple):
     """The appended batches. `offsets` are their base offsets, and `size` is the sum of their bytes on disk.
     `append_times` are the timestamps in ms that the log gave the batches, each -1 if the records keep their
-    own. `error` is the disk's error at the piece after them, or None.
+    own. `error` is the disk's error at the next piece, or None.
     """
 
     offsets: list[int]

@@ -60,7 +60,9 @@ class GuestSide(Protocol):
 
     @property
     def patience(self) -> float:
-        """Return the seconds that an append waits for the host before it raises `unavailable()`."""
+        """Return the seconds that an append waits for the host. After that time the append raises
+        `unavailable()`.
+        """
 
     def unavailable(self) -> HostUnavailableError:
         """Return the error for an append that has waited too long for the host."""
@@ -104,8 +106,8 @@ class GuestTail:
         return code >= 0
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Return the error to raise for an append by C, which failed with errno `number`. None of its records
-        are in the log.
+        """Return the error to raise for an append by C, which failed with errno `number`. None of the
+        append's records are in the log.
         """
         raised = self.native.write.raised()
         if raised is not None and not is_refusal(raised):
@@ -123,8 +125,8 @@ class GuestFlushing:
         self.synced: Callable[[], int]
 
     def bind(self, tail: NativeTail, config: TopicConfig) -> None:
-        """Use the settings in `config` from now on. C applies flush.messages if it may sync the log, else
-        `flush_if_due` does.
+        """Use the settings in `config` from now on. If C may sync the log, C applies flush.messages. If not,
+        `flush_if_due` applies flush.messages.
         """
         self._messages, self._ms = config.flush_messages, config.flush_ms
         self.synced = lambda: int(tail.c.share.log.synced)
@@ -197,8 +199,8 @@ class GuestPartition:
         self._slot = -1
 
     def for_write(self) -> Any:
-        """Return the partition to append to. If this process has become the host, this is the host's
-        `Partition`. Else it is this object, with the topic's current settings.
+        """Return the partition to append to. If this process has become the host, return the host's
+        `Partition`. If not, return this object, with the topic's current settings.
         """
         led = self._side.led(self.topic, self.partition, self._key)
         share = self._share

@@ -1,9 +1,9 @@
 """The segments of one partition in its writer's process: the list, the active segment, and whether the log is
 closed or fenced, so that appends fail (Kafka: LogSegments, and the state of UnifiedLog).
 
-Only the `LogSegments` object changes the list. It changes no files; for example, `LogWriter.roll` makes the
-files of the next segment. Threads: the holder of the partition's append token. Any thread may call `lies_in`,
-read `fenced` and `closed`, and fence after a failed flush.
+Only the `LogSegments` object changes the list. The object changes no files; for example, `LogWriter.roll`
+makes the files of the next segment. Threads: the holder of the partition's append token. Any thread may call
+`lies_in`, read `fenced` and `closed`, and fence after a failed flush.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LogSegments:
         return int(self.active.end.next_offset)
 
     def list_anew(self) -> Lists:
-        """Set `lists` from the current segments, and return them."""
+        """Set `lists` from the current segments, and return `lists`."""
         lists = self.lists = tuple(self._list), tuple(segment.base_offset for segment in self._list)
         return lists
 

@@ -208,6 +208,6 @@ def read_only_segments(
         segment.final_size = segment.identity[1]
     if segments:
         last = segments[-1]
-        # The writer appends to the active log, so its size is not compared.
+        # The writer appends to the active log, so the log's size is not compared.
         last.sealed, last.identity = False, last.identity[:1]
     return segments

@@ -127,9 +127,9 @@ class LogStart:
         with partition.token:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
-        # The epochs are dropped last: this frees no room, and if a crash prevents it, the next open drops
-        # them. `rename_lock` and the check of `current` exclude that the directory belongs to a new topic
-        # with the same name.
+        # The epochs are dropped last, because dropping them frees no room. If a crash comes before, the next
+        # open drops the epochs. `rename_lock` and the check of `current` exclude that the directory belongs
+        # to a new topic with the same name.
         with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
@@ -355,8 +355,8 @@ class Partition:
             self.flusher.rolled(self.segments[slot - 1], self.segments[slot].base_offset)
 
     def written_still(self) -> set[int]:
-        """Return the base offsets of sealed segments that another process may still write to, because it was
-        stopped and its lock was taken away [A5].
+        """Return the base offsets of sealed segments that another process may still write to, because that
+        process was stopped and its lock was taken away [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()

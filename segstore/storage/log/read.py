@@ -83,8 +83,8 @@ def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[Lo
     because it does not record compactions that were stopped.
 
     `held` has the view and the recovery point of each partition in which no compaction can begin now; any
-    other partition may have gaps anywhere. The cleaner skips the active segment and records that are not
-    synced, so there are no gaps in them. A broker's log may have gaps up to its end, because the log may be a
+    other partition may have gaps anywhere. The cleaner skips the active segment and the records that are not
+    synced, so neither of these has gaps. A broker's log may have gaps up to its end, because the log may be a
     replica of a compacted log.
     """
     if not forgets(before, after):

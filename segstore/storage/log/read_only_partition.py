@@ -239,7 +239,7 @@ class ReadOnlyPartition:
             size = 0  # the directory has no segment
         anew = ends is not None and self._seen is not None and ends.epoch != self._seen.epoch
         if anew or size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
-            active.attach(None)  # a new leader may have cut the log before its epoch began
+            active.attach(None)  # a new leader may have cut the log before the new epoch began
         active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:

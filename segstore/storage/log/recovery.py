@@ -231,8 +231,8 @@ class PartitionRecovery:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
             return end_of_batches(segment)
-        # If the batch begins above the recovery point, a gap lies before it. The returned offset is then the
-        # recovery point, so that `_in_order` finds the gap.
+        # If the batch begins above the recovery point, a gap lies before the batch. The returned offset is
+        # then the recovery point, so that `_in_order` finds the gap.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut_excess(self, segment: Segment, valid: int) -> None:

@@ -175,8 +175,8 @@ class Visible:
     @property
     def stays_stable(self) -> bool:
         """Return whether appends without a transaction leave the last stable offset in its present state:
-        either it moves with the log's end, or an open transaction keeps it where it is. The caller holds the
-        append token.
+        either the last stable offset moves with the log's end, or an open transaction keeps it where it is.
+        The caller holds the append token.
         """
         # If the records of an open transaction were deleted, and the log has no records, the log's last
         # stable offset is its end offset, although a transaction is open.
@@ -409,7 +409,9 @@ class Visible:
                 held.show()
 
     def has_passed(self, offset: int) -> bool:
-        """Return whether the high watermark is above this offset, or replication no longer moves it."""
+        """Return whether the high watermark is above this offset, or whether replication no longer moves the
+        high watermark.
+        """
         return (
             self.current is None
             or self._writer.follows
@@ -508,8 +510,8 @@ class Visible:
 class CommittedTogether:
     """A transaction that was committed or aborted in several replicas. The replicas' high watermarks pass the
     transaction's markers one by one. After all markers are passed, readers see the transaction completed in
-    all replicas at the same moment. (In Kafka readers see it completed in each replica whose high watermark
-    has passed the marker.)
+    all replicas at the same moment. (In Kafka readers see the transaction completed in each replica whose
+    high watermark has passed the marker.)
 
     Threads: any. `over` is set once, with `publishing` of all partitions held.
     """

@@ -108,7 +108,7 @@ class LogWriter:
         self.pending_undo: AppendUndo | None = None
         """The state before an append, which is kept until the whole append is written. This is set before the
         append changes the log, so that the append can be undone after any failure, also after the error of a
-        signal handler. If the undo itself fails, it can be repeated.
+        signal handler. If the undo itself fails, the undo can be repeated.
         """
         self.follows = False
         """Whether only a leader's batches are appended, because this replica is not the leader."""

@@ -116,9 +116,9 @@ class TopicScan:
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Yield all records within `bounds`, and perhaps records outside of them, as record batches of these
-        columns (by default the scan's own), in order of partition and offset. `finish` is called with each
-        batch, by any thread, and the result of `finish` is yielded in place of the batch.
+        """Yield all records within `bounds`, and perhaps records outside of the bounds, as record batches of
+        these columns (by default the scan's own), in order of partition and offset. `finish` is called with
+        each batch, by any thread, and the result of `finish` is yielded in place of the batch.
 
         A few threads read pieces of 8 MiB of the logs; a smaller scan has no threads. At most eight pieces
         are in memory, besides the batches that the caller keeps; a compressed piece may take 64 MiB and one

@@ -1,6 +1,6 @@
 """Converts batches for transfers, which send only magic 2. If the bytes that a transfer would send have
-messages of magic 0 or 1, they are converted to batches, which are sent from a file in memory. Other bytes are
-sent from the log's file.
+messages of magic 0 or 1, the messages are converted to batches, which are sent from a file in memory. Other
+bytes are sent from the log's file.
 
 Files on disk are only read. Threads: any, without locks, because only segments of an immutable view are read.
 """
