@@ -38,8 +38,8 @@ class Opening:
         return self.file_mode | (self.file_mode & 0o444) >> 2
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> Handle:
-        """Open a regular file to read, or also to write. If `create`, a missing file is created, with
-        `file_mode`.
+        """Open a regular file to read, or, if `write`, to read and write. If `create`, a missing file is
+        created, with `file_mode`.
 
         Raises OSError: ELOOP for a symbolic link, EINVAL for any other file that is not regular.
         """

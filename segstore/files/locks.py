@@ -1,4 +1,4 @@
-"""Lock files: write locks on whole files, which exclude Kafka brokers, too. The file has the pid of the
+"""Lock files: write locks on whole files. The locks exclude Kafka brokers, too. The file has the pid of the
 lock's holder as text. If the holder serves Kafka's clients, a blank and the holder's address follow.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
@@ -56,8 +56,8 @@ def take(handle: _ClosableLock) -> None:
 
 
 def holder(fd: int) -> int | None:
-    """Return the pid of the process whose lock keeps `fd` from being locked, -1 if the lock is an open file
-    description lock like those of segstore, None if there is no lock.
+    """Return the pid of the process whose lock prevents a lock on `fd`. Return -1 if that lock is an open
+    file description lock, like segstore's own locks. Return None if there is no lock.
     """
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, query))
@@ -119,8 +119,9 @@ class Locking(Opening, FileContent, Stats):
         return True
 
     def lock_byte(self, handle: Handle, at: int) -> None:
-        """Lock the byte at `at`, which may lie after the file's end, until the handle, an open writable file,
-        is closed. Raises OSError, and BlockingIOError if another open file or process has a lock on the byte.
+        """Lock the byte at position `at` of an open writable file, until the handle is closed. The position
+        may lie after the file's end. Raises OSError, and BlockingIOError if another open file or process has
+        a lock on the byte.
         """
         close_in_children(handle)
         wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)

@@ -4,8 +4,8 @@ Files on disk are only read. Threads: one, when the partition is opened.
 
 Each batch header has the leader epoch that the batch was written under, so a lost checkpoint can be derived
 from the headers, except for epochs without a batch. The CRC of a batch does not cover its epoch. So if a
-batch has a lower epoch than an earlier batch, headers may be damaged. Then the epochs of the checkpoint are
-used, if it can be read, and not those of the batches.
+batch has a lower epoch than an earlier batch, headers may be damaged. In that case, if the checkpoint can be
+read, the epochs of the checkpoint are used, and not those of the batches.
 """
 
 from __future__ import annotations

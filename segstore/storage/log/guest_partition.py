@@ -223,7 +223,7 @@ class GuestPartition:
         return self.follower.view.end_offset
 
     def _shared_end(self) -> int:
-        """Return the log end offset from the shared record of the log, which needs no view."""
+        """Return the log end offset from the shared record of the log. This needs no view."""
         now, share = ffi.new("seg_shared_end *"), self._share
         if share is not None and share.log.key == self._key and lib.seg_shared_now(share.log, now):
             return int(now.end.next_offset)

@@ -152,7 +152,7 @@ class LogSegments:
         return dropped
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Put the segments `new` in place of the segments `old`, which lie side by side in the log."""
+        """Put the segments `new` in place of the adjacent segments `old`."""
         at = self._list.index(old[0])
         self.lists = None
         self._list[at : at + len(old)] = new

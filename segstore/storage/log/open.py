@@ -164,7 +164,7 @@ def _start(segments: list[Segment], expected: Expected, end: int, messages: list
 def _put_aside(
     segments: list[Segment], below: int, start: int, now_ms: int, messages: list[str]
 ) -> list[str]:
-    """Rename the segments below the log start offset, which a crash has left, to names that end in
+    """A crash has left segments below the log start offset. Rename their files to names that end in
     `.deleted`; return the new paths.
     """
     if not below:

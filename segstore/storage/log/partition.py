@@ -56,10 +56,11 @@ class Retained(NamedTuple):
 class LogStart:
     """Moves the log start offset up, and removes the segments below it, on request or by retention.
 
-    On disk the new start is durable before a byte is removed. Then the segments below the start are renamed
-    to `.deleted` for file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are
-    dropped. `start_moved` makes a new log start offset durable. Threads: any, one at a time (`admin_lock` of
-    the partition); the append token is held only to replace the view.
+    On disk the new start is durable before a byte is removed. Then the files of the segments below the start
+    get names that end in `.deleted`, and stay for file.delete.delay.ms. The producer snapshots of these
+    segments are removed, and older leader epochs are dropped. `start_moved` makes a new log start offset
+    durable. Threads: any, one at a time (`admin_lock` of the partition); the append token is held only to
+    replace the view.
     """
 
     def __init__(
@@ -316,8 +317,8 @@ class Partition:
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
-        If the log is open under another generation than `generation`, which the other process knows, nothing
-        is done.
+        `generation` is the generation of the log that the other process knows. If the log is open under a
+        different generation, nothing is done.
 
         If the value of the log's lock is `waited_for`, the lock is taken away from the process that holds it,
         although that process is alive. If `waited_for` is 0, no lock is taken away. If `waited_for` is not 0,

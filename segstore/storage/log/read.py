@@ -120,7 +120,7 @@ class FetchDataInfo(NamedTuple):
     """Whether there may be control batches among the batches."""
 
 
-# Each of these callables makes its object by one call of C, which is quicker than a Python function.
+# Each of these callables makes its object by one call of C. A Python function would be slower.
 _fetched: Callable[[tuple[Any, ...]], FetchDataInfo] = partial(tuple.__new__, FetchDataInfo)
 _scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd)
 
@@ -292,8 +292,8 @@ def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], Sc
 
 
 def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Return the header of the batch that holds `offset`, which lies after the damaged batch `bad`. Raises
-    CorruptRecordError if `bad` may hold `offset`.
+    """Return the header of the batch that holds `offset`. The search begins after the damaged batch `bad`.
+    Raises CorruptRecordError if `bad` may hold `offset`.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)

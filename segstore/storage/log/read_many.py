@@ -115,8 +115,8 @@ class _Room:
 
 
 def _by_long_way(view: LogView, wanted: NDArray[np.int64], long_way: LongWay, where: str) -> Records:
-    """Return the record of the first offset of `wanted`, read by the slow path, and the records of further
-    offsets of `wanted` in the batches that were read.
+    """Read the record of the first offset of `wanted` by the slow path. Return this record, and the records
+    of further offsets of `wanted` in the batches that were read.
     """
     read = long_way(view, wanted.item(0))
     if not len(read):

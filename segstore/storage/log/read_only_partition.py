@@ -286,7 +286,7 @@ def _end_sealed(segments: list[Segment], sealed: dict[int, int]) -> None:
 
 
 def _shown(written: LogView, high_watermark: int) -> LogView:
-    """Return the part of `written` below the high watermark, which readers see."""
+    """Return the part of `written` that readers see: the part below the high watermark."""
     if high_watermark >= written.end_offset:
         return written
     stable = min(written.stable_offset, high_watermark)

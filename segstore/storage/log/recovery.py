@@ -176,8 +176,8 @@ class PartitionRecovery:
         return len(batches) if good.all() else int(good.argmin())
 
     def _recover_segment(self, segment: Segment, below: int) -> tuple[int, int, str]:
-        """Check and index a segment from the recovery point on. Return the number of valid bytes, the next
-        offset, and the reason why the valid bytes end there.
+        """Check and index a segment from the recovery point on. Return the number of valid bytes, the offset
+        after them, and the reason why they end.
         """
         start, end = self._start(segment)
         position = start
@@ -196,8 +196,8 @@ class PartitionRecovery:
                     break
             if position >= size or end >= self.recovery_point:
                 break
-            # Damage below the recovery point is bit rot, after which the log goes on. So the check continues
-            # after the damage.
+            # Damage below the recovery point is bit rot, and the log continues after it. So the check also
+            # continues after the damage.
             found = next_whole(self.files, segment.handle, position + 1, size, end)
             if found is None:
                 break

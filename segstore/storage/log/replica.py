@@ -350,7 +350,7 @@ class Replica:
     def _is_latest(self, epochs: NDArray[np.int32]) -> bool:
         """Return whether all these leader epochs are equal to the latest epoch."""
         latest = self._epochs.current
-        # Usually there is one epoch, which is compared without numpy, because numpy is slower.
+        # Usually there is one epoch. It is compared without numpy, because numpy would be slower.
         return epochs.item(0) == latest and (len(epochs) == 1 or bool((epochs == latest).all()))
 
     def _check_follows(self, batches: NDArray[np.void]) -> None:

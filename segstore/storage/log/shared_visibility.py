@@ -22,7 +22,7 @@ class SharedVisible(Visible):
 
     @property
     def written(self) -> LogView:
-        """Return the view, which has the whole log, because a shared partition is never a replica."""
+        """Return the view. It has the whole log, because a shared partition is never a replica."""
         return self.view
 
     @property

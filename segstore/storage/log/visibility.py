@@ -258,8 +258,9 @@ class Visible:
 
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
-        higher. A transaction counts as open in that part until the high watermark has passed its marker, also
-        in the other replicas of a CommittedTogether.
+        higher. A transaction counts as open in that part until the high watermark has passed its marker. If
+        the transaction has a CommittedTogether, the high watermarks of the other replicas must have passed
+        their markers, too.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
@@ -493,7 +494,7 @@ class Visible:
     # --- segments -------------------------------------------------------------------------
 
     def begin_at(self, start: int) -> list[Segment]:
-        """Set the log start offset; return the segments below it, which no longer belong to the log."""
+        """Set the log start offset. Return the segments wholly below it; they no longer belong to the log."""
         self._writer.recall()
         self.start_offset = start
         dropped = self.segments.drop_below(start)

@@ -1,4 +1,4 @@
-"""`Scan`: the records of a range of offsets, which are read some megabytes at a time.
+"""`Scan`: the records of a range of offsets. Some megabytes of them are read at a time.
 
 On disk: only reads. Threads: any number may iterate over one scan, each from its beginning.
 """
@@ -118,7 +118,7 @@ class ScannedLog(Protocol):
         """Return the records from `offset` on, about `max_bytes` of the log."""
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """Return the result of `use`, called with a view of the log that contains `offset`."""
+        """Call `use` with a `Reading` whose view contains `offset`; return the result of `use`."""
 
 
 def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:

@@ -1,4 +1,4 @@
-"""`TopicScan`: the records of a topic's partitions as columns, which are read some megabytes at a time.
+"""`TopicScan`: the records of a topic's partitions as columns. Some megabytes of them are read at a time.
 
 On disk: only reads. Threads: any number may iterate over one scan, each from its beginning.
 """

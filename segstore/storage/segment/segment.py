@@ -73,7 +73,9 @@ class Segment:
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
         self.identity: tuple[int, ...] = ()
-        """The first numbers of `Files.identity` of another process's log, which identify the file."""
+        """If another process writes the log, the first numbers that `Files.identity` has returned for the
+        log. They identify the file.
+        """
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = Mutex()

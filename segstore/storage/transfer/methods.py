@@ -29,7 +29,7 @@ class Method(NamedTuple):
     kinds: frozenset[str] = frozenset(KINDS)
     """The kinds of sink that the method can serve; the system may still refuse an "other" sink (a device)."""
     looks: bool = True
-    """Whether a transfer first finds out the kind of the sink, which takes some system calls."""
+    """Whether a transfer first finds out the kind of the sink. That takes some system calls."""
     appends: bool = True
     """Whether the system lets the method write to a file that was opened with O_APPEND."""
 

@@ -14,8 +14,8 @@ Files on disk are only read. Threads: any, without locks, on an immutable view.
 
 from __future__ import annotations
 
-# `_signal` is used, because `signal` converts the handlers to enums, which takes as long as the search for
-# the batches.
+# `_signal` is used, because `signal` converts the handlers to enums. The conversion takes as long as the
+# search for the batches.
 from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
 from signal import SIGPIPE
 from typing import TYPE_CHECKING
