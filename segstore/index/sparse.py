@@ -1,10 +1,10 @@
 """The sparse indexes of a segment, the offset index and the time index: files of entries of a fixed size, in
 rising order.
 
-An active index is empty before its first entry. Then it grows by 64 KiB of allocated blocks, because on a
-full disk a write through the mapping into a hole of the file would raise SIGBUS. The bytes after the entries
-are zeros. A sealed index is truncated to its entries. A broker's index may be preallocated, so the number of
-entries is never taken from the file's size.
+An active index is empty before its first entry. Then it grows in steps of 64 KiB. The blocks of each step are
+allocated, because on a full disk a write through the mapping into a hole of the file would raise SIGBUS. The
+bytes after the entries are zeros. A sealed index is truncated to its entries. A broker's index may be
+preallocated, so the number of entries is never taken from the file's size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
 which the writer replaces whole. A view reads only the entries below its count. These entries never change,

@@ -232,9 +232,9 @@ class Flusher:
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
-        """Write the bytes from the recovery point up to `end` again, so that the next sync writes these bytes
-        to disk anew, and this process gets an error of that sync. Raises OSError, also for a batch with a
-        wrong CRC.
+        """Write the bytes from the recovery point up to `end` again. The next sync then writes these bytes to
+        disk once more, and reports an error to this process. Raises OSError, also for a batch with a wrong
+        CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:

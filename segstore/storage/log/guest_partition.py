@@ -372,8 +372,8 @@ class GuestPartition:
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _cut_sealed(self) -> None:
-        """Cut the bytes that this process may have written beyond the ends of sealed segments, after this
-        process lost its lock on the log [A4].
+        """This process may have written bytes beyond the ends of sealed segments, after it lost its lock on
+        the log [A4]. Cut these bytes.
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:

@@ -53,8 +53,8 @@ class PublishedLog(Protocol):
         """Return whether the directory still belongs to this topic, not to a new topic of the same name."""
 
     def sealed(self) -> dict[int, int]:
-        """Return the end in bytes of each sealed segment that another process may still write to, by base
-        offset (rule A5 of shared stores).
+        """Return the ends, in bytes by base offset, of the sealed segments to which another process may still
+        write (rule A5 of shared stores).
         """
 
 

@@ -259,8 +259,7 @@ class Visible:
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
         higher. A transaction counts as open in that part until the high watermark has passed its marker. If
-        the transaction has a CommittedTogether, the high watermarks of the other replicas must have passed
-        their markers, too.
+        the transaction has a CommittedTogether, it also counts as open until that is over.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
