@@ -355,7 +355,9 @@ class GuestPartition:
         return wall_clock() if self.tail.native.c.stamps or timestamp < 0 else timestamp
 
     def _find_log(self) -> None:
-        """Set the slot and the share of the log from the shared file, or ask the host to open the log."""
+        """Set the slot and the `seg_share` of the log from the shared file, or ask the host to open the
+        log.
+        """
         with self.token:
             self.tail.native.pause()
             found = self._side.share_of(self._key)

@@ -24,6 +24,6 @@ class LeaseTerm:
         self.until, self.why = 0.0, why
 
     def check(self) -> None:
-        """Raise DemotedError if the term is over."""
+        """Raise DemotedError if the lease is no longer valid."""
         if now() >= self.until:
             raise DemotedError(self.why)

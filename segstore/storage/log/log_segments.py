@@ -27,7 +27,7 @@ def _ignored(error: BaseException) -> None:
 
 
 class LogSegments:
-    """The segments of one log in the order of their base offsets; `active`, the last one, is open for
+    """The segments of one log in the order of their base offsets; `active`, the last segment, is open for
     appending.
 
     `layout` counts the changes of the list; after each change other processes list the directory again.

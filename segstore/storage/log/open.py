@@ -116,8 +116,8 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
 
 def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected) -> list[Segment]:
     """Return the segments of a replica's log. If the log start offset has a checksum and lies above the log's
-    end, a crash has stopped the replica while it began its log anew (R6). Then remove all segments, and
-    return only a new segment that begins at the log start offset.
+    end, a crash has stopped the replica while it began its log anew (R6). In that case, remove all segments,
+    and return only a new segment that begins at the log start offset.
     """
     last, start = segments[-1], expected.log_start
     if not expected.log_start_checked or start <= end_of_batches(last)[1]:

@@ -217,8 +217,8 @@ class Partition:
         replica.
         """
         self.unsettled: str | None = None
-        """The reason why a compaction's swap is half done, else None. The next open finishes the swap; until
-        then no compaction runs.
+        """The reason why a compaction has replaced only some of its segments, else None. The next open
+        replaces the remaining segments; until then no compaction runs.
         """
         self.visible.publish()
 
@@ -261,8 +261,8 @@ class Partition:
             self.show()
 
     def show_rest(self) -> None:
-        """Make visible, here and to other processes, a log end or log start offset that an interrupt has kept
-        hidden.
+        """If an interrupt has kept a log end or log start offset hidden, make it visible, in this process and
+        to others.
         """
         with self.token:
             self._show_rest()
@@ -347,8 +347,8 @@ class Partition:
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
-        # The log's only segment was empty, and the new segment's files have replaced its files under the same
-        # names.
+        # The log's only segment was empty, and the new segment's files have replaced the files of that
+        # segment under the same names.
         if len(self.segments) <= count:
             self.flusher.names_changed()
             return

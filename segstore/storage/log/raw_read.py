@@ -60,7 +60,7 @@ def is_gap(partition: Partition, offset: int, end_offset: int) -> bool:
 def _read(
     view: LogView, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None
 ) -> bytes | memoryview:
-    """Return the batches of one segment after another, up to `max_bytes`."""
+    """Return batches, segment by segment, up to `max_bytes`."""
     pieces: list[bytes | memoryview] = []
     left, slot = max_bytes, view.slot(offset)
     while slot < len(view.segments) and offset < end_offset:

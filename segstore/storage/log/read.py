@@ -284,7 +284,7 @@ def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchData
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
     """Return the batches before the first batch that ends at or above offset `below`, and the ScanEnd of a
-    scan that stops at that batch. `below` is the start of the next segment, or the visible end.
+    scan that stops at that batch. `below` is the base offset of the next segment, or the visible end.
     """
     n = int((batches["last_offset"] < below).argmin())
     last = int(batches["last_offset"][n - 1]) if n else -1
@@ -368,8 +368,8 @@ def max_timestamp(view: LogView) -> tuple[int, int] | None:
 
 
 def _largest_from_start(view: LogView, slot: int) -> int:
-    """Return the largest timestamp in segment `slot`, without records below the log start offset; -1 for
-    none.
+    """Return the largest timestamp of the records in segment `slot` that are not below the log start offset;
+    -1 if there is none.
     """
     segment, end, start = view.segments[slot], view.end_of(slot), view.start_offset
     if segment.base_offset >= start:
@@ -422,8 +422,8 @@ def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int)
 
 
 def _first_in(view: LogView, slot: int, step: ScanStep, i: int, timestamp: int, control: bool) -> int | None:
-    """Return the offset of the first record in batch `i` of a step with a timestamp at or after `timestamp`,
-    or None. The offset may lie beyond the visible end.
+    """In batch `i` of a step, find the first record with a timestamp at or after `timestamp`. Return its
+    offset, or None. The offset may lie beyond the visible end.
     """
     path, batch = view.segments[slot].path, step.batches[i : i + 1]
     base, position = int(batch["base_offset"][0]), int(batch["position"][0])

@@ -51,8 +51,8 @@ log = Logger("segstore")
 
 
 def end_of_batches(segment: Segment) -> tuple[int, int]:
-    """Return the position and the offset after a segment's last batch, which the index and the batch headers
-    show.
+    """Return the position and the offset after a segment's last batch. The index and the batch headers show
+    them.
     """
     offsets = segment.indexes[0]
     position = offsets.entry(-1)[1] if offsets.entries else 0
