@@ -98,7 +98,7 @@ class Tail:
 
     def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
         """Return whether the replica has this leader epoch and role (`follows`), its whole log is visible and
-        ends at `end_offset`, and the topic has no flush.messages and flush.ms.
+        ends at `end_offset`, and the topic has neither flush.messages nor flush.ms.
         """
         writer, shown = self._writer, self._visible.current
         config = writer.config
@@ -148,7 +148,7 @@ class Tail:
             # because the tail had not marked the file as in use yet.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
-        except BaseException:  # an interrupt may have prevented the check
+        except BaseException:  # an interrupt may have prevented the checks above
             native.pause()
             raise
 
@@ -162,9 +162,9 @@ class Tail:
             return None  # The error is not raised, because the append before this call has succeeded.
 
     def _is_usual(self) -> bool:
-        """Return whether C may append now: the log is open, not fenced and wholly visible, no append is to be
-        undone, no epoch is to be saved, and `Visible.stays_stable` is True. C does not make the first append
-        after a clean open.
+        """Return whether C may append now. C may append if the log is open, is not fenced and is wholly
+        visible, if no append must be undone and no epoch must be saved, and if `Visible.stays_stable` is
+        True. C does not make the first append after a clean open.
         """
         segments = self._writer.segments
         return (
@@ -230,8 +230,8 @@ class Tail:
         return error
 
     def pause(self) -> None:
-        """Let no append by C begin any more, and wait for the append that is under way. Any thread may call
-        this.
+        """Let no append by C begin any more, and wait until an append that is under way has ended. Any thread
+        may call this.
         """
         self.native.pause()
 

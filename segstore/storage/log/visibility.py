@@ -146,7 +146,7 @@ class Visible:
             if self.tail.c.shown_offset > written.end_offset:
                 known, made = self._written_extended or (None, written)
                 if known is not written or made.end_offset != self.tail.c.shown_offset:
-                    ends = ffi.new("int64_t[3]")  # like the code in `view`
+                    ends = ffi.new("int64_t[3]")  # this code is like the code in `view`
                     end = lib.seg_tail_end(self.tail.c, ends, ends + 1, ends + 2)
                     if end > written.end_offset:
                         stable = end if ends[2] < 0 else ends[2]
@@ -220,7 +220,9 @@ class Visible:
         self._written = self._all()
 
     def _replace_views(self, written: LogView, view: LogView) -> None:
-        """Replace the views by these views, which include C's appends. The caller holds `publishing`."""
+        """Replace the current views by `written` and `view`, which include C's appends. The caller holds
+        `publishing`.
+        """
         # A reader must not combine C's end with the segments of another view, nor see fewer records than
         # before. So first the old views are extended to C's end, then C's end is removed, and only then the
         # views are replaced.

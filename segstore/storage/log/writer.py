@@ -429,7 +429,7 @@ class LogWriter:
 
     def recall(self, but: AtomicPublish | None = None) -> None:
         """Undo an unfinished append in memory only, unless the append belongs to `but`, a publication that
-        makes the append final now. May be repeated.
+        makes the append final now. The call may be repeated.
         """
         undo = self.pending_undo
         if undo is None or (but is not None and undo.together is but):
@@ -445,7 +445,9 @@ class LogWriter:
         self.producers.recall(undo.saved)
 
     def _undo(self, undo: AppendUndo) -> None:
-        """Undo an append on disk. May be repeated after any failure of an earlier call. Raises OSError."""
+        """Undo an append on disk. The call may be repeated after any failure of an earlier call. Raises
+        OSError.
+        """
         mark, segment, rolled = undo.mark, undo.active.segment, undo.rolled or []
         for gone in reversed(rolled):
             self.producers.forget_snapshot(gone.base_offset)

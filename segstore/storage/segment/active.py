@@ -115,7 +115,8 @@ class ActiveSegment:
         # Kafka's segment.jitter.ms makes partitions that began at the same time roll at different times.
         self._jitter = random.random()
         self.configure(config)
-        self._born_ms: int | None = None  # the clock's time at the first batch, or at the first `outlived`
+        # `_born_ms` is the clock's time at the first batch, or at the first call of `outlived`.
+        self._born_ms: int | None = None
         self._open_indexes(index_bytes or config.segment_index_bytes)
 
     @classmethod
@@ -227,7 +228,9 @@ class ActiveSegment:
         return n
 
     def _fitting(self, headers: Any, n: int, as_is: bool) -> int:
-        """Return the number of leading batches, at most `n`, that fit the segment's size and offsets."""
+        """Return the number of leading batches, at most `n`, that fit into the segment's size and range of
+        offsets.
+        """
         end, left = self.end, self.config.segment_bytes - self.end.position
         last = end.next_offset - end.base_offset - 1
         for i in range(n):

@@ -56,7 +56,7 @@ class LogView(_Fields):
         return self.end_offset if slot == len(self.bases) else min(self.bases[slot], self.end_offset)
 
     def bounds(self, slot: int) -> tuple[int, int]:
-        """Return `end_of` and `next_base` of segment `slot`."""
+        """Return (`end_of(slot)`, `next_base(slot)`)."""
         if slot == len(self.segments) - 1:
             return self.end_position, self.end_offset
         return self.segments[slot].final_size, min(self.bases[slot + 1], self.end_offset)

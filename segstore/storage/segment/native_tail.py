@@ -224,7 +224,7 @@ class NativeTail:
     # --- by any thread --------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let no append begin any more, and wait for the append that is under way."""
+        """Let no append begin any more, and wait until an append that is under way has ended."""
         _until_done(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
