@@ -175,12 +175,14 @@ class Locking(Opening, FileContent, Stats):
         return int(text) if text.isdigit() else 0
 
     def is_locked_here(self, path: Path) -> bool:
-        """Return whether a handle of this process has locked the file. False if the file is missing."""
+        """Return whether a handle of this process has locked the file. Return False if the file is
+        missing.
+        """
         return any(_is_of(handle, path) for handle in _held.all())
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether any process has locked the file. False if the file is missing. Raises the errors of
-        `open`.
+        """Return whether any process has locked the file. Return False if the file is missing. Raises the
+        errors of `open`.
         """
         return self.lock_holder(path) is not None
 

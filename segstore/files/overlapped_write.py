@@ -86,8 +86,8 @@ class Pipeline:
             self._worker.result()
 
     def end(self) -> None:
-        """Wait for the write that is under way, and drop the scheduled writes that have not begun. May be
-        repeated.
+        """Wait for the write that is under way, and drop the scheduled writes that have not begun. The call
+        may be repeated.
         """
         if self._worker is not None:
             self._worker.end()

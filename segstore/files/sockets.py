@@ -26,8 +26,8 @@ _WAITING = 128  # this many connections may wait until they are accepted
 
 
 def listen(files: Files, path: str) -> socket.socket:
-    """Return a socket that listens at a path, in place of a file that is there. Its calls never block. Raises
-    OSError.
+    """Return a socket that listens at a path. A file at the path is replaced. The socket's calls never block.
+    Raises OSError.
     """
     listener = _socket()
     try:
@@ -54,8 +54,8 @@ def accept(listener: socket.socket) -> socket.socket:
 
 
 def connect(path: str, seconds: float) -> socket.socket:
-    """Return a connection to the socket at a path. Its calls wait at most `seconds`. Raises OSError:
-    FileNotFoundError, TimeoutError, and ConnectionRefusedError if no process listens.
+    """Return a connection to the socket at a path. The connection's calls wait at most `seconds`. Raises
+    OSError: FileNotFoundError, TimeoutError, and ConnectionRefusedError if no process listens.
     """
     connection = _socket()
     try:

@@ -269,9 +269,9 @@ class FileTree:
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """Move a file or directory to another path, whose parent must exist.
 
-        If `overwrite`, a file replaces a file at `target`, and a directory an empty directory. Raises
-        FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY, and
-        EINVAL for a move of a directory into itself).
+        If `overwrite`, a file replaces a file at `target`, and a directory replaces an empty directory.
+        Raises FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY,
+        and EINVAL for a move of a directory into itself).
         """
         source, target = clean_path(source), clean_path(target)
         with self._lock:

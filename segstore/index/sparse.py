@@ -243,8 +243,8 @@ class ActiveIndex(SparseIndex):
         # have room for them.
         self._room = used
         self._most[0] = self._most_in(used)
-        # An older, longer view may still read a page that a truncation would cut off. Then a new file
-        # replaces the old one instead.
+        # An older, longer view may still read a page that a truncation would cut off. In that case a new file
+        # replaces the old file instead.
         if self._looked_at and _pages(self._looked_at * self.ENTRY.size) > _pages(used):
             replace_index(self._files, self.path, bytes(self._mapped[1][:used]))
         else:

@@ -104,8 +104,8 @@ def check(method: Method, sink: Sink) -> None:
 
 
 def transfer_methods() -> dict[str, str | None]:
-    """Return, by the name of each method of `PartitionLog.transfer`, None if the method is available here,
-    else the reason why it is not.
+    """Return a dict with the name of each method of `PartitionLog.transfer`. The value is None if the method
+    is available here, else the reason why it is not.
     """
     files = Files()
     return {method: files.why_not(method) for method in METHODS}

@@ -101,9 +101,9 @@ class Stretch:
 def find_stretch(
     view: LogView, offset: int, limit: int, most: int, min_one: bool, files: Files, gaps: MayBeMissing
 ) -> StoredBatches | None:
-    """Return the place of batches of one segment, from the batch that holds `offset` on, below offset
-    `limit`. The batches have at most `most` bytes; if `min_one`, the first batch may be larger. Return None
-    if there is no such batch. Raises OSError, CorruptRecordError.
+    """Find batches of one segment: from the batch that holds `offset` on, and below offset `limit`. Return
+    their place in the segment. The batches have at most `most` bytes; if `min_one`, the first batch may be
+    larger. Return None if there is no such batch. Raises OSError, CorruptRecordError.
     """
     if offset >= limit:
         return None
