@@ -217,8 +217,8 @@ class Partition:
         replica.
         """
         self.unsettled: str | None = None
-        """The reason why a compaction has replaced only some of its segments, else None. The next open
-        replaces the remaining segments; until then no compaction runs.
+        """The error that has left a compaction's swap of segments half done, else None. The next open
+        finishes or undoes the swap; until then no compaction runs.
         """
         self.visible.publish()
 
