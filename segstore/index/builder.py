@@ -62,8 +62,8 @@ class IndexBuilder:
     def add(self, batches: Any) -> tuple[bytes, bytes]:
         """Return (entries for the offset index, entries for the time index) that these batches add.
 
-        `batches` is memory of `seg_batch`, in the order of the log; each `position` is a byte of the
-        segment's log file. Raises OSError (EOVERFLOW) if a relative offset or a position doesn't fit an
+        `batches` is memory with `seg_batch` structs, in the order of the log; each `position` is a byte of
+        the segment's log file. Raises OSError (EOVERFLOW) if a relative offset or a position doesn't fit an
         int32; the state does not change then.
         """
         first = held("seg_batch[]", batches)

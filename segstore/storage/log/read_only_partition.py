@@ -146,8 +146,8 @@ class ReadOnlyPartition:
         return after
 
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
-        """List the directory. Return its segments, and the published ends; if `ends` is None, return None for
-        the ends.
+        """List the directory. Return its segments, and the published ends, or None in place of the ends if
+        `ends` is None.
         """
         segments = self._segments(view)
         # The ends are read after the listing. With ends from before the listing, a segment that was compacted

@@ -613,8 +613,8 @@ class Replica:
 
 
 def checked(data: bytes | memoryview, end_offset: int = INT64_MAX) -> Encoded | None:
-    """Return the whole batches in fetched bytes that lie below `end_offset`, ready for a follower's append;
-    None if there is no such batch. Raises CorruptRecordError.
+    """Of the batches in fetched bytes, return the whole batches below `end_offset`, ready for a follower's
+    append; None if there is no such batch. Raises CorruptRecordError.
     """
     batches, stop = scan(data, end_offset=end_offset)
     if stop.status not in (lib.SEG_END, lib.SEG_SHORT, lib.SEG_STOP):

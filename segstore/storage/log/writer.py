@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.native_tail import NativeTail
 
 Take = Callable[[Any], list[AbortedTxn]]
-"""Updates the producers' state with written batches (memory of `seg_batch`); returns the aborted
+"""Updates the producers' state with written batches (memory with `seg_batch` structs); returns the aborted
 transactions.
 """
 Aborted = list[tuple[Segment, AbortedTxn]]
@@ -359,8 +359,8 @@ class LogWriter:
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process compares this time with the age of the segment, even if the topic is
-        # LogAppendTime. So the same time must be compared here.
+        # The other process decides from this time whether the segment is too old, even if the topic is
+        # LogAppendTime. So this process must use the same time.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:

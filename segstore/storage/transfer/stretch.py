@@ -109,7 +109,7 @@ def find_stretch(
         return None
     found = ffi.new(_FOUND)
     for slot in range(view.slot(offset), len(view.segments)):
-        # no offset of a segment is visible from the base offset of the next segment on
+        # The visible offsets of a segment end below the base offset of the next segment.
         below = min(limit, view.next_base(slot))
         source = find(view, slot, below, offset, most, files, gaps, found)
         if source is not None:

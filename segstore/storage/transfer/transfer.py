@@ -117,7 +117,7 @@ def _transfer(
                 break
             end = view.end_of(slot)
             try:
-                # no offset of a segment is visible from the base offset of the next segment on
+                # The visible offsets of a segment end below the base offset of the next segment.
                 limit = view.next_base(slot)
                 source = find(view, slot, limit, offset, max_bytes - done, files, gaps, found)
             except (OSError, SegstoreError):
