@@ -1,5 +1,5 @@
-"""Atomic replacement: reads whole files, replaces them in one step, and separates them from their other hard
-links.
+"""Whole files: reads files, replaces a file in one step, and replaces a file by a copy if the file has other
+hard links.
 
 A temporary file "<path>.tmp" lies beside a file while it is replaced. Threads: any, but only one at a time
 may write a path. Each step is a call of `Files`, so that a test can inject a fault into it.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _TEMPORARY = ".tmp"
-_MAX_NAME = 255  # bytes that Linux file systems allow in one name
+_MAX_NAME = 255  # Linux file systems allow this many bytes in one name
 
 
 class Whole(Opening, FileContent, Directories, Stats):
@@ -32,8 +32,8 @@ class Whole(Opening, FileContent, Directories, Stats):
     """
 
     def ensure_directory(self, path: Path) -> None:
-        """Make a directory if it is missing, durably. Other processes and threads may make it at the same
-        time. Raises OSError: EEXIST if a file is at the path.
+        """Make a directory if it is missing, durably. Other processes and threads may make the directory at
+        the same time. Raises OSError: EEXIST if a file is at the path.
         """
         if self.exists(path):
             return
@@ -81,11 +81,11 @@ class Whole(Opening, FileContent, Directories, Stats):
             self.sync_dir(directory)
 
     def write_as_itself(self, path: Path, data: Callable[[tuple[int, int, int]], Buffer]) -> None:
-        """Replace or create a file in one step, without a sync. The content may depend on the new file's
-        identity.
+        """Replace or create a file in one step, without a sync. The content may depend on the device, inode
+        and time of birth of the new file.
 
-        `data` is called with the identity (`which` with `or_change=False`), which the rename does not change,
-        and returns the content. Raises OSError.
+        `data` is called with these three numbers (`which` with `or_change=False`), and returns the content.
+        The rename does not change the numbers. Raises OSError.
         """
         in_reserve(lambda: self._replace(os.fspath(path), data, sync=False), PIECE)
 
@@ -110,7 +110,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         return directory
 
     def write_together(self, contents: Sequence[tuple[Path, Buffer]]) -> None:
-        """Replace or create several files in this order, each in one step. All are durable when this returns.
+        """Replace or create several files in this order, each in one step. All files are durable when this
+        returns.
 
         After a power cut each file has its old or its new content. This is quicker than separate writes,
         because the disk writes all contents at once, then all names. After an OSError only the first few
@@ -141,8 +142,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         return dict.fromkeys(directory for _, directory, _ in places)
 
     def take_own(self, path: Path) -> None:
-        """If the file has other hard links, put a durable copy in the place of `path`, so that a write in
-        place does not show in the other links. Raises OSError.
+        """If the file has other hard links, put a durable copy in the place of `path`, so that later writes
+        to `path` do not change the file of the other links. Raises OSError.
         """
         if self.links(path) < 2:
             return

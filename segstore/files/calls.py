@@ -38,14 +38,15 @@ class Opening:
         return self.file_mode | (self.file_mode & 0o444) >> 2
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> Handle:
-        """Open a regular file to read, or also to write. If `create`, a missing file is created, with
-        `file_mode`.
+        """Open a regular file to read, or, if `write`, to read and write. If `create`, a missing file is
+        created, with `file_mode`.
 
         Raises OSError: ELOOP for a symbolic link, EINVAL for any other file that is not regular.
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         result = ffi.new("seg_status *")
-        # O_NONBLOCK: the open of a FIFO must not wait for its other end. Regular files ignore the flag.
+        # O_NONBLOCK is set, because the open of a FIFO must not wait for its other end. Regular files ignore
+        # the flag.
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
@@ -61,7 +62,7 @@ class Opening:
         return handle
 
     def mkdir(self, path: Path) -> None:
-        """Make a directory (`directory_mode`). Raises OSError as mkdir(2)."""
+        """Make a directory with the mode `directory_mode`. Raises OSError, like mkdir(2)."""
         os.mkdir(path, self.directory_mode)
         made = status_of(path).mode
         if _is_narrower(made, self.directory_mode):
@@ -69,8 +70,8 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Return whether `mode` lacks bits of `wanted` and has no other bits, as after a umask. A file that
-    somebody else made may have any mode.
+    """Return whether `mode` lacks bits of `wanted` and has no other bits. A umask leaves such a mode; a mode
+    with other bits comes from somebody else.
     """
     bits = mode & 0o777
     return bits != wanted and bits | wanted == wanted
@@ -89,7 +90,7 @@ class FileContent:
     """Calls on the content of open files. Sizes and positions are in bytes."""
 
     def pread(self, handle: Handle, size: int, position: int) -> bytes:
-        """Return `size` bytes from `position` on, or fewer at the end of the file. Raises OSError as
+        """Return `size` bytes from `position` on, or fewer at the end of the file. Raises OSError, like
         pread(2).
         """
         try:
@@ -106,15 +107,15 @@ class FileContent:
 
     def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
         """Fill `buffer` with bytes from `position` on. Return their number, which is smaller than the buffer
-        only at the end of the file. Raises OSError as pread(2).
+        only at the end of the file. Raises OSError, like pread(2).
         """
         with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as view:
             done = lib.seg_pread(handle.fd, view, len(view), position)
         return checked(done, handle)
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
-        """Write all of `data` at `position`, and return its length. Raises OSError as pwrite(2); a part may
-        be written then.
+        """Write all of `data` at `position`, and return its length. Raises OSError, like pwrite(2); a part
+        may be written then.
         """
         with ffi.from_buffer("uint8_t[]", data) as view:
             done: int = lib.seg_pwrite(handle.fd, view, len(view), position)
@@ -122,7 +123,7 @@ class FileContent:
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers, one after the other, from `position` on, and return the number of bytes. Raises
-        OSError as pwritev(2); a part may be written then.
+        OSError, like pwritev(2); a part may be written then.
         """
         with lent(buffers) as views:
             pointers, lengths = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(v) for v in views])
@@ -130,13 +131,13 @@ class FileContent:
         return checked(done, handle)
 
     def native_write(self, handle: Handle) -> NativeWrite:
-        """Return the function by which C appends batches to this file."""
+        """Return the function with which C appends batches to this file."""
         own = type(self)
         is_plain = own.pwrite is FileContent.pwrite and own.pwritev is FileContent.pwritev
         return NATIVE if is_plain else OwnWrite(self, handle)
 
     def native_sync(self, handle: Handle) -> Any:
-        """Return the C function by which C (log.h) syncs this file. NULL means `seg_fdatasync`.
+        """Return the C function with which C (log.h) syncs this file. NULL means `seg_fdatasync`.
 
         Return None if a subclass overrides `sync`, because C would bypass that method.
         """
@@ -145,7 +146,7 @@ class FileContent:
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
         """Walk the batches from `position` on, and write the header of the first batch with `target` or later
         offsets to `out` (`seg_seek`, batch.h). Return 1, or 0 if there is no such batch below `end`, or a
-        negative number for an -errno or a bad header.
+        negative number if a read has failed (-errno) or a header is bad.
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
@@ -176,9 +177,9 @@ class FileContent:
         return checked(result, handle) if result > -_MOST_ERRNO else result
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
-        """Give the batches in the first `end` bytes of a file offsets from `base_offset` on and a leader
-        epoch, and return the next offset (`seg_restamp`, staging.h). Raises OSError: EBADMSG if the bytes are
-        no batches.
+        """Set the offsets, from `base_offset` on, and the leader epoch of the batches in the first `end`
+        bytes of a file. Return the offset after the last batch (`seg_restamp`, staging.h). Raises OSError:
+        EBADMSG if the bytes are no batches.
         """
         code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
         return checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle)
@@ -200,15 +201,15 @@ class FileContent:
         return done
 
     def truncate(self, handle: Handle, size: int) -> None:
-        """Truncate the file to `size`, or extend it with a hole. Raises OSError as ftruncate(2)."""
+        """Truncate the file to `size`, or extend it with a hole. Raises OSError, like ftruncate(2)."""
         try:
             os.ftruncate(handle.fd, size)
         except OSError as e:
             raise named(e, handle.path) from None
 
     def allocate(self, handle: Handle, position: int, length: int) -> None:
-        """Allocate disk blocks for `length` > 0 bytes from `position` on; the file may grow by that. Raises
-        OSError (ENOSPC).
+        """Allocate disk blocks for `length` > 0 bytes from `position` on; this may make the file longer.
+        Raises OSError (ENOSPC).
         """
         code = lib.seg_fallocate(handle.fd, position, length)
         if code < 0:
@@ -223,7 +224,9 @@ class FileContent:
             raise failed(code, handle.path)
 
     def sync(self, handle: Handle) -> None:
-        """Make the file's data durable; a failed call is never repeated. Raises OSError as fdatasync(2)."""
+        """Make the file's data durable; a failed call is never repeated. Raises OSError, like
+        fdatasync(2).
+        """
         code = lib.seg_fdatasync(handle.fd, handle.failed)
         if code < 0:
             raise failed(code, handle.path)
@@ -235,11 +238,11 @@ class FileContent:
         lib.seg_start_sync(handle.fd, position, length)
 
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
-        """Return a shared mapping of the first `length` > 0 bytes, which stays valid after the handle is
-        closed.
+        """Return a shared memory mapping of the first `length` > 0 bytes. The mapping stays valid after the
+        handle is closed.
 
-        Raises OSError: EINVAL if the file is shorter, because an access to pages after its end would raise
-        SIGBUS; ENOMEM.
+        Raises OSError: ENOMEM, and EINVAL if the file is shorter than `length`, because an access to pages
+        after its end would raise SIGBUS.
         """
         result = ffi.new("seg_status *")
         code = lib.seg_fstat(handle.fd, result)
@@ -248,7 +251,7 @@ class FileContent:
         if not 0 < length <= result.size:
             raise OSError(errno.EINVAL, f"can't map {length} bytes", handle.path)
         protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
-        # Not mmap.mmap(fd), which keeps a duplicate of the descriptor open before Python 3.13.
+        # mmap.mmap(fd) is not used, because before Python 3.13 it keeps a duplicate of the descriptor open.
         memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)
         code = lib.seg_map(ffi.from_buffer(memory), length, handle.fd, write)
         if code < 0:
@@ -258,14 +261,14 @@ class FileContent:
 
 # --- directories -------------------------------------------------------------------------------
 
-# Creates, renames, removes and lists names in directories, and makes them durable.
+# Creates, renames, removes and lists names in directories, and makes the names durable.
 
 
 class Directories:
     """Calls on names in directories. Each change is atomic, and durable after `sync_dir` of its directory."""
 
     def sync_dir(self, path: Path) -> None:
-        """Make the names in a directory durable. Raises OSError as fsync(2)."""
+        """Make the names in a directory durable. Raises OSError, like fsync(2)."""
         handle = Handle(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle.fd)
@@ -275,25 +278,25 @@ class Directories:
             handle.close()
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file; a file at `target` is replaced atomically. Raises OSError as rename(2)."""
+        """Rename a file; a file at `target` is replaced atomically. Raises OSError, like rename(2)."""
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Make `target` a hard link to the file at `source`. Raises OSError as link(2): EEXIST if `target`
+        """Make `target` a hard link to the file at `source`. Raises OSError, like link(2): EEXIST if `target`
         exists.
         """
         os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file's path. Raises OSError as unlink(2)."""
+        """Remove a file's path. Raises OSError, like unlink(2)."""
         os.unlink(path)
 
     def rmdir(self, path: Path) -> None:
-        """Remove an empty directory. Raises OSError as rmdir(2)."""
+        """Remove an empty directory. Raises OSError, like rmdir(2)."""
         os.rmdir(path)
 
     def listdir(self, path: Path) -> list[str]:
-        """Return the names in a directory, in arbitrary order. Raises OSError as opendir(3)."""
+        """Return the names in a directory, in arbitrary order. Raises OSError, like opendir(3)."""
         while True:
             try:
                 return os.listdir(path)
@@ -303,7 +306,7 @@ class Directories:
 
     def directories(self, path: Path) -> list[str]:
         """Return the names in a directory that are directories, or symbolic links to directories. Raises
-        OSError as opendir(3).
+        OSError, like opendir(3).
         """
         while True:
             try:
@@ -314,7 +317,7 @@ class Directories:
                     raise
 
     def irregular(self, path: Path) -> list[str]:
-        """Return the names in a directory that are not regular files. Raises OSError as opendir(3)."""
+        """Return the names in a directory that are not regular files. Raises OSError, like opendir(3)."""
         while True:
             try:
                 with os.scandir(path) as entries:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from segstore.threads import LiveSet
 
-_WIPE_ON_FORK = 18  # MADV_WIPEONFORK of Linux, which Python's mmap does not name
+_WIPE_ON_FORK = 18  # this is MADV_WIPEONFORK of Linux, which Python's mmap does not name
 
 
 class Here(Protocol):
@@ -52,9 +52,10 @@ _inherited: LiveSet[Closable] = LiveSet()
 
 
 def close_in_children(opened: Closable) -> None:
-    """Have `opened.close` called in each child process that is forked while `opened` exists. Otherwise the
-    child would keep the parent's locks and connections alive, because they end only with their last
-    descriptor. A child made by a bare clone(2) keeps the descriptors until it exits or runs another program.
+    """Make each child process that is forked while `opened` exists call `opened.close`. Otherwise the child
+    would keep the parent's locks and connections alive, because a lock or connection ends only when its last
+    descriptor is closed. A child made by a bare clone(2) keeps the descriptors until it exits or runs another
+    program.
     """
     _inherited.add(opened)
 

@@ -29,15 +29,15 @@ def check_regular(path: str) -> None:
 
 
 def read_given(path: str, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes. The path may be a symbolic link, unlike that of a
-    store's file. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for a
-    path that no file can have.
+    """Return the content of a file of at most `most` bytes. The path may be a symbolic link, unlike the path
+    of a store's file. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT
+    for a path that no file can have.
     """
     try:
         check_regular(path)
         with with_descriptors(lambda: open(path, "rb")) as file:
             data = file.read(most + 1)
-    except ValueError:  # the path has a NUL, or half of a surrogate pair
+    except ValueError:  # `open` raises ValueError if the path has a NUL or half of a surrogate pair
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most} bytes", path)
@@ -46,7 +46,9 @@ def read_given(path: str, most: int) -> bytes:
 
 @contextmanager
 def memory_file(data: bytes | memoryview) -> Iterator[str]:
-    """Run a block with the path of a file in memory that has the bytes `data`. Raises OSError."""
+    """Context manager: yield the path of a file in memory that has the bytes `data`. The file exists during
+    the block. Raises OSError.
+    """
     with with_descriptors(lambda: os.fdopen(os.memfd_create("segstore", os.MFD_CLOEXEC), "wb")) as file:
         file.write(data)
         file.flush()
@@ -60,7 +62,7 @@ def in_memory(data: bytes | memoryview) -> Handle:
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:
             return Handle(path, os.O_RDONLY)
-    import tempfile  # a slow import, needed only without memfd_create
+    import tempfile  # This slow import is needed only on systems without memfd_create.
 
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)

@@ -25,15 +25,16 @@ class User(Protocol):
 
 
 class Handle:
-    """An open file or directory. Its descriptor is closed by `close`, or with the last reference to the
-    handle.
+    """An open file or directory. Its descriptor is closed by `close`, or when the last reference to the
+    handle is dropped.
     """
 
     __slots__ = ("__weakref__", "_slot", "failed", "fd", "path", "user")
 
     def __init__(self, path: Path, flags: int, mode: int = 0, found: Any = ffi.NULL) -> None:
-        """Open the file. If `found`, a `seg_status *`, is given, it gets the result of fstat(2). If the
-        process has no descriptor left, pools of files close some. Raises OSError as open(2).
+        """Open the file. If `found`, a `seg_status *`, is given, the struct gets the result of fstat(2). If
+        the process has no descriptor left, pools of open files close some of their files. Raises OSError,
+        like open(2).
         """
         self.fd, self.path = -1, os.fspath(path)
         self.failed = ffi.NULL
@@ -42,7 +43,7 @@ class Handle:
         """
         self.user: Callable[[], User | None] | None = None
         """A weak reference to the `User` of the descriptor, or None."""
-        # `descriptors`, inlined, because each access to a file makes a handle.
+        # This is the function `descriptors`, inlined because each access to a file makes a handle.
         self._slot = ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
         name = self.path.encode(*CODING)
         while (code := lib.seg_open(self._slot, name, flags | os.O_CLOEXEC, mode, found)) < 0:
@@ -51,8 +52,8 @@ class Handle:
         self.fd = self._slot[0]
 
     def let_go(self) -> None:
-        """Make `user` stop using the descriptor. The descriptor is then closed with the last reference to
-        this handle.
+        """Make `user` stop using the descriptor. The descriptor is then closed when the last reference to
+        this handle is dropped.
         """
         user = None if self.user is None else self.user()
         if user is not None:
@@ -64,12 +65,14 @@ class Handle:
 
     @property
     def closed(self) -> bool:
-        """Return whether the descriptor is closed. It is not if an interrupt has ended `close` too early."""
+        """Return whether the descriptor is closed. If an interrupt has ended `close` too early, the
+        descriptor is still open.
+        """
         return bool(self._slot[0] < 0)
 
     def close(self, *_: object) -> None:
         """Close the descriptor. A second call does nothing, or finishes an interrupted close. The arguments
-        of a `with` block are ignored. Raises OSError as close(2).
+        of a `with` block are ignored. Raises OSError, like close(2).
         """
         self.fd = -1
         code = lib.seg_close(self._slot)

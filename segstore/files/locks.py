@@ -1,9 +1,9 @@
-"""Lock files: write locks on whole files, which exclude Kafka brokers, too. The file has the pid of the
-lock's holder as text. If the holder serves Kafka's clients, a blank and its address follow.
+"""Lock files: write locks on whole files. The locks exclude Kafka brokers, too. The file has the pid of the
+lock's holder as text. If the holder serves Kafka's clients, a blank and the holder's address follow.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
 through Java on the same file. Unlike a POSIX lock, such a lock belongs to the open file, so that closing
-another descriptor of the file in this process does not release it. After a fork the child closes the
+another descriptor of the file in this process does not release the lock. After a fork the child closes the
 inherited descriptors, so that a lock is released when its holder dies. Threads: any. Each step is a call of
 `Files`, so that a test can inject a fault into it.
 """
@@ -48,7 +48,7 @@ _held: LiveSet[_ClosableLock] = LiveSet()
 def take(handle: _ClosableLock) -> None:
     """Lock the file of an open writable `handle`, without waiting.
 
-    Raises BlockingIOError if another open file or process has a lock on it.
+    Raises BlockingIOError if another open file or process has a lock on the file.
     """
     _held.add(handle)
     close_in_children(handle)
@@ -56,8 +56,8 @@ def take(handle: _ClosableLock) -> None:
 
 
 def holder(fd: int) -> int | None:
-    """Return the pid of the process whose lock keeps `fd` from being locked, -1 if the lock is an open file
-    description lock, as segstore takes, None if there is no lock.
+    """Return the pid of the process whose lock prevents a lock on `fd`. Return -1 if that lock is an open
+    file description lock, like segstore's own locks. Return None if there is no lock.
     """
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, query))
@@ -79,14 +79,15 @@ _LONGEST_TEXT = 300
 
 
 class Locking(Opening, FileContent, Stats):
-    """Lock files. A lock is released when its handle is closed, or its process dies."""
+    """Lock files. A lock is released when its handle is closed, or when the process with the handle dies."""
 
     def lock(self, path: Path) -> Handle:
         """Lock a file until the returned handle is closed. A missing file is created. While the file is
         locked, its content is this process's pid as text.
 
-        Raises BlockingIOError if any process, also a live Kafka broker, holds a lock on the file; EMLINK if
-        the file has another hard link, by which other programs may use the file; other OSErrors as `open`.
+        Raises the errors of `open`, BlockingIOError if any process, for example a live Kafka broker, holds a
+        lock on the file, and OSError (EMLINK) if the file has another hard link, by which other programs may
+        use the file.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)
@@ -118,8 +119,9 @@ class Locking(Opening, FileContent, Stats):
         return True
 
     def lock_byte(self, handle: Handle, at: int) -> None:
-        """Lock the byte at `at`, which may lie after the file's end, until the handle, an open writable file,
-        is closed. Raises BlockingIOError if another open file or process has a lock on the byte, OSError.
+        """Lock the byte at position `at` of an open writable file, until the handle is closed. The position
+        may lie after the file's end. Raises OSError, and BlockingIOError if another open file or process has
+        a lock on the byte.
         """
         close_in_children(handle)
         wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
@@ -140,8 +142,8 @@ class Locking(Opening, FileContent, Stats):
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def announce(self, handle: Handle, address: str) -> None:
-        """Write the address of this process, in ASCII, into a lock file that it holds; "" means that it has
-        no address. Raises OSError.
+        """Write the address of this process, in ASCII, into a file that this process has locked; "" means
+        that the process has no address. Raises OSError.
         """
         text = f"{os.getpid()} {address}".strip().encode()
         self.pwrite(handle, text, 0)
@@ -173,12 +175,14 @@ class Locking(Opening, FileContent, Stats):
         return int(text) if text.isdigit() else 0
 
     def is_locked_here(self, path: Path) -> bool:
-        """Return whether a handle of this process has locked the file. False if the file is missing."""
+        """Return whether a handle of this process has locked the file. Return False if the file is
+        missing.
+        """
         return any(_is_of(handle, path) for handle in _held.all())
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether any process has locked the file. False if the file is missing. Raises OSError as
-        `open`.
+        """Return whether any process has locked the file. Return False if the file is missing. Raises the
+        errors of `open`.
         """
         return self.lock_holder(path) is not None
 

@@ -1,4 +1,4 @@
-"""The function by which C appends batches to a log's file (`seg_writer` of `_native/contract/active.h`).
+"""The function with which C appends batches to a log's file (`seg_writer` of `_native/contract/active.h`).
 
 C writes by system calls, unless a subclass of `Files` overrides `pwrite` or `pwritev`, as in tests. Then C
 calls the overridden methods. Threads: any.
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 class NativeWrite:
-    """The function by which C writes: `c`; NULL means `seg_pwritev`."""
+    """`c` is the function with which C writes; NULL means `seg_pwritev`."""
 
     c: Any = ffi.NULL
 
     def raised(self) -> BaseException | None:
-        """Return the exception of the last failed call, or None, and forget it. C knows only its number."""
+        """Return the exception of the last failed call, or None, and forget the exception. C knows only its
+        errno.
+        """
         return None
 
     def check(self) -> None:
@@ -42,11 +44,13 @@ class Writing(Protocol):
 
 
 class OwnWrite(NativeWrite):
-    """Writes a file by `pwrite` and `pwritev` of `files`. It has only a weak reference to the handle."""
+    """Writes a file by `pwrite` and `pwritev` of `files`. An `OwnWrite` has only a weak reference to the
+    handle.
+    """
 
     def __init__(self, files: Writing, handle: Handle) -> None:
         self._raised: BaseException | None = None
-        # Weak references, because a tail that was stopped must not keep its file open.
+        # These are weak references, because a tail that was stopped must not keep its file open.
         open_file, this = weakref.ref(handle), weakref.ref(self)
 
         @ffi.callback("seg_writer", error=-errno.EIO)  # type: ignore[untyped-decorator]
@@ -68,7 +72,7 @@ class OwnWrite(NativeWrite):
         self.c = called_by_c
 
     def raised(self) -> BaseException | None:
-        """Return the exception of the last failed call, or None, and forget it."""
+        """Return the exception of the last failed call, or None, and forget the exception."""
         raised, self._raised = self._raised, None
         return raised
 
@@ -79,4 +83,6 @@ class OwnWrite(NativeWrite):
             if raised is not None:
                 raise raised
         finally:
-            del raised  # the error's traceback refers to this frame
+            # the traceback refers to this frame; a frame that refers to the error would make a reference
+            # cycle
+            del raised

@@ -1,7 +1,7 @@
-"""Overlapped writes: one chunk of a long append is written while the next one is being encoded.
+"""Overlapped writes: one chunk of a long append is written while the next chunk is being encoded.
 
-Threads: one at a time uses a `Pipeline`. The caller does the last write. A worker thread does the writes
-before, and stops at the end of the `with` block. At most one write is under way, so that order and errors are
+Threads: one at a time uses a `Pipeline`. The caller does the last write. A worker thread does the earlier
+writes, and stops at the end of the `with` block. At most one write is under way, so that order and errors are
 those of plain calls.
 """
 
@@ -14,7 +14,7 @@ from segstore.mutex import Mutex
 from segstore.threads import Worker
 
 Write = tuple[Handle, memoryview, int]
-"""An open file, the bytes to write, and their position in it."""
+"""An open file, the bytes to write, and their position in the file."""
 
 _Step = Callable[[], None]
 
@@ -32,14 +32,15 @@ class Pipeline:
         self._held: _Step | None = None
         self._worker: Worker | None = None
         self._under_way = False
-        # Held during a write in the worker thread: a finalizer that runs there waits for no thread (`mutex`).
+        # The worker thread holds this during a write: a finalizer that runs in that thread then waits for no
+        # thread (`mutex`).
         self._writing = Mutex()
 
     def __enter__(self) -> Pipeline:
         return self
 
     def append(self, write: Write) -> None:
-        """Schedule a write after the earlier ones. Raises the OSError of an earlier write."""
+        """Schedule a write after the earlier writes. Raises the OSError of an earlier write."""
         pending, self._held = self._held, lambda: self._write(write)
         if pending is not None:
             self._start(pending)
@@ -68,7 +69,8 @@ class Pipeline:
     def _start(self, write: _Step) -> None:
         self._wait()
         if self._worker is None:
-            self._worker = Worker("segstore-append")  # set before `start`, so that `end` can stop it
+            # This is set before `start`, so that `end` can stop the worker.
+            self._worker = Worker("segstore-append")
             self._worker.start()
         self._under_way = True
         self._worker.do(lambda: self._run(write))
@@ -84,8 +86,8 @@ class Pipeline:
             self._worker.result()
 
     def end(self) -> None:
-        """Wait for the write that is under way, and drop the scheduled writes that have not begun. May be
-        repeated.
+        """Wait for the write that is under way, and drop the scheduled writes that have not begun. The call
+        may be repeated.
         """
         if self._worker is not None:
             self._worker.end()

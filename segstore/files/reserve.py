@@ -3,8 +3,8 @@
 A reserve is a few files with allocated blocks, whose content means nothing. Without a reserve no space could
 be freed on a full file system, because a log start offset is written before a segment is removed, and a
 topic's settings before its directories. The files are truncated piece by piece, only as far as needed,
-because other writers take each block that becomes free. With its last piece a file is removed, which also
-frees an inode. Log data never uses the reserve.
+because other writers take each block that becomes free. When the last piece of a file is freed, the file is
+removed. This also frees an inode. Log data never uses the reserve.
 
 Threads: any; a thread may use a reserve within its `with` block. If an interrupt prevents `__exit__` of a
 block, no thread may use the reserve after the block, and the end of the next block allocates the reserve
@@ -34,7 +34,7 @@ FILES = 8
 """Number of files in a reserve. The removal of each file also frees an inode; the first close of a store
 needs five inodes.
 """
-PIECE = 1 << 12  # bytes; the size of a block in most file systems
+PIECE = 1 << 12  # in bytes, the size of a block in most file systems
 LOOK = ".look"
 """The suffix of the files that `Reserve.has_room` creates and removes."""
 
@@ -91,8 +91,8 @@ def _usable() -> list[Reserve]:
 
 
 def give(need: int) -> bool:
-    """Free `need` bytes, and a piece for the file system itself, from a reserve that the calling thread may
-    use. Return False if nothing could be freed, else True.
+    """Free `need` bytes, and PIECE bytes for the file system itself, from a reserve that the calling thread
+    may use. Return False if nothing could be freed, else True.
     """
     return bool(_using.blocks) and any(reserve.give(need) for reserve in reversed(_usable()))
 
@@ -144,7 +144,8 @@ class Reserve:
         return self._is_whole
 
     def _fill_all(self, anew: bool = False) -> None:
-        self._is_whole = True  # set first: another thread that frees bytes sets it to False
+        # This is set first: another thread that frees bytes sets the flag to False again.
+        self._is_whole = True
         try:
             for path in self._paths:
                 self._fill(path, anew)

@@ -21,20 +21,20 @@ from segstore.idle_files import with_descriptors
 
 T = TypeVar("T")
 
-_LONGEST = 107  # bytes of a path, without the terminating zero
-_WAITING = 128  # connections that are not accepted yet
+_LONGEST = 107  # a path may have this many bytes, without the terminating zero
+_WAITING = 128  # this many connections may wait until they are accepted
 
 
 def listen(files: Files, path: str) -> socket.socket:
-    """Return a socket that listens at a path, in place of a file that is there. Its calls never block. Raises
-    OSError.
+    """Return a socket that listens at a path. A file at the path is replaced. The socket's calls never block.
+    Raises OSError.
     """
     listener = _socket()
     try:
         if files.exists(path):
-            files.unlink(path)  # left by a dead process; bind needs a free path
+            files.unlink(path)  # a dead process has left the file; bind needs a free path
         _at(path, listener.bind)
-        os.chmod(path, files.file_mode)  # before anybody can connect
+        os.chmod(path, files.file_mode)  # the mode is set before anybody can connect
         listener.listen(_WAITING)
         listener.setblocking(False)
     except OSError as error:
@@ -44,8 +44,8 @@ def listen(files: Files, path: str) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> socket.socket:
-    """Return a new connection, whose calls never block. Raises BlockingIOError if no connection waits,
-    OSError.
+    """Return a new connection, whose calls never block. Raises OSError, and BlockingIOError if no connection
+    waits.
     """
     connection = with_descriptors(listener.accept)[0]
     close_in_children(connection)
@@ -54,8 +54,8 @@ def accept(listener: socket.socket) -> socket.socket:
 
 
 def connect(path: str, seconds: float) -> socket.socket:
-    """Return a connection to the socket at a path. Its calls wait at most `seconds`. Raises OSError:
-    FileNotFoundError, ConnectionRefusedError if no process listens, TimeoutError.
+    """Return a connection to the socket at a path. The connection's calls wait at most `seconds`. Raises
+    OSError: FileNotFoundError, TimeoutError, and ConnectionRefusedError if no process listens.
     """
     connection = _socket()
     try:

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from segstore._native import ffi, lib
 from segstore.files.handle import CODING, Handle, Path, failed
 
-_PATH_MAX = 4096  # bytes, with the zero at its end
+_PATH_MAX = 4096  # the most bytes of a path, including the terminating zero
 _MISSING = frozenset({-errno.ENOENT, -errno.ENOTDIR})
 
 
 def status(handle: Handle) -> Any:
-    """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2)."""
-    # Not os.fstat: in CPython 3.10 it raises SystemError if two signals arrive during the call and their
-    # handlers raise.
+    """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError, like fstat(2)."""
+    # os.fstat is not used: in CPython 3.10 it raises SystemError if two signals arrive during the call and
+    # their handlers raise.
     result = ffi.new("seg_status *")
     code = lib.seg_fstat(handle.fd, result)
     if code < 0:
@@ -30,10 +30,10 @@ def status(handle: Handle) -> Any:
 
 
 def status_of(path: Path, *, follow: bool = False) -> Any:
-    """Return the result of lstat(2) for a path, or of stat(2) if `follow`: a `seg_status`. Raises OSError as
-    these calls.
+    """Return the result of lstat(2) for a path, or of stat(2) if `follow`: a `seg_status`. Raises OSError,
+    like these calls.
     """
-    # Not os.stat, which may raise SystemError (see `status`).
+    # os.stat is not used, because it may raise SystemError (see `status`).
     result = ffi.new("seg_status *")
     code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, result)
     if code < 0:
@@ -56,10 +56,10 @@ class Stats:
     """
 
     def real_path(self, path: Path) -> str:
-        """Return the absolute path without symbolic links, as realpath(3). If the file is missing, resolve
+        """Return the absolute path without symbolic links, like realpath(3). If the file is missing, resolve
         its directory, and append its name. Raises OSError (ELOOP, EACCES, ENOTDIR).
         """
-        # Not os.path.realpath: it calls os.lstat, which may raise SystemError (see `status`).
+        # os.path.realpath is not used: it calls os.lstat, which may raise SystemError (see `status`).
         out = ffi.new("char[]", _PATH_MAX)
         existing, missing = os.fsdecode(path), ""
         if not existing.startswith("/"):
@@ -82,7 +82,7 @@ class Stats:
         return bool(code == 0)
 
     def is_symlink(self, path: Path) -> bool:
-        """Return whether the path is a symbolic link. Raises OSError as lstat(2)."""
+        """Return whether the path is a symbolic link. Raises OSError, like lstat(2)."""
         result = ffi.new("seg_status *")
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code < 0:
@@ -90,11 +90,15 @@ class Stats:
         return stat.S_ISLNK(result.mode)
 
     def is_directory(self, path: Path) -> bool:
-        """Return whether the path is a directory, or a symbolic link to one. Raises OSError as stat(2)."""
+        """Return whether the path is a directory, or a symbolic link to a directory. Raises OSError, like
+        stat(2).
+        """
         return stat.S_ISDIR(status_of(path, follow=True).mode)
 
     def is_file(self, path: Path) -> bool:
-        """Return whether the path is a regular file, and no link. Raises OSError as lstat(2)."""
+        """Return whether the path is a regular file, and not a symbolic link. Raises OSError, like
+        lstat(2).
+        """
         return stat.S_ISREG(status_of(path).mode)
 
     def check_directory(self, path: Path) -> bool:
@@ -114,12 +118,12 @@ class Stats:
         return True
 
     def mode(self, path: Path) -> int:
-        """Return the nine permission bits of a file or directory. Raises OSError as lstat(2)."""
+        """Return the nine permission bits of a file or directory. Raises OSError, like lstat(2)."""
         return stat.S_IMODE(status_of(path).mode) & 0o777
 
     def size(self, file: Path | Handle) -> int:
         """Return the size in bytes of a file, given by path or handle; of a symbolic link, its own size.
-        Raises OSError as stat(2).
+        Raises OSError, like stat(2).
         """
         result = ffi.new("seg_status *")
         if isinstance(file, Handle):
@@ -131,13 +135,13 @@ class Stats:
         return int(result.size)
 
     def space(self, path: Path) -> Space:
-        """Return the space of the file system of a file or directory. Raises OSError as statvfs(3)."""
+        """Return the space of the file system of a file or directory. Raises OSError, like statvfs(3)."""
         result = os.statvfs(path)
         return Space(result.f_blocks * result.f_frsize, result.f_bavail * result.f_frsize)
 
     def file_system(self, path: Path) -> int:
         """Return the type of the file system of a file or directory, as the magic number of statfs(2). Raises
-        OSError; ENOSYS on systems other than Linux.
+        OSError (ENOSYS on systems other than Linux).
         """
         code = lib.seg_file_system(os.fspath(path).encode(*CODING))
         if code < 0:
@@ -145,12 +149,12 @@ class Stats:
         return int(code)
 
     def inode(self, file: Path | Handle) -> int:
-        """Return the inode number, which identifies a file while it exists. Raises OSError as stat(2)."""
+        """Return the inode number, which identifies a file while it exists. Raises OSError, like stat(2)."""
         return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
 
     def identity(self, file: Path | Handle) -> tuple[int, ...]:
-        """Return (inode, size, modification time). A finished file differs from a later file at its path in
-        one of these numbers. Raises OSError as stat(2).
+        """Return (inode, size, modification time). After a file is no longer written, each later file at the
+        same path differs from it in at least one of these numbers. Raises OSError, like stat(2).
         """
         result = status(file) if isinstance(file, Handle) else status_of(file)
         return result.inode, result.size, result.modified
@@ -158,7 +162,7 @@ class Stats:
     def which(self, path: Path, *, or_change: bool = True) -> tuple[int, int, int]:
         """Return (device, inode, time of birth) of a file; a copy of the file has other numbers. If the time
         of birth is unknown, the third number is the time of the last change, or 0 if `or_change` is False.
-        Raises OSError as lstat(2).
+        Raises OSError, like lstat(2).
         """
         result = ffi.new("int64_t[3]")
         code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, result)
@@ -167,8 +171,8 @@ class Stats:
         return result[0], result[1], result[2]
 
     def links(self, path: Path) -> int:
-        """Return the number of hard links of a file. A write to the file shows in all of them. Raises
-        OSError.
+        """Return the number of hard links of a file. A write to the file changes what all of its links show.
+        Raises OSError.
         """
         result = ffi.new("seg_status *")
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
@@ -178,7 +182,7 @@ class Stats:
 
     def allocation(self, path: Path) -> tuple[int, int, int]:
         """Return (size, bytes of allocated blocks, number of hard links) of a file. A file that is not
-        regular counts as having no blocks. Raises OSError as lstat(2).
+        regular counts as having no blocks. Raises OSError, like lstat(2).
         """
         result = ffi.new("seg_status *")
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
@@ -187,8 +191,8 @@ class Stats:
         return result.size, result.allocated if stat.S_ISREG(result.mode) else 0, result.links
 
     def changed(self, handle: Handle) -> int:
-        """Return the ctime of a file in ns: the time of the last change of its bytes or links, which nobody
-        can set. Raises OSError.
+        """Return the ctime of a file in ns: the time of the last change of its bytes or links. No program can
+        set this time. Raises OSError.
         """
         return int(status(handle).changed)
 
@@ -203,7 +207,7 @@ class Stats:
 
     def set_modified(self, file: Path | Handle, ns: int) -> None:
         """Set the modification time (ns since the epoch) of a file, given by path or handle. No link is
-        followed. Raises OSError as utimensat(2).
+        followed. Raises OSError, like utimensat(2).
         """
         if isinstance(file, Handle):
             os.utime(file.fd, ns=(ns, ns))
@@ -211,8 +215,8 @@ class Stats:
             os.utime(file, ns=(ns, ns), follow_symlinks=False)
 
     def has_passed(self, handle: Handle, ns: int) -> bool:
-        """Touch a file. Return whether a change from now on gets a ctime above `ns`. Raises OSError as
-        utimensat(2).
+        """Set the modification time of a file to now. Return whether a change from now on gets a ctime above
+        `ns`. Raises OSError, like utimensat(2).
         """
         os.utime(handle.fd)
         return bool(status(handle).changed > ns)

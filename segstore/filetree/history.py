@@ -62,7 +62,7 @@ def _concerns(change: TreeChange, path: str) -> bool:
 
 
 def _batches(records: Records) -> Iterator[list[Record]]:
-    """Yield the path records of each batch, whose changes were made together."""
+    """For each batch, yield its path records. The changes of one batch were made together."""
     indexes, batch = records.batch_indexes().tolist(), []
     for i, record in enumerate(records):
         if (record.key or b"")[:1] == nodes.PATH_TAG:
@@ -86,7 +86,7 @@ def _changes(batch: list[Record], nodes_by_path: dict[str, Node]) -> Iterator[Tr
             else:
                 put.append(nodes.parse_path(key, record.value))
         except KeyError:
-            continue  # a tombstone; compaction has already removed the path's earlier record
+            continue  # a tombstone of a path whose earlier record was removed by compaction
         except ValueError as error:
             raise InvalidRecordError(f"offset {record.offset}: {error}") from None
     # A rename writes the tombstones and the new paths in the same order, so that a moved directory can be

@@ -99,7 +99,7 @@ class Nodes:
         return node
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, in the order of their bytes, as HDFS lists them."""
+        """Return the names in a directory, in the order of their bytes, like HDFS."""
         return sorted(self._names.get(path, ()), key=str.encode)
 
     def walk(self, path: str) -> Iterator[tuple[str, Node]]:

@@ -1,5 +1,5 @@
-"""Creates and writes the topic of a file tree, which is compacted and has one partition. On disk is the
-topic, which the engine writes.
+"""Creates and writes a file tree's topic, a compacted topic with one partition. On disk is the topic, which
+the engine writes.
 
 Threads: any.
 """
@@ -32,7 +32,7 @@ SETTINGS: Mapping[str, Any] = {
 
 
 def files_log(store: Store, topic: str) -> PartitionLog:
-    """Return the topic's log to read. Raises UnknownTopicOrPartitionError; ConfigError if the topic can't
+    """Return the topic's log to read. Raises UnknownTopicOrPartitionError, and ConfigError if the topic can't
     hold files.
     """
     info = find_topic(store.topics(), topic)
@@ -61,8 +61,8 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
 # at all.
 
 Entry = tuple[bytes, "bytes | None"]
-_RECORD_BYTES = 36  # a record's varints and attributes, at most
-_BESIDE = 16 << 10  # bytes of a batch for the paths that are written with a chunk
+_RECORD_BYTES = 36  # the varints and attributes of a record have at most this many bytes
+_BESIDE = 16 << 10  # a batch with a chunk keeps this many bytes for paths
 _AT_A_TIME = 10_000
 
 
@@ -79,16 +79,16 @@ def gone_chunks(node: Node | None) -> list[Entry]:
 
 
 def chunk_bytes(log: PartitionLog) -> int:
-    """Return the chunk size of a new file: CHUNK_BYTES, or less if the topic's limit of a batch
-    requires it.
+    """Return the chunk size of a new file: CHUNK_BYTES, or fewer bytes if the topic's limit for a batch
+    requires that.
     """
     most = log.partition_for_write().validator.largest_batch
     return min(CHUNK_BYTES, max(most - _BESIDE, most // 2, 1))
 
 
 def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
-    """Write the entries as one batch; return the first offset. Raises RecordTooLargeError, StorageError,
-    after which nothing was written.
+    """Write the entries as one batch; return the first offset. Raises RecordTooLargeError, StorageError;
+    nothing was written then.
     """
     size = HEADER_SIZE + sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in entries)
     limit = log.partition_for_write().validator.largest_batch
@@ -101,8 +101,8 @@ def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
 
 
 def append_all(log: PartitionLog, entries: Sequence[Entry]) -> None:
-    """Write the entries in as many batches as necessary; after a kill the log may have only the first
-    batches.
+    """Write the entries in as many batches as necessary. If the process is killed during the call, the log
+    may have only the first batches.
     """
     for at in range(0, len(entries), _AT_A_TIME):
         _append(log, entries[at : at + _AT_A_TIME])

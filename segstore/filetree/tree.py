@@ -2,7 +2,7 @@
 topic's log.
 
 Threads: any. A change is one record batch. The batch is appended with the tree's lock held. The change
-becomes visible once the batch is written, so that readers see changes in the order of the log. Nothing is
+becomes visible when the batch is written, so that readers see changes in the order of the log. Nothing is
 synced under the lock.
 """
 
@@ -48,18 +48,16 @@ if TYPE_CHECKING:
 
 # --- upload ------------------------------------------------------------------------------------
 
-# An `Upload` is a file that is being received. A chunk is appended when it is full; the path is appended once
+# An `Upload` is a file that is being received. A chunk is appended when it is full; the path is appended when
 # the file is complete.
 #
 # On disk the chunks belong to no file until the path is appended. `abort`, or the next open of the tree,
-# deletes the chunks of an unfinished upload. Threads: an upload belongs to one thread; it holds no lock while
-# it waits for bytes.
+# deletes the chunks of an unfinished upload. Threads: an upload belongs to one thread; the upload holds no
+# lock while it waits for bytes.
 
 
 class Upload:
-    """A file that is being received. As a context manager, an upload that was not committed in the block is
-    aborted.
-    """
+    """A file that is being received. The end of a `with` block aborts the upload, unless it was committed."""
 
     def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
         self._tree, self._path, self._overwrite = tree, path, overwrite
@@ -78,8 +76,9 @@ class Upload:
             self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
-        """Make the file visible, in place of an older file at its path, and return it. One batch has the last
-        chunk and the path. Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
+        """Make the file visible, in place of an older file at its path. Return the new file. One batch has
+        the last chunk and the path. Raises StorageError, FileExistsError, IsADirectoryError,
+        NotADirectoryError.
         """
         size = len(self._written) * self._chunk_bytes + len(self._buffer)
         last = [(nodes.chunk_key(self._id, len(self._written)), bytes(self._buffer))] if self._buffer else []
@@ -89,8 +88,8 @@ class Upload:
         return made
 
     def abort(self) -> None:
-        """Delete the chunks, unless the file was committed. Raises StorageError, after which the next open of
-        the tree deletes the chunks.
+        """Delete the chunks, unless the file was committed. After a StorageError the next open of the tree
+        deletes the chunks.
         """
         if not self._done:
             self._done = True
@@ -237,7 +236,7 @@ class FileTree:
         return Upload(self, path, file_id, chunk_bytes(self.log), overwrite)
 
     def write(self, path: str, data: bytes, overwrite: bool = False) -> File:
-        """Write a whole file at once, and return it. Raises the errors of `create`."""
+        """Write a whole file in one call, and return the file. Raises the errors of `create`."""
         with self.create(path, overwrite) as upload:
             upload.write(data)
             return upload.commit()
@@ -270,9 +269,9 @@ class FileTree:
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """Move a file or directory to another path, whose parent must exist.
 
-        If `overwrite`, a file replaces a file at `target`, and a directory an empty directory. Raises
-        FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY; EINVAL
-        for a move into itself).
+        If `overwrite`, a file replaces a file at `target`, and a directory replaces an empty directory.
+        Raises FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY,
+        and EINVAL for a move of a directory into itself).
         """
         source, target = clean_path(source), clean_path(target)
         with self._lock:
@@ -325,15 +324,15 @@ class FileTree:
 
 # --- trees -------------------------------------------------------------------------------------
 
-# A store has one tree per topic, shared by all callers that change its files.
+# A store has one tree per topic, which all callers that change its files share.
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
-    """Return the tree of a topic in an open store, the same object for all callers; a missing topic is
+    """Return the tree of a topic in an open store. All callers get the same object. A missing topic is
     created.
 
-    Raises ConfigError if the topic can't hold files, InvalidRecordError if it has other records;
-    ReadOnlyError; IllegalStateError in a guest of a shared store.
+    Raises ReadOnlyError, ConfigError if the topic can't hold files, InvalidRecordError if it has other
+    records, and IllegalStateError in a guest of a shared store.
     """
     store.check_keeps("file_tree()")
     return shared(store, _Trees).tree(topic, config or {})

@@ -1,10 +1,10 @@
 """The sparse indexes of a segment, the offset index and the time index: files of entries of a fixed size, in
 rising order.
 
-An active index is empty before its first entry. Then it grows by 64 KiB of allocated blocks, because on a
-full disk a write through the mapping into a hole of the file would raise SIGBUS. The bytes after the entries
-are zeros. A sealed index is truncated to its entries. A broker's index may be preallocated, so the number of
-entries is never taken from the file's size.
+An active index is empty before its first entry. Then it grows in steps of 64 KiB. The blocks of each step are
+allocated, because on a full disk a write through the mapping into a hole of the file would raise SIGBUS. The
+bytes after the entries are zeros. A sealed index is truncated to its entries. A broker's index may be
+preallocated, so the number of entries is never taken from the file's size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
 which the writer replaces whole. A view reads only the entries below its count. These entries never change,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 GROWTH = 65536
-_LEAST_BATCH = 26  # bytes, of a message of magic 0
+_LEAST_BATCH = 26  # the size in bytes of the smallest message of magic 0
 MOST_RELATIVE = INT32_MAX
 """The largest relative offset and the largest position: both are int32."""
 MOST = MOST_RELATIVE + 1
@@ -48,17 +48,18 @@ class View(NamedTuple):
 
 
 _EMPTY = View(ffi.NULL, 0, b"")
-_view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)  # in C
+# `_view` makes a `View` by one call of C
+_view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)
 
 
 class SparseIndex:
-    """Look-ups in entries of two fields. Subclasses define the fields and their order."""
+    """Looks up entries of two fields. Subclasses define the fields and their order."""
 
     ENTRY: ClassVar[struct.Struct]
-    OFFSET_FIELD: ClassVar[int]  # the field with the relative offset: 0 or 1
-    SPARE: ClassVar[int] = 0  # entries that `is_full` leaves free
-    _slot: ClassVar[Any]  # C's binary search by the first field
-    _valid: ClassVar[Any]  # C's count of the valid entries before the first invalid one
+    OFFSET_FIELD: ClassVar[int]  # the index (0 or 1) of the field with the relative offset
+    SPARE: ClassVar[int] = 0  # the number of entries that `is_full` leaves free
+    _slot: ClassVar[Any]  # C's function for a binary search in the first field
+    _valid: ClassVar[Any]  # C's function that counts the entries before the first invalid entry
 
     _view: View
     _count: Any = None
@@ -132,8 +133,8 @@ class ActiveIndex(SparseIndex):
     number.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # fields of `seg_end`: number of entries, room
-    MEMORY: ClassVar[str]  # the field of `seg_active` for the memory
+    FIELDS: ClassVar[tuple[str, str]]  # the fields of `seg_end` for the number of entries and for the room
+    MEMORY: ClassVar[str]  # the field of `seg_active` that points to the entries
 
     def __init__(
         self,
@@ -150,16 +151,17 @@ class ActiveIndex(SparseIndex):
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
-        self._view = _EMPTY  # the last view that was made
+        self._view = _EMPTY  # the view that was made last
         self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
-        self._end, self._active = end, active  # referenced, because the pointers lead into them
+        # The references are kept, because `_count` and `_most` point into `end`.
+        self._end, self._active = end, active
         count, most = self.FIELDS
         self._count, self._most = ffi.addressof(end, count), ffi.addressof(end, most)
-        self._looked_at = 0  # the most entries of a view before a `truncate_to`
+        self._looked_at = 0  # the largest number of entries that a view had before a `truncate_to`
         self.max_entries = max_bytes // self.ENTRY.size
         # The size of the file in bytes; the bytes after the entries are allocated. While the file grows or is
-        # truncated, and after an interrupt during that, `_size` is the larger of both sizes, and `_room` the
-        # smaller one. Entries are only written below `_room`.
+        # truncated, and after an interrupt during that, `_size` is the larger one of the old and the new
+        # size, and `_room` the smaller one. Entries are only written below `_room`.
         self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
             size = files.size(handle)
@@ -169,12 +171,14 @@ class ActiveIndex(SparseIndex):
                 files.truncate(handle, self._size)
             if entries:
                 self._map(_mapping(files.map(handle, self._size, write=True)))
-        self._count[0], self._most[0] = entries, entries - self.SPARE  # no room before `reserve`
+        # there is no room for more entries before `reserve` is called
+        self._count[0], self._most[0] = entries, entries - self.SPARE
 
     @property
     def view(self) -> View:
         """Return the view for C's look-ups, which is valid while it is referenced."""
-        count = self._count[0]  # read before the memory, which then has all counted entries
+        # The count is read before `_mapped`, whose memory then has all counted entries.
+        count = self._count[0]
         view, (pointer, memory) = self._view, self._mapped
         if view.n != count or view.memory is not memory:
             view = self._view = _view((pointer, count, memory))
@@ -201,7 +205,9 @@ class ActiveIndex(SparseIndex):
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
-        """Add whole entries. Raises OSError, unless `reserve` has made room for them."""
+        """Add whole entries. Raises OSError if `reserve` has not made room for them before, and the file
+        can't grow.
+        """
         n = len(entries) // self.ENTRY.size
         if not n:
             return
@@ -237,8 +243,8 @@ class ActiveIndex(SparseIndex):
         # have room for them.
         self._room = used
         self._most[0] = self._most_in(used)
-        # An older, longer view may still read a page that a truncation would cut off. Then a new file
-        # replaces the old one instead.
+        # An older, longer view may still read a page that a truncation would cut off. In that case a new file
+        # replaces the old file instead.
         if self._looked_at and _pages(self._looked_at * self.ENTRY.size) > _pages(used):
             replace_index(self._files, self.path, bytes(self._mapped[1][:used]))
         else:
@@ -279,7 +285,7 @@ class ActiveIndex(SparseIndex):
 
 
 class SealedIndex(SparseIndex):
-    """A read-only index: loaded from an index file, or made from bytes by `of`."""
+    """A read-only index, which is loaded from an index file, or made from bytes by `of`."""
 
     def __init__(
         self,
@@ -339,7 +345,7 @@ def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *,
 
 
 class OffsetIndex(SparseIndex):
-    """Entries (relative offset, position), looked up by relative offset."""
+    """Entries (relative offset, position), which are looked up by relative offset."""
 
     ENTRY = struct.Struct(">ii")
     OFFSET_FIELD = 0
@@ -366,11 +372,11 @@ class SealedOffsetIndex(OffsetIndex, SealedIndex):
 
 
 class TimeIndex(SparseIndex):
-    """Entries (timestamp, relative offset), looked up by timestamp."""
+    """Entries (timestamp, relative offset), which are looked up by timestamp."""
 
     ENTRY = struct.Struct(">qi")
     OFFSET_FIELD = 1
-    SPARE = 1  # for the entry that sealing adds (`IndexBuilder.last_time_entry`)
+    SPARE = 1  # room for the entry that sealing adds (`IndexBuilder.last_time_entry`)
     _slot = lib.seg_time_slot
 
     @staticmethod

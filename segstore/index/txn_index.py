@@ -3,8 +3,8 @@
 An entry has 34 bytes, big-endian: version int16 = 0, then as int64 producer id, first offset, last offset
 (the marker's) and last stable offset (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
 There is no file before a segment's first abort. Like every index the file is only a hint: the entries before
-the first impossible one are used, and if other bytes follow them, the log's control batches are read.
-Threads: any; functions without state.
+the first impossible entry are used, and if other bytes follow these entries, the log's control batches are
+read. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class AbortedTxn(NamedTuple):
 
 
 def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
-    """Return the entries before the first one that can't belong to the segment with `base_offset`: an array
-    of `entry_type`, which is a view of `data`. The whole file is sound if `len(result) * ENTRY_SIZE ==
-    len(data)`.
+    """Return the entries before the first entry that can't belong to the segment with `base_offset`: an array
+    of `entry_type`, which is a view of `data`. All entries of the file are valid if `len(result) * ENTRY_SIZE
+    == len(data)`.
     """
     found = np.frombuffer(data, entry_type(), len(data) // ENTRY_SIZE)
     first, last = found["first_offset"], found["last_offset"]
@@ -66,7 +66,7 @@ def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
 
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """Return the bytes of entries, as they are appended to the file."""
+    """Return the bytes that store these transactions in the file."""
     return np.array([(VERSION, *txn) for txn in txns], entry_type()).tobytes()
 
 

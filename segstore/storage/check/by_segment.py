@@ -1,8 +1,8 @@
-"""Checks the segments of a store one by one, also in other processes and on other machines.
+"""Checks the segments of a store one by one, so that other processes and other machines can check them.
 
-On disk files are only read. Threads: any; values and functions without state. `parts` lists the segments,
+Files on disk are only read. Threads: any; values and functions without state. `parts` lists the segments,
 `check_part` checks one segment, and `check_rest` does all other checks of a store. `check_rest` checks a
-segment again if the segment has changed since `parts`.
+segment again if the segment has changed after `parts` was called.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Checked(NamedTuple):
     ends_in_damage: bool
 
     def yield_findings(self, one: SegmentCheck) -> Iterator[Finding]:
-        """Do the work of `one.run` by these results: set the attributes of `one`, and yield the findings."""
+        """Do the work of `one.run` with these results, without a check: set the attributes of `one`, and
+        yield the findings.
+        """
         one.next_offset, one.damaged, one.gapped = self.next_offset, self.damaged, self.gapped
         one.of_producers, one.ends_in_damage = self.of_producers, self.ends_in_damage
         yield from self.findings

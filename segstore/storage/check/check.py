@@ -1,6 +1,7 @@
-"""`check` checks every invariant of a store's bytes, indexes, checkpoints and names, at rest or in use.
+"""`check` checks every invariant of a store's bytes, indexes, checkpoints and names. The store may be at rest
+or in use.
 
-On disk files are only read. Threads and processes: any; a store that is open elsewhere is checked up to its
+Files on disk are only read. Threads and processes: any; a store that is open elsewhere is checked up to its
 published ends. `segment` checks one segment's files, `transactions` the producer files against the log,
 `partition` the whole log of a partition; this module checks the root's checkpoints and the published ends.
 """
@@ -33,10 +34,10 @@ from segstore.storage.store import store as store_module
 
 # --- published ---------------------------------------------------------------------------------
 
-# The root's checkpoints and the published ends describe partitions outside of their directories. While a
-# store is in use, and after a crash, a checkpoint may be older than the log. A checkpoint must never be ahead
-# of the log, nor ahead of its copy with a checksum. After a clean close by segstore, the checkpoints, their
-# copy and the published ends have the same numbers.
+# The root's checkpoints and the published ends describe partitions, but lie outside of the partitions'
+# directories. While a store is in use, and after a crash, a checkpoint may be older than the log. A
+# checkpoint must never be ahead of the log, nor ahead of its copy with a checksum. After a clean close by
+# segstore, the checkpoints, their copy and the published ends have the same numbers.
 
 Checkpoints = dict[str, dict[tuple[str, int], int]]
 CHECKPOINTS = names.OFFSET_CHECKPOINTS
@@ -127,7 +128,7 @@ def _check_copy(
         return
     for name, lines in copy.offsets.items():
         text = said[name]
-        # Without a clean close, the text may be older than its copy.
+        # Without a clean close, the checkpoint may be older than its copy.
         keys = {key for key in lines.keys() | text.keys() if marker or text.get(key, 0) > lines.get(key, 0)}
         keys -= {key for file, key in reported if file == name}
         shown, counts = ({k: held[k] for k in keys & held.keys()} for held in (text, lines))
@@ -174,7 +175,7 @@ Progress = Callable[[int], None]
 
 
 def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Finding]:
-    """Return the findings on a store, one partition after the other; an empty list if the store is sound.
+    """Return the findings on a store, one partition after the other; an empty list if nothing is wrong.
 
     `progress` is called with the number of bytes of each segment that was checked. Raises StorageError if the
     directory is missing, or holds other files and no store.
@@ -183,7 +184,7 @@ def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> 
 
 
 def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
-    """Return the findings that `check` returns, but let `look` check each segment."""
+    """Return the findings that `check` returns, but call `look` to check each segment."""
     with store_module.open(path, mode="r") as store, os_errors():
         files, root = store.context.files, store.path
         check_holds_store(files, root)
@@ -209,14 +210,15 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress, look: L
             if done is not None:
                 checked.append(done)
     if at_rest:
-        # In a store in use the published numbers may have changed after the logs were read.
+        # A store in use does not get these checks, because its published numbers may have changed after the
+        # logs were read.
         yield from check_published(files, root, checked, said)
         yield from _check_names(files, root)
         yield from check_inbox(files, root)
 
 
 def is_at_rest(files: Files, root: str) -> tuple[bool, list[Finding]]:
-    """Return whether no process has the store open for writing, and findings on the lock file."""
+    """Return (whether no process has the store open for writing, findings on the lock file)."""
     path = os.path.join(root, names.LOCK)
     try:
         return not files.is_locked(path), []
@@ -238,7 +240,7 @@ def _check_one(
     progress: Progress,
     look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:
-    """Check one partition, and repeat the check if a writer removes segments during it. Return its
+    """Check one partition, and repeat the check if a writer has removed segments during the check. Return its
     PartitionCheck and the findings. Return None in place of the PartitionCheck if the partition is being
     made, can't be read, or does not exist any more.
     """
@@ -262,8 +264,8 @@ def _check_one(
 
 
 class CheckedPartition(NamedTuple):
-    """The result of a check of one partition: findings, the base offsets of its segments, and the start and
-    end of the log as found in the files.
+    """The result of a check of one partition: the findings, the base offsets of the segments, and the log
+    start and log end offsets that were found in the files.
     """
 
     findings: list[Finding]

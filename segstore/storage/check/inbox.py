@@ -1,7 +1,7 @@
 """Checks the inbox, from which staged files are adopted (made part of the logs). Reports unfinished
-adoptions, files that can't be adopted, and files that nobody will use.
+adoptions, files that can't be adopted, and files that no process will use.
 
-On disk files are only read. Threads: any.
+Files on disk are only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NEXT = "an open for writing"
 
 
 def check_inbox(files: Files, root: str) -> Iterator[Finding]:
-    """Yield the findings on the inbox of a store at rest. In a store in use, work in progress would give
-    findings.
+    """Yield the findings on the inbox of a store at rest. In a store in use, the unfinished work of processes
+    would cause findings.
     """
     folder = Folder(files, root)
     try:

@@ -1,4 +1,5 @@
-"""Checks one partition: its segments, and the files and offsets between them. On disk files are only read.
+"""Checks one partition: its segments, its other files, and whether the offsets of its segments follow each
+other. Files on disk are only read.
 
 Threads: any.
 """
@@ -26,20 +27,20 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import scan_directory
 
 HALF_DONE = (names.CLEANED, names.SWAP)
-"""Suffixes of files that a crash has left. `.deleted` files are no damage, because they only wait for their
-delay.
+"""Suffixes of files that a crash has left. `.deleted` files are no damage, because they only wait for the end
+of file.delete.delay.ms.
 """
 Look = Callable[[SegmentCheck], Iterator[Finding]]
-"""A function that checks one segment and yields the findings, as `SegmentCheck.run` does."""
+"""A function that checks one segment and yields the findings, like `SegmentCheck.run`."""
 
 
 class PartitionCheck:
-    """The check of one partition, up to the log end offset. After `run`, which is called once, `end_offset`
-    is the end of the log, `stable_offset` Kafka's last stable offset (None if it is not known) and `epochs`
-    the content of the leader epoch file.
+    """Checks one partition, up to the log end offset. After `run`, which is called once, `end_offset` is the
+    end of the log, `stable_offset` Kafka's last stable offset (None if it is not known) and `epochs` the
+    content of the leader epoch file.
 
-    `cleaned` is the partition's offset in the cleaner's checkpoint, None for none. `log_start` is the log
-    start offset in the root's checkpoint. `look` checks each segment.
+    `cleaned` is the partition's offset in the cleaner's checkpoint, None if the checkpoint has no such
+    offset. `log_start` is the log start offset in the root's checkpoint. `look` checks each segment.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class PartitionCheck:
 
     @property
     def being_made(self) -> bool:
-        """Return whether a writer is just making the partition, which has no log file yet."""
+        """Return whether the partition has no log file yet, because a writer is making the partition now."""
         view = self._view
         empty = view.start_offset == view.end_offset and not self.at_rest
         return empty and not self._files.exists(view.segments[-1].path)

@@ -1,4 +1,5 @@
-"""Checks one segment: its batches and records, and both indexes against them. On disk files are only read.
+"""Checks one segment: its batches and records, and whether both indexes agree with them. Files on disk are
+only read.
 
 Threads: any.
 """
@@ -28,8 +29,7 @@ Findings = Iterator[Finding]
 
 
 class SegmentCheck:
-    """The check of one segment, which is visible up to byte `end`, and whose offsets must all be below
-    `below`.
+    """Checks one segment, which is visible up to byte `end`, and whose offsets must all be below `below`.
 
     Below `gaps_end` compaction may have left gaps (-1: anywhere). `run` sets `next_offset`, and whether the
     segment is `damaged`, damaged up to its end (`ends_in_damage`), has gaps (`gapped`), and holds batches of
@@ -55,7 +55,8 @@ class SegmentCheck:
         self._lasts: list[int] = []
         self._magics: list[int] = []
         self._stamps: list[int] = []
-        self._of_records: list[int] = []  # -1 for an empty batch
+        # The largest timestamp of each batch, -1 for a batch without records.
+        self._of_records: list[int] = []
 
     def run(self) -> Iterator[Finding]:
         """Yield the findings on the segment."""
@@ -116,12 +117,12 @@ class SegmentCheck:
         before = np.concatenate(([self.next_offset], batches["last_offset"][:-1] + 1))
         missing = bases > before
         wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
-        missing &= ~wrappers  # the first offset of a wrapper is not known before it is decompressed
+        missing &= ~wrappers  # the first offset of a wrapper is not known before the wrapper is decompressed
         # These batches have fewer records than offsets: compaction or a repair has removed some.
         thinned = (batches["count"] <= batches["last_offset"] - bases) & ~wrappers
         self.gapped |= bool(missing.any() or thinned.any())
         if self.ends_in_damage:
-            missing[0] = False  # the damage was reported
+            missing[0] = False  # the gap comes from damage that was already reported
             self.ends_in_damage = False
         for i in np.flatnonzero(missing & (before >= self.gaps_end)).tolist() if self.gaps_end >= 0 else ():
             first, last = int(before[i]), int(bases[i]) - 1
@@ -151,7 +152,7 @@ class SegmentCheck:
         epochs = self.epochs
         if epochs is None or epochs.latest is None:
             return
-        # Messages of magic 0 and 1, and batches made of them by an upgrade, have no epoch.
+        # Messages of magic 0 and 1, and batches that an upgrade has made of such messages, have no epoch.
         batches = batches[batches["leader_epoch"] != NO_EPOCH]
         if not len(batches):
             return
@@ -208,8 +209,9 @@ class SegmentCheck:
                 )
 
     def _ends_at(self, i: int, last: int) -> bool:
-        """Return whether an index entry for batch `i` may have the offset `last`: the batch's last offset;
-        or, for messages of magic 0 and 1, also the offset of a later message of the same append.
+        """Return whether an index entry for batch `i` may have the offset `last`. The entry of a batch of
+        magic 2 has the batch's last offset. The entry of a message of magic 0 or 1 may also have the offset
+        of a later message of the same append.
         """
         if self._magics[i] == MAGIC:
             return self._lasts[i] == last
@@ -236,7 +238,7 @@ class SegmentCheck:
                 )
         whole = not self.active and len(largest) and of_records[-1] >= 0
         # The entry of a first batch with timestamp 0 is all zeros, like unused room in the file, so readers
-        # ignore this entry and all later ones.
+        # ignore this entry and all later entries.
         unseen = not index.entries and whole and self._stamps[0] == 0
         end = index.entry(-1)[0] if index.entries else 0
         if whole and not unseen and end not in (largest[-1], of_records[-1]):
@@ -246,8 +248,8 @@ class SegmentCheck:
 
 
 def _decoded_together(batches: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of the batches that are decoded together: single batches of magic 2, single
-    wrappers, and runs of plain messages of magic 0 and 1.
+    """Yield (index of the first batch, index after the last batch) of the batches that are decoded together:
+    single batches of magic 2, single wrappers, and runs of plain messages of magic 0 and 1.
     """
     single = (batches["magic"] == MAGIC) | (batches["attributes"] & CODEC_MASK != 0)
     bounds = [0, *(np.flatnonzero(single[1:] | single[:-1]) + 1).tolist(), len(batches)]

@@ -1,7 +1,8 @@
-"""Checks segstore's own small files: topic settings, quotas, credentials, settings of groups, notes of
-sweeps, producer ids, the cluster id, the format, the role, and the files of a primary and its standby.
+"""Checks segstore's own small files: topic settings, quotas, credentials, settings of groups, times and
+errors of sweeps, producer ids, the cluster id, the store's format and role, and the files of a primary and
+its standby.
 
-On disk files are only read. Threads: any.
+Files on disk are only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_rest: bool) -> Iterator[Finding]:
-    """Yield the findings on the small files. In a store in use, only an unreadable copy gets a finding,
-    because the writer may be about to write a missing or outdated copy. Raises OSError.
+    """Yield the findings on these files. In a store in use, only an unreadable copy gets a finding, because
+    the writer may be about to write a missing or outdated copy. Raises OSError.
     """
     for info in topics.values():
         if info.ours or info.lost is not None:
@@ -73,5 +74,7 @@ def _check_copies(copies: Copies[Any], at_rest: bool, lost: Exception | None) ->
 
 
 def _is_older(right: Copy[Any], one: Copy[Any]) -> bool:
-    """Return whether the file is from an older version of segstore, which made no second copies."""
+    """Return whether the copy `one` is missing because an older version of segstore, which made no second
+    copies, has written `right`.
+    """
     return one.data is None and not right.checked

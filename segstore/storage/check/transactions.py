@@ -1,6 +1,6 @@
 """Checks `.txnindex` files and producer snapshots against the batches of the logs.
 
-On disk files are only read. Threads: one.
+Files on disk are only read. Threads: one.
 
 The log is replayed from its first segment on, beginning with the producer state in the snapshot at that
 segment's base offset. If that snapshot is missing, or compaction removed batches, the log alone does not show
@@ -30,8 +30,8 @@ from segstore.storage.segment.batch_scan import walk_past_damage
 
 
 class TransactionCheck:
-    """The check of one partition: `check` is called with its segments in order; `state` is the producer state
-    so far.
+    """Checks the transactions of one partition. The caller passes the partition's segments to `check`, in
+    order. `state` is the producer state after the segments that were passed.
     """
 
     def __init__(self, files: Files, directory: str, base_offset: int) -> None:
@@ -63,8 +63,8 @@ class TransactionCheck:
         self._whole &= not one.gapped
         self._lost |= one.damaged
         replayed = self._replay(one)
-        # Compaction may have removed all batches of transactions that began before the log, so these
-        # transactions are not compared.
+        # Compaction may have removed all batches of transactions that began before the log's first segment,
+        # so these transactions are not compared.
         if not self.known:
             replayed = [txn for txn in replayed if txn.first_offset >= self._base]
         try:
@@ -86,8 +86,8 @@ class TransactionCheck:
         yield from self._compare(path, held, replayed, one)
 
     def check_snapshot(self, offset: int) -> Iterator[Finding]:
-        """Yield the findings on the snapshot at `offset`, the end of the last checked segment, if there is
-        one.
+        """Yield the findings on the snapshot at `offset`, the end of the last checked segment, if there is a
+        snapshot.
 
         The snapshot may lack a producer or its earlier state, because a producer may expire and write again
         later.
@@ -120,7 +120,9 @@ class TransactionCheck:
         return [txn for txn in found if txn.last_offset < one.next_offset]
 
     def _look_for_unseen(self, one: SegmentCheck) -> None:
-        """Add to `_unseen` the transactions that began before the log, and have only their marker in it."""
+        """Add to `_unseen` the transactions that began before the log's first segment, and of which the log
+        has only the marker.
+        """
         files, handle = one.segment.pool.files, one.segment.handle
         if not self._begun_before:
             return
@@ -154,7 +156,7 @@ class TransactionCheck:
 def _fits(held: SnapshotEntry, expected: SnapshotEntry | None) -> bool:
     if expected is not None and held.coordinator_epoch == NO_EPOCH:
         expected = expected._replace(coordinator_epoch=NO_EPOCH)
-    if expected is not None and held.last_offset < 0:  # only a marker is in the log
+    if expected is not None and held.last_offset < 0:  # the log has only a marker of the producer
         expected = expected._replace(last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
     return held == expected
 

@@ -25,8 +25,8 @@ ALL = Acks()
 
 
 class Acknowledger(Protocol):
-    """Makes appends to a partition wait for its other replicas. The caller of these methods holds no lock of
-    the partition.
+    """Makes appends to a partition wait for other replicas of the partition. The caller of these methods
+    holds no lock of the partition.
     """
 
     def check(self, acks: int) -> None:

@@ -1,4 +1,4 @@
-"""Appends to a partition: records are checked by the topic's settings, encoded, and written.
+"""Appends to a partition: records are checked against the topic's settings, encoded, and written.
 
 On the fast path one call of C appends an application's record (`append_short`; `_native/tail_append.c`) or a
 list of its records (`append_list`). `append_one` and `append_columns` append an application's other records.
@@ -43,13 +43,13 @@ def append(
     claim: ProducerAppendInfo | ExpectedEnd | None = None,
     acks: Acks = ALL,
 ) -> int:
-    """Append `n` records with contiguous offsets, visible together; return the first offset. If `claim` is a
-    ProducerAppendInfo, Kafka's rules for the producer are applied first. If `claim` is an ExpectedEnd, its
-    offset is first compared with the log's end. The append is flushed by `flush.messages`, and waits as
-    `acks` asks.
+    """Append `n` records, which get contiguous offsets and become visible at the same moment. Return the
+    first offset. If `claim` is a ProducerAppendInfo, Kafka's rules for the producer are applied first. If
+    `claim` is an ExpectedEnd, its offset is first compared with the log's end. After the append, flush if
+    `flush.messages` requires a flush, and wait for the replicas that `acks` asks for.
 
-    Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`; nothing is appended then,
-    except if a flush raised StorageError. Raises the errors of `Acknowledger`, too.
+    Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`. None of the records are
+    appended then, unless it was the flush that failed. Also raises the errors of `Acknowledger`.
     """
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
@@ -71,7 +71,7 @@ def append(
 
 def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
     """Return `first`, the offset of the first of `n` appended records. If the partition has an acknowledger
-    now, first wait for its replicas as `acks` asks. Raises the errors of `Acknowledger`.
+    now, first wait for the replicas that `acks` asks for. Raises the errors of `Acknowledger`.
     """
     acknowledger = partition.acks
     if acknowledger is not None:
@@ -83,9 +83,9 @@ def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
 def _acknowledged(
     partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
-    """Append `n` records by `write`, which returns their first offset. Flush by flush.messages, wait for
-    other replicas, and return that offset. If a producer repeats an append, nothing is written, but the call
-    waits until the replicas have the batches of the first try.
+    """Append `n` records by `write`, which returns their first offset. Flush if flush.messages requires a
+    flush, wait for the replicas that `acks` asks for, and return that offset. If a producer repeats an
+    append, nothing is written, but the call waits until the replicas have the batches of the first try.
     """
     if acknowledger is None:
         first = write()
@@ -99,20 +99,21 @@ def _acknowledged(
         acknowledge_failure(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
-    # If sync mode was left and entered again during the wait, the partition has a new acknowledger.
+    # The store may have left sync mode and entered it again during the wait. Then the partition has a new
+    # acknowledger, and the append waits for that, too.
     return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
 def acknowledge_failure(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
-    """Report a failed append to the acknowledger, unless the disk was only full and the log is not fenced."""
+    """Report a failed append to the acknowledger, unless the disk is full and the log is not fenced."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
 
 
 def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
-    """Append `n` records by `write`, one call of C, which writes all replicas, or the log of a primary with a
-    standby in sync mode. Then wait, as `acks` asks, for the standby, or for a follower that lacks the
-    records.
+    """Append `n` records by `write`, a single call of C. The call writes either all replicas of the
+    partition, or the log of a primary whose standby is in sync mode. Then wait, if `acks` asks for it, for
+    the standby, or for a follower that lacks the records.
 
     Return the first offset, or SLOW if nothing was appended because C can't append now. Raises StorageError,
     and the errors of `Acknowledger`.
@@ -129,7 +130,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
-    if first >= 0 and native.is_replicated:  # readers see the records once the standby has them
+    if first >= 0 and native.is_replicated:  # readers see the records after the standby has fetched them
         awaited(partition, first, n, acks)
     elif first >= 0:
         acknowledger.shown()
@@ -137,8 +138,8 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
 
 
 def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
-    """Wait, as `acks` asks, for the followers that lack the `n` records at `offset`, which is encoded in
-    `answer` as `BEHIND - offset`. Return `offset`. Raises the errors of `Acknowledger`.
+    """Wait, if `acks` asks for it, for the followers that lack the `n` records at an offset; `answer` is
+    `BEHIND - offset`. Return the offset. Raises the errors of `Acknowledger`.
     """
     first = BEHIND - answer
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
@@ -164,12 +165,12 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, C does not
-    handle such a record (for example, its value is not bytes), or the log's end is not `expected`.
+    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, if C does
+    not handle such a record (for example, its value is not bytes), or if the log's end is not `expected`.
 
     `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The caller has set the
-    producer's fields of the `seg_batch`; C sets all others, as in the batch header. Raises StorageError; the
-    record is not in the log then.
+    producer's fields of the `seg_batch`; C sets all other fields to the values of the batch header. Raises
+    StorageError; the record is not in the log then.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -198,8 +199,8 @@ def append_list(
     batch_bytes: int,
     expected: int | None = None,
 ) -> int:
-    """Append `n` small records, given in columns, by one call of C. Return the first offset, or SLOW for the
-    reasons of `append_short`.
+    """Append `n` small records, given in columns, by one call of C. Return the first offset, or SLOW in the
+    same cases as `append_short`.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -221,7 +222,9 @@ def append_list(
 
 
 def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, opens: bool) -> int:
-    """Append encoded batches of `n` records by `_write_short`, and flush by flush.messages and flush.ms."""
+    """Append encoded batches of `n` records by `_write_short`, and flush if flush.messages or flush.ms
+    requires a flush.
+    """
     first = _write_short(partition, chunk, expected, opens)
     if first >= 0:
         partition.flushing.flush_if_due(first + n)
@@ -230,7 +233,8 @@ def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, open
 
 def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: bool) -> int:
     """Append encoded batches by one call of C. Return the first offset, SLOW, or `BEHIND - offset`.
-    `expected` is the offset to append at, -1 for any. If `opens`, a transaction may begin with these batches.
+    `expected` is the offset to append at, -1 for any offset. If `opens`, a transaction may begin with these
+    batches.
     """
     native = partition.tail.native
     if native.on_append is not None:
@@ -245,7 +249,7 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
 
 def undone(tail: Tail, answer: int, need: int) -> int:
     """Return `answer` if it is `BEHIND - offset`, which is no error. Else undo the failed append of `need`
-    bytes, and raise its error.
+    bytes, and raise the error of the append.
     """
     with tail.token:  # taking the token pauses the tail, so that followers can fetch the records
         if answer <= BEHIND:
@@ -255,8 +259,8 @@ def undone(tail: Tail, answer: int, need: int) -> int:
 
 # --- an application's records ------------------------------------------------------------------
 
-# A long append encodes this many bytes before it takes the append token. It encodes its later bytes with the
-# token held, while other appends wait, because the records of one append are contiguous.
+# A long append encodes this many bytes before it takes the append token. It encodes the bytes after these
+# while it holds the token and other appends wait: the records of one append must be contiguous.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 
@@ -366,7 +370,7 @@ def write_long(
     partition: Partition, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None
 ) -> int:
     """Write batches by `Partition.put`, and return the first offset. The first `ahead` bytes are encoded
-    before `put` takes the append token, the later bytes after that.
+    before `put` takes the append token. The bytes after these are encoded while `put` holds the token.
     """
     ready: list[Encoded] = []
     size = 0
@@ -382,8 +386,9 @@ def write_long(
 
 
 class Appended(NamedTuple):
-    """The place of appended records. `first` is the records' first offset, and `size` is their bytes on disk.
-    `append_time` is the timestamp in ms that the log gave the records, -1 if the records keep their own.
+    """The offset, size and time of appended records. `first` is the records' first offset, and `size` is
+    their bytes on disk. `append_time` is the timestamp in ms that the log gave the records, -1 if the records
+    keep their own.
 
     `duplicate` is True if the producer had written the records before, so that nothing was written now.
     """
@@ -394,7 +399,7 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
-# makes an Appended by one call of C, which is quicker than a Python function
+# `_appended` makes an `Appended` by one call of C. A Python function would be slower.
 _appended: Callable[[tuple[Any, ...]], Appended] = partial(tuple.__new__, Appended)
 
 
@@ -412,8 +417,8 @@ def append_batches(
     `cuts`.
 
     A batch above `max.message.bytes` is split. `compression` is used if the topic's `compression.type` is
-    "producer", else the topic's codec. Raises RecordTooLargeError and InvalidArgumentError before anything is
-    written. Raises StorageError, ReadOnlyError, StoreClosedError, ForkedError.
+    "producer"; otherwise the topic's codec is used. Raises RecordTooLargeError and InvalidArgumentError
+    before anything is written. Raises StorageError, ReadOnlyError, StoreClosedError, ForkedError.
 
     If `template` has a producer id, the producer's epoch, sequences and transaction are checked by Kafka's
     rules (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again.
@@ -447,7 +452,7 @@ def append_record(
     sequenced: bool = True,
     acks: Acks = ALL,
 ) -> Appended:
-    """Append one record by the rules of `append_batches`, but mostly by one call of C."""
+    """Append one record by the rules of `append_batches`, usually by one call of C."""
     partition = log.partition_for_write()
     if compression is None and (sequenced or template.producer_id < 0):
         batch = ffi.new("seg_batch *")
@@ -485,7 +490,7 @@ def _append(
 
 
 def _room(columns: Columns, batches: int) -> int:
-    """Return a chunk size for `encode` by which all these records fit into one chunk."""
+    """Return a chunk size for `encode` that is large enough for all these records."""
     size = batches * HEADER_SIZE + columns.n * _NUMBERS
     size += int(columns.keys.c.data_len) + int(columns.values.c.data_len)
     if columns.headers:
@@ -495,4 +500,4 @@ def _room(columns: Columns, batches: int) -> int:
 
 
 _NUMBERS = 36
-"""The most bytes of a record's varints and attributes."""
+"""The largest possible size, in bytes, of the varints and attributes of one record."""

@@ -1,4 +1,5 @@
-"""Appends a batch as a producer sent it (Kafka: UnifiedLog.appendAsLeader with AppendOrigin.CLIENT).
+"""Appends a received batch of a producer without encoding it anew (Kafka: UnifiedLog.appendAsLeader with
+AppendOrigin.CLIENT).
 
 On disk are the log's files, written in the same form as by `append`. On the fast path one call of C checks
 the batch, sets its base offset in the received bytes, and writes these bytes. Threads: any.
@@ -25,7 +26,7 @@ _NEW_HEADER = ffi.typeof("seg_batch *")
 
 
 class AppendedBatch(NamedTuple):
-    """The place of an appended batch. `records` is the number of its records, `log_start_offset` the log's
+    """The offset of an appended batch. `records` is the number of its records, `log_start_offset` the log's
     first offset. `log_append_time` is the timestamp in ms that the log gave the records, -1 if the records
     keep their own.
 
@@ -42,9 +43,9 @@ class AppendedBatch(NamedTuple):
 def append_as_leader(
     partition: Partition, batch: Received, acks: Acks, verified: bool, allow_zstd: bool, where: str
 ) -> AppendedBatch:
-    """Append a received batch, and wait as `acks` asks. If `verified`, the batch may begin a transaction. If
-    `allow_zstd`, the batch may be compressed with zstd. `where` names the partition in errors. Raises the
-    errors of `PartitionLog.append_as_leader`.
+    """Append a received batch, and wait for the replicas that `acks` asks for. If `verified`, the batch may
+    begin a transaction. If `allow_zstd`, the batch may be compressed with zstd. `where` names the partition
+    in errors. Raises the errors of `PartitionLog.append_as_leader`.
     """
     check_received(batch, allow_zstd)
     header = ffi.new(_NEW_HEADER)
@@ -63,8 +64,8 @@ def append_as_leader(
 
 
 def _take(tail: Tail, rules: Any, batch: Received, header: Any) -> int:
-    """Check and append a batch by one call of C. Return its base offset, or SLOW if nothing was appended;
-    then `header.size` is not 0 if the batch has passed the check. Raises StorageError.
+    """Check and append a batch by one call of C. Return its base offset, or SLOW if nothing was appended.
+    After SLOW, `header.size` is not 0 if the batch has passed the check. Raises StorageError.
     """
     native = tail.native
     if native.on_append is not None:

@@ -1,4 +1,4 @@
-"""Appends a producer's batches in pieces, by one call of C for all.
+"""Appends a producer's batches in pieces. One call of C appends all pieces.
 
 On disk are record batches; each piece is an append of its own. Threads: any. A call of C that returns while
 another thread runs Python waits up to 5 ms for the interpreter's lock, and the producer could send some MB
@@ -27,7 +27,7 @@ PIECE_BYTES = 1 << 20
 class Pieces(NamedTuple):
     """The appended batches. `offsets` are their base offsets, and `size` is the sum of their bytes on disk.
     `append_times` are the timestamps in ms that the log gave the batches, each -1 if the records keep their
-    own. `error` is the disk's error that has stopped the next piece, or None.
+    own. `error` is the disk's error at the next piece, or None.
     """
 
     offsets: list[int]
@@ -70,11 +70,12 @@ def append_pieces(
     )  # fmt: skip
     pool.give(buffer)
     error = None
-    if lib.SEG_E_ROOM < answer < 0:  # a failed write
+    if lib.SEG_E_ROOM < answer < 0:  # a write has failed
         try:
             undone(partition.tail, answer, PIECE_BYTES)
         except StorageError as refused:
-            error = copy_of(refused)  # the traceback of `refused` refers to the records
+            # a copy is kept, because the traceback of `refused` refers to the records
+            error = copy_of(refused)
     taken = batches[: done[0]]
     stamps = taken["max_timestamp"].tolist() if tail.c.stamps else [-1] * len(taken)
     return Pieces(taken["base_offset"].tolist(), stamps, done[1], error)

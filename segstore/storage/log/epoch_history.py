@@ -1,11 +1,11 @@
-"""Leader epochs derived from the batches of a log, against which `leader-epoch-checkpoint` is checked.
+"""Derives leader epochs from the batches of a log, and checks `leader-epoch-checkpoint` against them.
 
-On disk files are only read. Threads: one, when the partition is opened.
+Files on disk are only read. Threads: one, when the partition is opened.
 
 Each batch header has the leader epoch that the batch was written under, so a lost checkpoint can be derived
 from the headers, except for epochs without a batch. The CRC of a batch does not cover its epoch. So if a
-batch has a lower epoch than an earlier batch, headers may be damaged. Then a readable checkpoint is used, and
-not the log.
+batch has a lower epoch than an earlier batch, headers may be damaged. In that case, if the checkpoint can be
+read, the epochs of the checkpoint are used, and not those of the batches.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def load_epochs(
     """Return the leader epochs of a log, and a message about a fault of the checkpoint file, "" for none.
     Raises OSError.
 
-    A checkpoint without entries is no fault of an empty log. In a `replicated` log it is also no fault if all
-    batches lie below the log start offset, or if no batch of the last segment has an epoch.
+    If the log is empty, a checkpoint without entries has no fault. If the log is `replicated`, such a
+    checkpoint has no fault either if all batches lie below the log start offset, or if no batch of the last
+    segment has an epoch.
     """
     empty = opened.end_offset == (opened.start_offset if replicated else opened.segments[0].base_offset)
     if replicated and not empty:
@@ -73,8 +74,8 @@ def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
 
 
 def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
-    """Return a message if a batch has another epoch than the checkpoint gives for its offset, else "". Only
-    batches at both ends of the log, and around the start of each epoch, are compared.
+    """Return a message if a batch has another epoch than the checkpoint gives for the offset of the batch,
+    else "". Only batches at both ends of the log, and around the start of each epoch, are compared.
     """
     starts = [start for _, start in epochs.entries if opened.start_offset < start < opened.end_offset]
     beside = [at for start in starts for at in (start - 1, start)]
@@ -96,7 +97,7 @@ def _batch_at(segments: list[Segment], offset: int) -> Any:
     """
     slot = max(bisect.bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
     segment, header = segments[slot], ffi.new("seg_batch *")
-    if not slot:  # often the first header is enough, and no index is read
+    if not slot:  # The first batch of the log often holds `offset`. Then no index is read.
         last = segment.header_at(0, segment.size, header)
         if last is not None and last >= offset:
             return header

@@ -1,9 +1,9 @@
 """`NativeExchange` handles those requests of one connection that match a template. One call of C
-(`_native/exchange.c`) receives a request, executes it, and sends the answer. The request is a produce, which
-the native tail appends, or a fetch, which gets a few batches of one segment.
+(`_native/exchange.c`) receives a request, executes it, and sends the answer. The request is a Produce
+request, whose batch the native tail appends, or a Fetch request for a few batches of one segment.
 
 On disk the log's files are written and read in the same form as by `append_as_leader` and `stretch`, which
-handle the requests that C refuses. Threads: an exchange belongs to one thread at a time.
+handle the requests that C does not handle. Threads: an exchange belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _NOTHING, _NO_RECORDS = MessageTemplate(b"", []), RecordsFrame(False, b"")
 
 
 class CopyLimits(NamedTuple):
-    """Limits, in bytes, of a fetch that the C code answers itself. `most` is what the client asked for.
-    Python answers instead if there are fewer than `least` bytes, more than `longest`, or, with `committed`, a
-    transactional batch.
+    """Limits, in bytes, of a fetch that the C code answers itself. `most` is the size that the client asked
+    for. Python answers instead of C if there are fewer than `least` bytes or more than `longest` bytes, or if
+    `committed` is True and one of the batches is transactional.
     """
 
     most: int
@@ -35,7 +35,7 @@ class CopyLimits(NamedTuple):
 
 
 class NativeExchange:
-    """The templates and the memory for C's calls; `c` is the struct for C.
+    """Keeps the templates and the memory that C's calls use; `c` is the struct that is passed to C.
 
     C compares requests with the template `asked`, and makes answers from the template `answer`, whose first
     hole (variable field) is the correlation id. C counts completely sent answers in `counts`, a `seg_counts
@@ -79,19 +79,19 @@ class NativeExchange:
 
     @property
     def request(self) -> memoryview:
-        """The received request, without its size field."""
+        """Return the received request, without its size field."""
         return memoryview(ffi.buffer(self.c.room, self.c.received)[SIZE:])
 
     @property
     def rest(self) -> bytearray:
-        """The unsent part of the answer."""
+        """Return the bytes of the answer that were not sent."""
         c = self.c
         return bytearray(ffi.buffer(c.room, c.received + c.answered)[c.received + c.sent :])
 
     def produce(self, partition: Partition, sock: int) -> bool | None:
         """Receive a request, append its batch and answer. Return True if C has answered, False if the caller
-        must handle the request. Return None, with nothing received, if C can't be used. Raises StorageError;
-        the batch is not in the log then.
+        must handle the request. Return None if C can't be used; nothing is received then. Raises
+        StorageError; the batch is not in the log then.
         """
         tail, validator = partition.tail.native, partition.validator
         if tail.on_append or tail.flush_left or partition.acks is not None or not tail.c.open:

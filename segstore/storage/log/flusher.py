@@ -5,8 +5,8 @@ the directory. It writes nothing, except that `_write_again` repeats a write.
 
 Threads: any. One thread syncs for all threads that flush. The other threads wait until that sync is done.
 Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. While
-the native tail is open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). The
-append token is never taken here.
+the native tail is open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). This
+module never takes the append token.
 
 If several processes share a log, one process syncs for all (`_native/share_sync.c`). While this process syncs
 by this module, no other process syncs the log.
@@ -38,7 +38,7 @@ _NEVER = (-1, 0)
 
 
 class Flusher:
-    """Syncs one partition's log; all below `recovery_point` is synced."""
+    """Syncs one partition's log. All records below `recovery_point` are synced."""
 
     def __init__(
         self,
@@ -52,23 +52,25 @@ class Flusher:
         self._sync_epochs = sync_epochs
         self._pool, self._segments, self._view, self._advanced = pool, segments, view, advanced
         self._tail, self._commit, self._failure = tail, tail.c.commit, tail.failure
-        # Published to other processes when a sync ends: the offset below which the log is durable (-1:
-        # nothing was synced), and the errno of a failed sync.
+        # These two are published to other processes when a sync ends. They are the offset below which the log
+        # is durable (-1: nothing was synced), and the errno of a failed sync.
         self._synced, self._errno = -1, 0
         self._writes_again = False
         """Whether the next sync first writes the unsynced bytes again. True if another process has died
         during a sync, because the kernel may have reported an error of that sync to that process alone.
         """
-        self._changes = count(1)  # numbers each change of a file other than the active segment's log
+        # gives each change of a file a number, except changes of the active segment's log
+        self._changes = count(1)
         self.lock = Mutex()
         self.lock.on_taken = self._close
         self._names_synced = _NEVER
-        self._sealed: list[tuple[Segment, int]] = []  # sealed by rolls at these offsets, and not synced
+        # The segments that are not synced yet, each with the offset of the roll that sealed it.
+        self._sealed: list[tuple[Segment, int]] = []
         self.failed = False  # whether a sync has failed, so that the disk may lack bytes
 
     @property
     def recovery_point(self) -> int:
-        """Return the offset below which all is synced."""
+        """Return the offset below which all records are synced."""
         return self._tail.synced
 
     # --- the fast path --------------------------------------------------------------------
@@ -91,7 +93,8 @@ class Flusher:
 
     def _sync_log_only(self, changes: tuple[int, int], view: LogView) -> None:
         """Let C sync from now on if only the active segment's log of `view` needs a sync. `changes` was
-        returned by `_changes_now` before `view` was read; if a file has changed since, C does not sync.
+        returned by `_changes_now` before `view` was read; if a file has changed since that call, C does not
+        sync.
         """
         if self._needs_log_only(view):
             self._tail.c.synced_names = changes[0]
@@ -119,8 +122,8 @@ class Flusher:
     # --- flushing -------------------------------------------------------------------------
 
     def flush(self, upto: int) -> None:
-        """Make all records below `upto` durable. Raises StorageError if the sync failed, and fences the
-        partition then; StoreClosedError if the partition was deleted.
+        """Make all records below `upto` durable. Raises StoreClosedError if the partition was deleted. If the
+        sync failed, fences the partition against appends, and raises StorageError.
         """
         if self._flush_short(upto):
             return
@@ -134,7 +137,7 @@ class Flusher:
         if self._is_done(upto):
             return
         self._check_fenced()
-        time.sleep(0)  # lets threads whose flush was just done append more records
+        time.sleep(0)  # this gives threads whose flush has just ended time to append more records
         changes, view = self._changes_now(), self._view()
         self._sync_or_fence(view)
         self._synced = self._tail.synced = view.end_offset
@@ -153,8 +156,8 @@ class Flusher:
         return self.recovery_point >= upto and not self._sealed and not removed
 
     def sync_ahead(self, view: LogView) -> None:
-        """Make durable the records of `view` that are not visible yet. Raises StorageError if the sync
-        failed, and fences the partition then.
+        """Make durable the records of `view` that are not visible yet. If the sync failed, fences the
+        partition against appends, and raises StorageError.
         """
 
         def sync() -> None:
@@ -164,15 +167,15 @@ class Flusher:
         self.without_syncs(sync)
 
     def set_recovery_point(self, offset: int) -> None:
-        """Set the recovery point to `offset`. All records below it are durable, or the log was cut there. The
-        caller holds the append token.
+        """Set the recovery point to `offset`. All records below `offset` are durable, or the log was cut at
+        `offset`. The caller holds the append token.
         """
         self._tail.synced = offset
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
-            # True if a sync of another process failed, or if an interrupt came after a failed sync and before
-            # the fence.
+            # The number is not 0 if a sync of another process failed, or if an interrupt came after a failed
+            # sync and before the fence.
             if number := self._tail.sync_failure:
                 raise OSError(number, os.strerror(number), self._segments.active.segment.path)
             if self._tail.c.share:
@@ -197,7 +200,8 @@ class Flusher:
         try:
             self._sync_files(view, sealed)
         except BaseException:
-            # If a signal handler has raised the error, files may be unsynced, so the next sync repeats all.
+            # If a signal handler has raised the error, files may be unsynced, so the next sync repeats all of
+            # these syncs.
             self._sealed = sealed + self._sealed
             self.names_changed()
             raise
@@ -222,13 +226,15 @@ class Flusher:
                     pool.files.sync(handle)
         names_now = view.bases[-1], self._segments.removals
         if names_now != self._names_synced:
-            self._names_synced = names_now  # set first, as files may be made during the sync
+            # This is set before the sync: if a file is made during the sync, `names_changed` resets the
+            # attribute.
+            self._names_synced = names_now
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
-        """Write the bytes from the recovery point up to `end` again, so that the next sync writes these bytes
-        to disk anew, and this process gets an error of that sync. Raises OSError, also for a batch with a
-        wrong CRC.
+        """Write the bytes from the recovery point up to `end` again. The next sync then writes these bytes to
+        disk once more, and reports an error to this process. Raises OSError, also for a batch with a wrong
+        CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:
@@ -237,7 +243,8 @@ class Flusher:
             raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        segment.unsynced_aborts = False  # reset first, because an abort during this sync needs another sync
+        # The flag is reset before the sync, because an abort during the sync needs another sync.
+        segment.unsynced_aborts = False
         try:
             with (
                 suppress(FileNotFoundError),  # the abort was undone, or the segment was deleted
@@ -247,7 +254,7 @@ class Flusher:
         except BaseException:
             segment.unsynced_aborts = True
             raise
-        self.names_changed()  # the abort may have made the file
+        self.names_changed()  # the abort may have made the file, so the directory must be synced
 
     def _sync_file(self, handle: Handle) -> None:
         handle.failed = self._failure
@@ -268,21 +275,21 @@ class Flusher:
         self._synced, self._errno = -1, 0
         try:
             while (code := lib.seg_tail_close_syncs(self._tail.c)) == -errno.EINTR:
-                """A signal's handler has run."""
+                """A signal handler has run, so the call is repeated."""
             self._writes_again = code == 1
         except BaseException:
             lib.seg_tail_open_syncs(self._tail.c, -1, 0)
             raise
 
     def rolled(self, sealed: Segment, offset: int) -> None:
-        """Have the next flush also sync the indexes and the producer snapshot that a roll at `offset`
-        wrote.
+        """Make the next flush also sync the files that a roll at `offset` wrote: the indexes of the `sealed`
+        segment, and the producer snapshot.
         """
         self._sealed.append((sealed, offset))
         self.names_changed()
 
     def names_changed(self) -> None:
-        """Have the next flush also sync the directory, because a file was made or removed."""
+        """Make the next flush also sync the directory, because a file was made or removed."""
         self._names_synced = _NEVER
         self._tail.c.names = changes = next(self._changes)
         if self._tail.c.share:

@@ -16,14 +16,14 @@ from segstore.storage.log.visibility import Visible
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.segment.native_tail import NativeTail
 
-NEVER = INT64_MAX  # Kafka's default for flush.ms
+NEVER = INT64_MAX  # this is Kafka's default for flush.ms
 
 
 class FlushPolicy:
     """Decides when a partition is flushed: by flush.messages and flush.ms, after a roll, and on request.
 
-    `changed`: whether the log was written or recovered since its last clean close, so that `Partition.close`
-    has to write a producer snapshot.
+    `changed`: whether the log was written or recovered after its last clean close. If so, `Partition.close`
+    writes a producer snapshot.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class FlushPolicy:
         self.changed = True
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail its flush settings. C applies `flush.messages` if C may sync; otherwise `flush_if_due`
-        applies it. flush.ms is always applied by `flush_if_due`.
+        """Give a tail its flush settings. C applies `flush.messages` if C may sync. If not, `flush_if_due`
+        applies `flush.messages`. flush.ms is always applied by `flush_if_due`.
         """
         config = self._writer.config
         by_messages = config.flush_messages != NEVER
@@ -66,13 +66,13 @@ class FlushPolicy:
         self._planned = True
         try:
             self._context.scheduler.after(seconds, self._as_planned)
-        except BaseException:  # after Ctrl-C the next append plans the flush anew
+        except BaseException:  # if this is Ctrl-C, the next append plans the flush anew
             self._planned = False
             raise
 
     def adopted(self, end: int) -> None:
-        """Set the recovery point to `end`, since all records below it are durable and about to become
-        visible; the caller holds the append token.
+        """Set the recovery point to `end`. The caller holds the append token. All records below `end` are
+        durable; the caller makes them visible after this call.
         """
         self._flusher.set_recovery_point(end)
         self.changed = True

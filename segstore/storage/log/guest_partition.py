@@ -60,25 +60,31 @@ class GuestSide(Protocol):
 
     @property
     def patience(self) -> float:
-        """Return the seconds that an append waits for the host before it raises `unavailable()`."""
+        """Return the seconds that an append waits for the host. After that time the append raises
+        `unavailable()`.
+        """
 
     def unavailable(self) -> HostUnavailableError:
         """Return the error for an append that has waited too long for the host."""
 
     @property
     def ends(self) -> tuple[Any, int]:
-        """Return a writable mapping of the published ends, and its size."""
+        """Return a writable memory mapping of `.segstore/ends`, the file of published log ends, and the size
+        of the mapping.
+        """
 
     def slot_of(self, key: int) -> int:
         """Return the slot of a partition. Raises StoreClosedError if the partition was deleted."""
 
     def led(self, topic: str, partition: int, key: int) -> Any:
-        """Return the `Partition` that this process writes if it is the host now, else None. Raises
+        """If this process is the host now, return the `Partition` to which it appends, else None. Raises
         StoreClosedError if the topic was deleted.
         """
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
-        """Have the host append all records, visible at once; return the first offset."""
+        """Send records to the host, which appends them and makes all visible at the same moment. Return the
+        first offset.
+        """
 
 
 class GuestTail:
@@ -100,8 +106,8 @@ class GuestTail:
         return code >= 0
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Return the error to raise for an append by C that failed with errno `number`; none of its records
-        are in the log.
+        """Return the error to raise for an append by C, which failed with errno `number`. None of the
+        append's records are in the log.
         """
         raised = self.native.write.raised()
         if raised is not None and not is_refusal(raised):
@@ -119,8 +125,8 @@ class GuestFlushing:
         self.synced: Callable[[], int]
 
     def bind(self, tail: NativeTail, config: TopicConfig) -> None:
-        """Use the settings in `config` from now on. C applies flush.messages if it may sync the log, else
-        `flush_if_due` does.
+        """Use the settings in `config` from now on. If C may sync the log, C applies flush.messages. If not,
+        `flush_if_due` applies flush.messages.
         """
         self._messages, self._ms = config.flush_messages, config.flush_ms
         self.synced = lambda: int(tail.c.share.log.synced)
@@ -145,7 +151,7 @@ class GuestFlushing:
             self._flush(NEVER)
         except StoreClosedError:
             pass  # the topic was deleted
-        except HostUnavailableError:  # tried again, as another process may become host
+        except HostUnavailableError:  # another process may become the host, so the flush is planned again
             self._plan()
             raise
 
@@ -153,14 +159,14 @@ class GuestFlushing:
         self._planned = True
         try:
             self._context.scheduler.after(self._ms / 1000, self._as_planned)
-        except BaseException:  # after Ctrl-C the next append plans the flush anew
+        except BaseException:  # if this is Ctrl-C, the next append plans the flush anew
             self._planned = False
             raise
 
 
 class GuestPartition:
-    """The appending side of one partition in a guest. `follower` is the reading side; `topic_config()`
-    returns the topic's current settings.
+    """Appends to one partition in a guest. `follower` reads the partition. `topic_config()` returns the
+    topic's current settings.
     """
 
     acks = None
@@ -193,8 +199,8 @@ class GuestPartition:
         self._slot = -1
 
     def for_write(self) -> Any:
-        """Return the partition to append to. If this process has become the host, this is the host's
-        `Partition`. Else it is this object, with the topic's current settings.
+        """Return the partition to append to. If this process has become the host, return the host's
+        `Partition`. If not, return this object, with the topic's current settings.
         """
         led = self._side.led(self.topic, self.partition, self._key)
         share = self._share
@@ -208,7 +214,7 @@ class GuestPartition:
 
     @property
     def visible(self) -> GuestPartition:
-        """Return this object, which has `log_end_offset` and `start_offset`, as a `Visible` does."""
+        """Return this object, which has `log_end_offset` and `start_offset`, like a `Visible`."""
         return self
 
     @property
@@ -217,7 +223,7 @@ class GuestPartition:
         return self.follower.view.end_offset
 
     def _shared_end(self) -> int:
-        """Return the log end offset from the shared record of the log, which needs no view."""
+        """Return the log end offset from the shared record of the log. This needs no view."""
         now, share = ffi.new("seg_shared_end *"), self._share
         if share is not None and share.log.key == self._key and lib.seg_shared_now(share.log, now):
             return int(now.end.next_offset)
@@ -241,8 +247,9 @@ class GuestPartition:
         raise refused_in_guest("delete_records()")
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Append chunks that C could not append at once; return the first offset. Raises OffsetMismatchError,
-        HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is appended then.
+        """Append chunks that the fast path could not append; return the first offset. Raises
+        OffsetMismatchError, HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is
+        appended then.
         """
         if isinstance(claim, ProducerAppendInfo):
             raise refused_in_guest("a producer with an id")
@@ -280,7 +287,8 @@ class GuestPartition:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
                 continue  # a signal has interrupted the wait for another process's lock
-            if tried and time.monotonic() > until:  # other processes were faster again and again
+            # Other processes have used up the room before this append, each time.
+            if tried and time.monotonic() > until:
                 raise self._side.unavailable()
             tried = True
             if claim is not None and not self._obstacle():
@@ -307,8 +315,8 @@ class GuestPartition:
         return "" if self.tail.native.is_open else "files"
 
     def _remove_obstacle(self, chunk: Encoded, tried: bool) -> None:
-        """Remove the obstacle to an append by C, or have the host remove it. If no obstacle is found, but C
-        has failed to append once (`tried`), ask the host to make room for the append.
+        """Remove the obstacle to an append by C, or ask the host to remove the obstacle. If no obstacle is
+        found, but C has failed to append once (`tried`), ask the host to make room for the append.
         """
         self.context.check_writable()
         obstacle = self._obstacle()
@@ -340,14 +348,16 @@ class GuestPartition:
         return MemberRequest(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
 
     def _when(self, timestamp: int) -> int:
-        """Return the time in ms by which C decides at an append whether the segment is too old."""
+        """Return the time in ms that C uses at an append to decide whether the segment is too old."""
         clock = self.tail.native.clock
         if self.tail.native.c.stamps and clock is not None:
             return int(clock())
         return wall_clock() if self.tail.native.c.stamps or timestamp < 0 else timestamp
 
     def _find_log(self) -> None:
-        """Set the slot and the share of the log from the shared file, or have the host open the partition."""
+        """Set the slot and the `seg_share` of the log from the shared file, or ask the host to open the
+        log.
+        """
         with self.token:
             self.tail.native.pause()
             found = self._side.share_of(self._key)
@@ -364,8 +374,8 @@ class GuestPartition:
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _cut_sealed(self) -> None:
-        """Cut the bytes that this process may have written beyond the ends of sealed segments, after its lock
-        on the log was taken away [A4].
+        """This process may have written bytes beyond the ends of sealed segments, after it lost its lock on
+        the log [A4]. Cut these bytes.
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:
@@ -374,7 +384,7 @@ class GuestPartition:
             while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
                 cut_sealed(self.context, self.directory, sealed, self.config.index_interval_bytes)
                 lib.seg_share_let_go(share, number)
-            if number != -errno.EAGAIN:  # EAGAIN: the host has made no next segment yet
+            if number != -errno.EAGAIN:  # EAGAIN means that the host has made no next segment yet
                 share.aways = aways
         if number == -errno.EAGAIN:
             self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
@@ -393,7 +403,7 @@ class GuestPartition:
             except FileNotFoundError:
                 if not self.context.files.exists(self.directory):
                     raise StoreClosedError(f"{self.directory}: the topic was deleted") from None
-                return  # the log has rolled
+                return  # the log has rolled, so the next try opens newer files
             log, active = share.log, self._active
             active.most_position, active.young_ms, active.interval = (
                 log.most_position,
@@ -413,7 +423,7 @@ class GuestPartition:
         stem = os.path.join(self.directory, names.segment_file(now.end.base_offset, ""))
         context, native = self.context, self.tail.native
         path = stem + names.LOG
-        context.pool.forget(path)  # another file may have this name now
+        context.pool.forget(path)  # a roll may have given another file the name `path`
         handle = context.pool.get(path, write=True)
         offsets = self._map(stem + names.INDEX, now.end.offset_room, 8)
         times = self._map(stem + names.TIME_INDEX, now.end.time_room, 12)
@@ -454,7 +464,7 @@ class GuestPartition:
         end = min(upto, self._shared_end())
         if self._is_durable(end):
             return
-        if self._obstacle() == "files":  # with the files open, C can sync
+        if self._obstacle() == "files":  # C can sync after the files are open
             with os_errors():
                 self._bind()
         if not self.tail.native.is_open or not self.tail.flush_to(end):
@@ -490,7 +500,7 @@ def cut_sealed(context: StoreContext, directory: str, sealed: Any, interval: int
     """Cut the bytes beyond the end of a sealed segment to which no process writes any more. Then rebuild the
     segment's indexes, which could not be finished while a process might still write. Raises OSError.
     """
-    if sealed.is_replaced:  # another file has this name now
+    if sealed.is_replaced:  # another file has the name of the sealed segment now
         return
     size = int(sealed.position)
     segment = Segment(context.pool, directory, sealed.base_offset, size, writable=True, interval=interval)

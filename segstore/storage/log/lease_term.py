@@ -16,14 +16,14 @@ def now() -> float:
 
 
 class LeaseTerm:
-    """The term of a store's lease, which all logs of the store check before each append. After its end the
-    check raises an error with the message `why`.
+    """The time until which a store's lease is valid. All logs of the store check the time before each append;
+    after `until` the check raises an error with the message `why`.
     """
 
     def __init__(self, why: str) -> None:
         self.until, self.why = 0.0, why
 
     def check(self) -> None:
-        """Raise DemotedError if the term is over."""
+        """Raise DemotedError if the lease is no longer valid."""
         if now() >= self.until:
             raise DemotedError(self.why)

@@ -1,5 +1,5 @@
-"""`LogEnd`: the place of the next batch of a log; and `LastRecordEnds`, which reads new records at the ends
-of logs.
+"""`LogEnd`: the offset and file position at which the next batch of a log will begin; and `LastRecordEnds`,
+which reads new records at the ends of logs.
 
 A reader at the end of a log waits for the next batch. Most such batches have one record, which C reads during
 the wait (_native/await_record.c). Other batches are read by `storage/log/read.py`, after the wait.
@@ -18,8 +18,8 @@ from segstore.storage.segment.log_view import LogView
 
 
 class LogEnd(NamedTuple):
-    """The byte `position` of an open log at which the batch with `offset` will begin. It is only a hint, so
-    the reader must compare the batch's own offset.
+    """The byte `position` in an open log file at which the batch with base offset `offset` will begin. The
+    position is only a hint, so the reader must compare `offset` with the offset in the batch.
     """
 
     offset: int
@@ -33,7 +33,7 @@ def end_of(view: LogView) -> LogEnd:
 
 
 class LastRecordEnds:
-    """The ends of logs at which one reader waits. A wait puts the next record of a log into `tailed.came`
+    """The ends of logs at which one reader waits. A wait puts the next record of a log into `TailedEnds.came`
     if that record is the only one of its batch and has no headers. Threads: one.
     """
 
@@ -54,14 +54,15 @@ class LastRecordEnds:
         tailed.last.committed, tailed.last.check_crc = committed, check_crcs
 
     def expect(self, ends: Sequence[LogEnd | None]) -> None:
-        """Have the next waits read records from `ends` on, one record at a time. `ends` has one item for each
-        partition; if it is None, the waits read no record of that partition.
+        """Make the next waits read records from `ends` on, one record at a time. `ends` has one item for each
+        partition; if the item is None, the waits read no record of that partition.
         """
         places = self.tailed.content
         for number in range(self.tailed.n):
-            # first -1 everywhere: an interrupt between these lines must not leave a closed file's number
+            # All are set to -1 first: after an interrupt between these lines, no `fd` may be the number of a
+            # closed file.
             places[number].fd = -1
-        self._ends = ends  # keeps the files open
+        self._ends = ends  # the reference keeps the files open
         for number, end in enumerate(ends):
             if end is not None:
                 place = places[number]

@@ -1,9 +1,9 @@
 """The segments of one partition in its writer's process: the list, the active segment, and whether the log is
 closed or fenced, so that appends fail (Kafka: LogSegments, and the state of UnifiedLog).
 
-Only this object changes the list. It changes no files; for example, `LogWriter.roll` makes the files of the
-next segment. Threads: the holder of the partition's append token. Any thread may call `lies_in`, read
-`fenced` and `closed`, and fence after a failed flush.
+Only the `LogSegments` object changes the list. The object changes no files; for example, `LogWriter.roll`
+makes the files of the next segment. Threads: the holder of the partition's append token. Any thread may call
+`lies_in`, read `fenced` and `closed`, and fence after a failed flush.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _ignored(error: BaseException) -> None:
 
 
 class LogSegments:
-    """The segments of one log in the order of their base offsets; `active`, the last one, is open for
+    """The segments of one log in the order of their base offsets; `active`, the last segment, is open for
     appending.
 
     `layout` counts the changes of the list; after each change other processes list the directory again.
@@ -48,14 +48,14 @@ class LogSegments:
         self.stop_appends: Callable[[], None] = _nothing
         """Stops C's appends, which don't check `fenced`."""
         self.on_fence: Callable[[BaseException], object] = _ignored
-        """Called by `fence`, with the error. The callee must not wait, because the thread that fences holds
-        locks.
+        """`fence` calls this function with the error. The function must not wait, because the thread that
+        fences holds locks.
         """
         self.closed = False
         """Whether the partition is closed, or its topic deleted."""
         self._list = segments
         self.lists: Lists | None = None
-        """The segments and their base offsets; None after a change, until `list_anew`."""
+        """The segments and their base offsets; None after a change, until `list_anew` is called."""
 
     def __len__(self) -> int:
         return len(self._list)
@@ -69,7 +69,7 @@ class LogSegments:
         return int(self.active.end.next_offset)
 
     def list_anew(self) -> Lists:
-        """Set `lists` from the current segments, and return them."""
+        """Set `lists` from the current segments, and return `lists`."""
         lists = self.lists = tuple(self._list), tuple(segment.base_offset for segment in self._list)
         return lists
 
@@ -107,7 +107,9 @@ class LogSegments:
     # makes new lists.
 
     def append(self, segment: Segment) -> None:
-        """Add a segment to the end of the list. Records go into the segment before it until `activate`."""
+        """Add a segment to the end of the list. Until `activate` is called, records still go into the
+        previous segment.
+        """
         self.lists = None
         self._list.append(segment)
 
@@ -137,8 +139,8 @@ class LogSegments:
         return gone
 
     def drop_below(self, start: int) -> list[Segment]:
-        """Remove the segments wholly below the offset `start` from the list, and return them. The active
-        segment stays.
+        """Remove from the list the segments that lie wholly below offset `start`, and return these segments.
+        The active segment stays.
         """
         behind = enumerate(self._list[1:])
         keep = next((i for i, s in behind if s.base_offset > start), len(self._list) - 1)
@@ -150,7 +152,7 @@ class LogSegments:
         return dropped
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Put the segments `new` in place of the segments `old`, which lie side by side in the log."""
+        """Put the segments `new` in place of the adjacent segments `old`."""
         at = self._list.index(old[0])
         self.lists = None
         self._list[at : at + len(old)] = new

@@ -25,16 +25,16 @@ from segstore.storage.segment.segment_files import (
 
 
 class Expected(NamedTuple):
-    """The state that a partition should have by its checkpoints. `PartitionRecovery` explains `gaps_end` and
-    `suspect`.
+    """The state that a partition should have according to its checkpoints. `PartitionRecovery` explains
+    `gaps_end` and `suspect`.
 
-    `recovery_point_checked` and `log_start_checked`: whether the source of that offset has a checksum. A
-    recovery point without a checksum is ignored if it lies beyond the log's end; for a log start offset
-    without a checksum no file is removed. `log_start_claimed`: whether an earlier open has reported that the
-    log start offset has no checksum. `now_ms` is the store's clock. `messages` are about checkpoints
-    that disagree with each other. `replicated`: this is a replica's log, which ends at its last record (R7),
-    because its leader has the later records. `may_be_old` is passed to `Segment`. `ends`: the ends of sealed
-    segments that processes may still write to, by base offset (A5).
+    `recovery_point_checked` and `log_start_checked`: whether the source of the recovery point, or of the log
+    start offset, has a checksum. A recovery point without a checksum is ignored if it lies beyond the log's
+    end; no file is removed because of a log start offset without a checksum. `log_start_claimed`: whether an
+    earlier open has reported that the log start offset has no checksum. `now_ms` is the store's clock.
+    `messages` are about checkpoints that disagree with each other. `replicated`: this is a replica's log,
+    which ends at its last record (R7), because its leader has the later records. `may_be_old` is passed to
+    `Segment`. `ends`: the ends of sealed segments that processes may still write to, by base offset (A5).
     """
 
     clean: bool
@@ -54,8 +54,8 @@ class Expected(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An opened log; all below `durable_offset` is synced. `recovered` is None if no recovery was needed.
-    `messages` are about the faults that the open has found, except recoveries. `buried` are paths of
+    """An opened log. All records below `durable_offset` are synced. `recovered` is None if no recovery was
+    needed. `messages` are about the faults that the open has found, except recoveries. `buried` are paths of
     `.deleted` files, which the caller removes later. `claimed`: whether segments below the log start offset
     were kept, because no source with a checksum confirms that offset.
     """
@@ -71,7 +71,7 @@ class Opened(NamedTuple):
 
 
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
-    """Open a partition's segments, the last one for appending. Raises OSError."""
+    """Open a partition's segments, the last segment for appending. Raises OSError."""
     bases, buried = finish_renames(pool.files, directory)
     old = expected.may_be_old
     segments = load_segments(pool, directory, bases, config, writable=True, may_be_old=old)
@@ -116,8 +116,8 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
 
 def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected) -> list[Segment]:
     """Return the segments of a replica's log. If the log start offset has a checksum and lies above the log's
-    end, a crash has stopped the replica while it began its log anew (R6). Then remove all segments, and
-    return only a new segment that begins at that offset.
+    end, a crash has stopped the replica while it began its log anew (R6). In that case, remove all segments,
+    and return only a new segment that begins at the log start offset.
     """
     last, start = segments[-1], expected.log_start
     if not expected.log_start_checked or start <= end_of_batches(last)[1]:
@@ -150,7 +150,7 @@ def _recovery_point(segments: list[Segment], expected: Expected, messages: list[
 
 
 def _start(segments: list[Segment], expected: Expected, end: int, messages: list[str]) -> tuple[int, int]:
-    """Return the log start offset, and the number of segments wholly below it."""
+    """Return the log start offset, and the number of segments wholly below that offset."""
     log_start, first = expected.log_start, segments[0].base_offset
     if log_start > end:
         # The log start offset only moves to durable offsets. So an offset beyond the end comes from a damaged
@@ -164,7 +164,7 @@ def _start(segments: list[Segment], expected: Expected, end: int, messages: list
 def _put_aside(
     segments: list[Segment], below: int, start: int, now_ms: int, messages: list[str]
 ) -> list[str]:
-    """Rename the segments below the log start offset, which a crash has left, to names that end in
+    """A crash has left segments below the log start offset. Rename their files to names that end in
     `.deleted`; return the new paths.
     """
     if not below:
@@ -208,5 +208,6 @@ def read_only_segments(
         segment.final_size = segment.identity[1]
     if segments:
         last = segments[-1]
-        last.sealed, last.identity = False, last.identity[:1]  # the writer changes the active log's size
+        # The writer appends to the active log, so the log's size is not compared.
+        last.sealed, last.identity = False, last.identity[:1]
     return segments

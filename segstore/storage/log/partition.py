@@ -1,7 +1,7 @@
-"""One partition in its writer's process: `Partition` joins its parts, and `LogStart` moves its log start
-offset, also for retention.
+"""One partition in its writer's process: `Partition` joins the objects that do its work, and `LogStart` moves
+the partition's log start offset, on request or for retention.
 
-On disk are files in the partition's directory, which the parts write. Threads: any. Three locks order the
+On disk are files in the partition's directory, which these objects write. Threads: any. Three locks order the
 changes: `admin_lock` for the log start offset, `rename_lock` for renames of files or of the directory, and
 the append token (`token`) for the log's end and its segments. A thread takes the locks in this order. No sync
 is done with the token held, except in `sync_ahead`.
@@ -56,10 +56,11 @@ class Retained(NamedTuple):
 class LogStart:
     """Moves the log start offset up, and removes the segments below it, on request or by retention.
 
-    On disk the new start is durable before a byte is removed. Then the segments below the start are renamed
-    to `.deleted` for file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are
-    dropped. `start_moved` makes a new log start offset durable. Threads: any, one at a time (`admin_lock` of
-    the partition); the append token is held only to replace the view.
+    On disk the new start is durable before a byte is removed. Then the files of the segments below the start
+    get names that end in `.deleted`, and stay for file.delete.delay.ms. The producer snapshots of these
+    segments are removed, and older leader epochs are dropped. `start_moved` makes a new log start offset
+    durable. Threads: any, one at a time (`admin_lock` of the partition); the append token is held only to
+    replace the view.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ class LogStart:
         """Remove the segments that retention.bytes and retention.ms no longer keep, oldest first. Return
         their number and bytes. Raises StorageError, OSError.
 
-        On a full disk the files are removed at once. Otherwise the files stay for file.delete.delay.ms, with
-        names that end in `.deleted`.
+        On a full disk the files are removed at once. If the disk is not full, the files stay for
+        file.delete.delay.ms, with names that end in `.deleted`.
         """
         partition = self._partition
         with partition.admin_lock:
@@ -102,7 +103,7 @@ class LogStart:
                 # If older segments are removed because newer bytes fill retention.bytes, the newer bytes must
                 # be durable first.
                 partition.flusher.flush(view.end_offset)
-            full = partition.context.full.note is not None  # appends fail for lack of room
+            full = partition.context.full.note is not None  # `full`: appends fail for lack of room
             delay_ms = 0 if full else config.file_delete_delay_ms
             self._advance(max(before, view.start_offset), delay_ms)
             return Retained(count, retention.freed(view, count))
@@ -127,9 +128,9 @@ class LogStart:
         with partition.token:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
-        # The epochs are dropped last, because that frees no room, and is done by the next open after a crash.
-        # `rename_lock` is held, because otherwise the directory could now belong to a new topic with the same
-        # name.
+        # The epochs are dropped last, because dropping them frees no room. If a crash comes before, the next
+        # open drops the epochs. `rename_lock` and the check of `current` exclude that the directory belongs
+        # to a new topic with the same name.
         with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
@@ -155,8 +156,8 @@ class Writable(Protocol):
 
 
 class LogState(NamedTuple):
-    """The state of a log after it was opened. `layout` is the number of the segment list, by which other
-    processes notice that it has changed. If `high_watermark` is not None, the log is a replica's.
+    """The state of a log after it was opened. `layout` counts the changes of the segment list; other
+    processes compare the number to notice a change. If `high_watermark` is not None, the log is a replica's.
     """
 
     opened: Opened
@@ -167,7 +168,7 @@ class LogState(NamedTuple):
 
 
 class Partition:
-    """The writing side of one partition. `publisher` publishes its ends to other processes; `start_moved`
+    """Writes one partition. `publisher` publishes the partition's ends to other processes; `start_moved`
     makes a new log start offset durable.
     """
 
@@ -179,7 +180,7 @@ class Partition:
         publisher: Publisher,
         start_moved: Callable[[int], None],
     ) -> None:
-        """A replica refuses the appends of applications until it leads."""
+        """A replica refuses applications' appends until it becomes the leader."""
         opened, epochs, producers, layout, high_watermark = state
         self.context, self.config, self.producers = context, config, producers
         self.directory = opened.segments[0].directory
@@ -216,8 +217,8 @@ class Partition:
         replica.
         """
         self.unsettled: str | None = None
-        """The reason why a compaction's swap is half done, else None. The next open finishes the swap; until
-        then no compaction runs.
+        """The error that has left a compaction's swap of segments half done, else None. The next open
+        finishes or undoes the swap; until then no compaction runs.
         """
         self.visible.publish()
 
@@ -228,14 +229,14 @@ class Partition:
 
     @property
     def recovery_point(self) -> int:
-        """Return the recovery point, the offset below which all is durable."""
+        """Return the recovery point, the offset below which all records are durable."""
         return self.flusher.recovery_point
 
     @property
     def recovery_begin(self) -> int:
         """Return the offset from which a recovery must check the log after a crash of the machine. It is the
-        recovery point, or the base offset of an earlier sealed segment to which a process may still write,
-        because the recovery must cut the bytes beyond that segment's end [A5].
+        recovery point. If a process may still write to an earlier sealed segment, it is the base offset of
+        that segment, because the recovery must cut the bytes beyond the segment's end [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -251,7 +252,8 @@ class Partition:
         """
         try:
             self.visible.show()
-        except ReentrantCallError:  # this signal handler interrupted the lock's holder
+        # This call runs in a signal handler that has interrupted the holder of `publishing`.
+        except ReentrantCallError:
             self.context.scheduler.soon(self._show)
 
     def _show(self) -> None:
@@ -259,8 +261,8 @@ class Partition:
             self.show()
 
     def show_rest(self) -> None:
-        """Make visible, here and to other processes, a log end or log start offset that an interrupt has kept
-        hidden.
+        """If an interrupt has kept a log end or log start offset hidden, make it visible, in this process and
+        to others.
         """
         with self.token:
             self._show_rest()
@@ -276,20 +278,21 @@ class Partition:
     # --- the log's end --------------------------------------------------------------------
 
     def sync_ahead(self) -> None:
-        """Make durable the written records that are not visible yet; the caller holds the token. Raises
-        StorageError, and fences the partition then.
+        """Make durable the written records that are not visible yet; the caller holds the token. If the sync
+        fails, fences the partition against appends, and raises StorageError.
         """
         self.flusher.sync_ahead(self.visible.ahead())
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Write encoded batches on the slow path, with contiguous offsets, visible together; return the first
-        offset. If `claim` is a ProducerAppendInfo, Kafka's rules for the producer are applied first. If
-        `claim` is an ExpectedEnd, its offset is first compared with the log's end.
+        """Write encoded batches on the slow path. Their records get contiguous offsets and become visible at
+        the same moment. Return the first offset. If `claim` is a ProducerAppendInfo, Kafka's rules for the
+        producer are applied first. If `claim` is an ExpectedEnd, its offset is first compared with the log's
+        end.
 
         The records are encoded and compressed before the token is taken (for a long append only its first
         bytes), and the log is synced after the token is released. Raises StorageError, OffsetMismatchError,
-        and the errors of `append_info.judge`; nothing is written then. After an interrupt the log has the
-        whole append, visible, or nothing of it.
+        and the errors of `append_info.judge`; nothing is written then. After an interrupt the log has either
+        all of these records, and all are visible, or none.
         """
         self._check_apart()
         with self.token:
@@ -305,7 +308,8 @@ class Partition:
         """
         visible = self.visible
         needed = visible.publishing, visible.flusher.lock, visible.publisher.lock
-        # A lock that is held without a call under way was left by an interrupt (`Mutex.__enter__`).
+        # If such a lock is held while no call is under way, an interrupt has left it locked
+        # (`Mutex.__enter__`).
         if holds_any(of=needed) and (outer := under_way()) is not None:
             raise refused(outer)
         if self.writer.config.flush_messages != NEVER:
@@ -313,12 +317,12 @@ class Partition:
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
-        If the log is open under another generation than `generation`, which the other process knows, nothing
-        is done.
+        `generation` is the generation of the log that the other process knows. If the log is open under a
+        different generation, nothing is done.
 
-        The log's lock is taken away from its living owner if its value is `waited_for`; 0 stands for no such
-        lock. If `waited_for` is not 0, the generation is not compared. Raises the errors of
-        `LogWriter.make_ready`.
+        If the value of the log's lock is `waited_for`, the lock is taken away from the process that holds it,
+        although that process is alive. If `waited_for` is 0, no lock is taken away. If `waited_for` is not 0,
+        the generation is not compared. Raises the errors of `LogWriter.make_ready`.
         """
         share = self.tail.native.c.share
         if share.log.open and share.generation != generation and not waited_for:
@@ -338,12 +342,13 @@ class Partition:
 
     def sealed(self, base_offset: int, count: int = 1) -> None:
         """Record that `count` segments were sealed, and that a segment with this base offset follows them.
-        Write a producer snapshot at that offset, and have the next flush sync the sealed segments. The caller
+        Write a producer snapshot at that offset, and make the next flush sync the sealed segments. The caller
         holds the append token.
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
-        # the only segment was empty, and the new segment's files have its name now
+        # The log's only segment was empty, and the new segment's files have replaced the files of that
+        # segment under the same names.
         if len(self.segments) <= count:
             self.flusher.names_changed()
             return
@@ -351,8 +356,8 @@ class Partition:
             self.flusher.rolled(self.segments[slot - 1], self.segments[slot].base_offset)
 
     def written_still(self) -> set[int]:
-        """Return the base offsets of sealed segments that another process may still write to, because it was
-        stopped and its lock was taken away [A5].
+        """Return the base offsets of sealed segments that another process may still write to, because that
+        process was stopped and its lock was taken away [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -406,14 +411,14 @@ class Partition:
             return self.producers.last_records()
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Show readers of this process the segments `new` in place of `old`, which are part of the log; the
-        caller is within `names_held`.
+        """Show readers of this process the segments `new` in place of the log's segments `old`. The caller is
+        within `names_held`.
         """
         with self.token:
             self.visible.replace(old, new)
 
     def relist(self, gone: Iterable[int]) -> None:
-        """Have other processes list the segments again, after files of segments were replaced. The segments
+        """Make other processes list the segments again, because files of segments were replaced. The segments
         with base offsets in `gone` no longer exist. Raises OSError.
         """
         for base in gone:
@@ -451,10 +456,10 @@ class Partition:
             with self.token:
                 self.writer.begin_epoch()
             self.flush()
-            self.epochs.sync()  # a flush that has no records to sync does not sync epochs
-            self.visible.publish()  # C may not have published its last sync
+            self.epochs.sync()  # if there are no records to sync, `flush` does not sync the epochs
+            self.visible.publish()  # C may not have published the recovery point of its last sync
             self.segments.active.trim()
-            # synced, because after a clean close an open uses the indexes without a check
+            # The indexes are synced, because after a clean close the next open uses them without a check.
             if self.flushing.changed:
                 index_files.sync(self.segments.active.segment)
                 self._snapshot()

@@ -1,10 +1,10 @@
 """The fast path to single records: each read is one call of C, which searches the index, reads, checks the
 CRC and finds the record.
 
-On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
+Files on disk are only read. Threads: any, without locks, because each call has working memory of its own. The
 slow path is `read.py`. It handles all cases, and it alone handles compressed batches, damage, gaps, control
-batches and errors. If both paths find a record, they find the same record. The fast path checks a batch's
-CRC, and its records up to the requested record; the slow path checks all records of the batch.
+batches and errors. If both paths find a record, they find the same record. The fast path checks the CRC of
+the batch, and the batch's records up to the requested record. The slow path checks all records of the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from segstore.storage.segment.segment import Segment
 ROOM = 1 << 17
 """The largest batch that the fast path reads, in bytes."""
 
-# makes a Record by one call of C, which is quicker than a Python function
+# `_record` makes a `Record` by one call of C. A Python function would be slower.
 _record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 _unpack = struct.Struct("8q").unpack
 
@@ -75,7 +75,9 @@ def leave(error: OSError | CorruptRecordError) -> None:
         try:
             raise error
         finally:
-            del error  # the error's traceback refers to this frame, which would be a reference cycle
+            # the traceback refers to this frame; a frame that refers to the error would make a reference
+            # cycle
+            del error
 
 
 def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
@@ -122,7 +124,7 @@ def read_one(view: LogView, offset: int) -> Record | None:
 
 
 def read_batch(view: LogView, offset: int) -> Records | None:
-    """Return the records of the batch that has `offset`, from `offset` on; None if the slow path must be
+    """Return the records from `offset` on of the batch that contains `offset`; None if the slow path must be
     taken.
     """
     found = _find(view, offset)

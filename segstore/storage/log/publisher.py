@@ -1,7 +1,8 @@
-"""Publication of a partition's ends to other processes, through the partition's slot in `.segstore/ends`.
+"""Publishes a partition's ends (log end offset, high watermark, last stable offset) to other processes, in
+the partition's slot of the file `.segstore/ends`.
 
-On disk is the slot. Threads: the holder of `Visible.publishing`, under which a view is replaced and published
-together.
+On disk is the slot. Threads: the holder of `Visible.publishing`, which is held while a view is replaced and
+published.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from segstore.storage.segment.native_tail import NativeTail
 
 
 class Publisher:
-    """Publishes the ends of one partition to other processes, in its slot of `.segstore/ends`, under the
-    leader epoch `epoch` of its writer.
+    """Publishes the ends of one partition to other processes, in the partition's slot of `.segstore/ends`,
+    and under the writer's leader epoch `epoch`.
     """
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
         self._ends, self._key, self.epoch = ends, key, epoch
-        self.lock = ends.lock  # held to publish the ends of any partition
+        self.lock = ends.lock  # `lock` is held to publish the ends of any partition
         self._slot = ends.claim(key)
         self.share: Any = None if ends.sharing is None else ends.sharing.of(self._slot, key)
         """A `seg_share *`, if other processes append to the partition, too; else None."""
@@ -49,7 +50,7 @@ class Publisher:
             call()
 
     def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Have C publish the view's end, and the ends of later appends, in the partition's slot."""
+        """Make C publish the view's end, and the ends of later appends, in the partition's slot."""
         c = tail.c
         memory, c.ends_len = self._ends.mapping
         tail.keep("ends", memory)  # `c.ends` is a bare pointer, which does not keep the mapping alive
@@ -69,11 +70,11 @@ class Publisher:
 
     @staticmethod
     def publish_all(published: Sequence[tuple[Publisher, LogView, LogView, Flusher, int]]) -> None:
-        """Publish the views of several partitions, each with the arguments of `publish`. The partitions of
-        one store directory are published at once. A replicated store has several directories, which are
-        published one after the other.
+        """Publish the views of several partitions. `published` has, for each partition, its publisher and the
+        arguments for that publisher's `publish`. All partitions of one store directory are published by one
+        call. A replicated store has several directories, which are published one after the other.
         """
-        if len(published) == 1:  # most transactions have one partition
+        if len(published) == 1:  # this case needs no grouping, and most transactions have one partition
             publisher, view, written, flusher, layout = published[0]
             publisher.publish(view, written, flusher, layout)
             return
@@ -92,5 +93,5 @@ class Publisher:
 
 
 def _place(written: LogView) -> Place:
-    """Return the active segment's base offset, and the byte position of the log's end in it."""
+    """Return the active segment's base offset, and the byte position of the log's end in that segment."""
     return written.bases[-1], written.end_position

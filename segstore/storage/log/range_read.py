@@ -1,7 +1,7 @@
 """The fast path to many records: a read is one call of C, which searches the index, reads, checks CRCs and
 decodes.
 
-On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
+Files on disk are only read. Threads: any, without locks, because each call has working memory of its own. The
 slow path is `read.py`. It handles all cases, and it alone handles compressed batches, gaps, damage, the end
 of a segment and errors. If both paths find records, they find the same records.
 """
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _HEADERS = 1 << 14
 """The most batches of a read."""
 _RECORD_BYTES = 32
-"""The fewest bytes for each record that `_room` expects. A segment with fewer bytes for each of its offsets
-mostly has gaps.
+"""The fewest bytes per record that `_room` assumes. If a segment has fewer bytes per offset, compaction has
+usually removed records from it.
 """
 
 _BYTES, _INT64S = map(ffi.typeof, ("uint8_t[]", "int64_t *"))
@@ -58,14 +58,15 @@ several objects, because a signal handler may interrupt a read, and make a read 
 
 
 def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool) -> Records | None:
-    """Return the records from `offset` on, in whole batches up to `max_bytes` that begin below offset
-    `limit`, without control records; None if the slow path must be taken.
+    """Return the records from `offset` on, without control records; None if the slow path must be taken. The
+    records are those of whole batches, which together have at most `max_bytes`, and begin below offset
+    `limit`.
     """
     segments, bases, _, below, end, _ = view
     slot = bisect_right(bases, offset, 1)
     segment = segments[slot - 1]
     is_last = slot == len(bases)
-    if not is_last:  # the next read goes on in the next segment
+    if not is_last:  # the next read continues in the next segment
         end, below = segment.final_size, min(bases[slot], below)
     try:
         found = _unused.pop()
@@ -73,7 +74,7 @@ def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crc
         found = _Range()
     c, size, records = found.c, max_bytes, None
     if is_last and check_crcs and c.of_segment == segment.number and c.next_offset == offset:
-        size = min(size, end - c.next_position)  # the log may end before `size` bytes
+        size = min(size, end - c.next_position)  # the log may have fewer than `size` bytes from here on
     if c.left != segment.number and read_buffers.LEAST <= size <= end:
         memory = read_buffers.unset(size)
         if memory is not None:
@@ -125,7 +126,7 @@ def _records(
     n, position = c.records, c.position
     batches = np.frombuffer(bytearray(ffi.buffer(c.batches, c.n_batches * BATCH_SIZE)), batch_type())
     found.density = n / len(data)
-    if n > matrix.shape[1]:  # the records are smaller than the last read's
+    if n > matrix.shape[1]:  # the records are smaller than `_room` expected, and not all fit into the matrix
         try:
             records = decode(data, batches, segment.path, position, from_offset=offset)
         except CorruptRecordError:

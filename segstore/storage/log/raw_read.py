@@ -1,7 +1,7 @@
 """Reads batches of a log as they are stored, for the followers of a replica (Kafka: UnifiedLog.read with
 FetchIsolation.LOG_END). Messages of magic 0 and 1 are converted, so that followers get only magic 2.
 
-On disk logs are only read. Threads: any; no lock is taken.
+Logs on disk are only read. Threads: any; no lock is taken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_TRIES = 10  # the same number as in `PartitionLog.with_view`
+_TRIES = 10  # a read is tried as often as by `PartitionLog.with_view`
 _LENGTH_AT, _LENGTH_END = 8, 12
 """The positions in a batch at which its length field begins and ends. The length counts the bytes after the
 field.
@@ -50,7 +50,7 @@ def is_gap(partition: Partition, offset: int, end_offset: int) -> bool:
     for slot in range(view.slot(offset), len(view.segments)):
         try:
             found = view.segments[slot].locate(offset, view.bounds(slot)[0])
-        except FileNotFoundError:  # retention has removed the segment since
+        except FileNotFoundError:  # retention has removed the segment after `view` was read
             return False
         if found is not None:
             return bool(found.base_offset >= end_offset)
@@ -60,7 +60,7 @@ def is_gap(partition: Partition, offset: int, end_offset: int) -> bool:
 def _read(
     view: LogView, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None
 ) -> bytes | memoryview:
-    """Return the batches of one segment after another, up to `max_bytes`."""
+    """Return batches, segment by segment, up to `max_bytes`."""
     pieces: list[bytes | memoryview] = []
     left, slot = max_bytes, view.slot(offset)
     while slot < len(view.segments) and offset < end_offset:
@@ -113,7 +113,7 @@ def _brought_up(segment: Segment, position: int, data: bytes | memoryview) -> by
     """Return the batches in `data`, which lies at `position` of a segment, converted to magic 2."""
     if not segment.may_be_old or not data:
         return data
-    batches, _ = scan(data, position)  # checks CRCs, as converted batches get new ones
+    batches, _ = scan(data, position)  # `scan` checks the CRCs, because the conversion replaces them
     if not len(batches) or not is_old(batches):
         return data
     made, headers = bring_up(data, batches, segment.path, position)

@@ -1,7 +1,7 @@
-"""Reads of a partition's view: record batches and records by offset and by time, and gaps in offsets.
+"""Reads record batches and records of a partition's view, by offset and by time, and checks gaps in offsets.
 
 Most reads of one record (`point_read`), and most reads of many bytes (`range_read`), are one call of C, and
-don't come here.
+don't use this module.
 
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
 without locks, because a cached value is replaced by one assignment.
@@ -50,7 +50,8 @@ class Gaps:
 
     def __call__(self, offset: int) -> bool:
         if self._end >= 0 and offset >= self._end:
-            self._end = self._look()  # settings and the cleaner's checkpoint may have changed
+            # The settings and the cleaner's checkpoint may have changed since the last call of `_look`.
+            self._end = self._look()
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
@@ -82,8 +83,8 @@ def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[Lo
     because it does not record compactions that were stopped.
 
     `held` has the view and the recovery point of each partition in which no compaction can begin now; any
-    other partition may have gaps anywhere. The cleaner skips the active segment and records that are not
-    synced, so there are no gaps in them. A broker's log may have gaps up to its end, because the log may be a
+    other partition may have gaps anywhere. The cleaner skips the active segment and the records that are not
+    synced, so neither of these has gaps. A broker's log may have gaps up to its end, because the log may be a
     replica of a compacted log.
     """
     if not forgets(before, after):
@@ -108,7 +109,7 @@ _ON = (lib.SEG_END, lib.SEG_SHORT)
 
 
 class FetchDataInfo(NamedTuple):
-    """Whole batches as they lie in a segment: `data[0]` is at byte `position` of its log."""
+    """Whole batches as they lie in a segment: `data[0]` is byte `position` of the segment's log file."""
 
     segment: Segment
     data: bytes
@@ -119,7 +120,7 @@ class FetchDataInfo(NamedTuple):
     """Whether there may be control batches among the batches."""
 
 
-# Each of these callables makes its object by one call of C, which is quicker than a Python function.
+# Each of these callables makes its object by one call of C. A Python function would be slower.
 _fetched: Callable[[tuple[Any, ...]], FetchDataInfo] = partial(tuple.__new__, FetchDataInfo)
 _scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd)
 
@@ -129,8 +130,8 @@ def fetch(
 ) -> list[FetchDataInfo]:
     """Return batches below offset `limit`, beginning with the batch that holds `offset`. They have up to
     `max_bytes`, but at least one batch is returned if there is any. Raises CorruptRecordError if the first
-    batch is damaged, or if offsets before it are missing by damage. If a later batch is damaged or missing,
-    only the batches before it are returned.
+    batch is damaged, or if offsets before it are missing because of damage. If a later batch is damaged or
+    missing, only the batches before it are returned.
     """
     found: list[FetchDataInfo] = []
     slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
@@ -167,8 +168,8 @@ def first_batch(
     handle: Handle | None = None,
 ) -> Any:
     """Return the header of the batch of segment `slot` that holds `offset`, or of the next batch; None if
-    there is no such batch below byte `end` and offset `limit`. Raises CorruptRecordError, with the offset to
-    continue from, if damage, or a gap that compaction has not made, lies before that batch.
+    there is no such batch below byte `end` and offset `limit`. Raises CorruptRecordError if damage, or a gap
+    that compaction has not made, lies before that batch; the error has the offset to continue from.
     """
     segment = view.segments[slot]
     try:
@@ -263,8 +264,8 @@ def _fetch_segment(
 
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Read `size` bytes at `position` as `Files.pread` does, into memory of an earlier read if any is
-    free.
+    """Read `size` bytes at `position`, like `Files.pread`. If memory of an earlier read is free, read into
+    that memory.
     """
     return read_buffers.filled(
         size,
@@ -283,7 +284,7 @@ def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchData
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
     """Return the batches before the first batch that ends at or above offset `below`, and the ScanEnd of a
-    scan that stops at that batch. `below` is the start of the next segment, or the visible end.
+    scan that stops at that batch. `below` is the base offset of the next segment, or the visible end.
     """
     n = int((batches["last_offset"] < below).argmin())
     last = int(batches["last_offset"][n - 1]) if n else -1
@@ -291,8 +292,8 @@ def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], Sc
 
 
 def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Return the header of the batch that holds `offset`, which lies after the damaged batch `bad`. Raises
-    CorruptRecordError if `bad` may hold `offset`.
+    """Return the header of the batch that holds `offset`. The search begins after the damaged batch `bad`.
+    Raises CorruptRecordError if `bad` may hold `offset`.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
@@ -339,8 +340,8 @@ def without_control(records: Records) -> Records:
 
 def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> int | None:
     """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, None if there is no
-    such record. If `control`, transaction markers count as records. Raises CorruptRecordError if damage may
-    hold that record.
+    such record. If `control`, transaction markers count as records. Raises CorruptRecordError if that record
+    may lie in damaged bytes.
     """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -367,8 +368,8 @@ def max_timestamp(view: LogView) -> tuple[int, int] | None:
 
 
 def _largest_from_start(view: LogView, slot: int) -> int:
-    """Return the largest timestamp in segment `slot`, without records below the log start offset; -1 for
-    none.
+    """Return the largest timestamp of the records in segment `slot` that are not below the log start offset;
+    -1 if there is none.
     """
     segment, end, start = view.segments[slot], view.end_of(slot), view.start_offset
     if segment.base_offset >= start:
@@ -379,7 +380,7 @@ def _largest_from_start(view: LogView, slot: int) -> int:
         batches = step.batches[step.batches["last_offset"] >= start]
         inside = batches["base_offset"] >= start
         largest = max(largest, int(batches["max_timestamp"][inside].max(initial=-1)))
-        for at in batches["position"][~inside].tolist():  # a batch may begin below the start
+        for at in batches["position"][~inside].tolist():  # a batch may begin below the log start offset
             read = next(
                 walk_past_damage(files, segment.handle, end, check_crcs=False, start=at, chunk=_CHUNK)
             )
@@ -389,8 +390,8 @@ def _largest_from_start(view: LogView, slot: int) -> int:
 
 
 def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | None:
-    """Return the first offset of segment `slot` with a timestamp at or after `timestamp`; None if there is
-    none.
+    """Return the first offset of segment `slot` with a timestamp at or after `timestamp`; None if no record
+    has such a timestamp.
     """
     segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     at = start = segment.position_for_time(timestamp, end)
@@ -421,8 +422,8 @@ def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int)
 
 
 def _first_in(view: LogView, slot: int, step: ScanStep, i: int, timestamp: int, control: bool) -> int | None:
-    """Return the offset of the first record in batch `i` of a step with a timestamp at or after `timestamp`,
-    or None. The offset may lie beyond the visible end.
+    """In batch `i` of a step, find the first record with a timestamp at or after `timestamp`. Return its
+    offset, or None. The offset may lie beyond the visible end.
     """
     path, batch = view.segments[slot].path, step.batches[i : i + 1]
     base, position = int(batch["base_offset"][0]), int(batch["position"][0])

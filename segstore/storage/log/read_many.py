@@ -1,6 +1,6 @@
 """Reads many single records by their offsets, for `PartitionLog.read_many`.
 
-On disk files are only read. Threads: any, without locks, because each call has memory of its own. The fast
+Files on disk are only read. Threads: any, without locks, because each call has memory of its own. The fast
 path is one call of C for many batches of a segment; it copies the requested records, not their batches. If
 the fast path can't read a batch, the slow path decodes it, once for all requested records of the batch.
 """
@@ -115,8 +115,8 @@ class _Room:
 
 
 def _by_long_way(view: LogView, wanted: NDArray[np.int64], long_way: LongWay, where: str) -> Records:
-    """Return the record of the first offset of `wanted`, read by the slow path, and the records of further
-    offsets of `wanted` in the batches that were read.
+    """Read the record of the first offset of `wanted` by the slow path. Return this record, and the records
+    of further offsets of `wanted` in the batches that were read.
     """
     read = long_way(view, wanted.item(0))
     if not len(read):

@@ -1,6 +1,6 @@
-"""A partition that is read by a process that does not write it. Its views go up to the published end.
+"""`ReadOnlyPartition`: a partition in a process that only reads it. Its views end at the log's published end.
 
-On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced by one
+Files on disk are only read; nothing is created, changed or repaired. Threads: any; a view is replaced by one
 assignment. If no end is published, as in a broker's directory, views go up to the end of the last whole,
 valid batch.
 """
@@ -26,18 +26,18 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import list_segments
 
 _TRIES = 100
-_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
-_REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
+_TICK_NS = 2_000_000_000  # this is longer than one step of any file system's clock
+_REFRESH_INDEX = 1 << 20  # the index is read again after the active log has grown by this many bytes
 
 
 class PublishedLog(Protocol):
     """The facts about a log that a store's reader does not find in the log's own files."""
 
     def ends(self) -> Ends | None:
-        """Return the published ends; None if the log has no valid ones."""
+        """Return the published ends; None if the log has no valid published ends."""
 
     def log_start(self) -> int:
-        """Return the log start offset if no end is published."""
+        """Return the log start offset of a log without published ends."""
 
     def ends_count(self) -> bool:
         """Return whether the store's writer publishes ends. If so, a log without published ends was deleted,
@@ -50,16 +50,16 @@ class PublishedLog(Protocol):
         """
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic, and to no new topic with its name."""
+        """Return whether the directory still belongs to this topic, not to a new topic of the same name."""
 
     def sealed(self) -> dict[int, int]:
-        """Return the end in bytes of each sealed segment that another process may still write to, by base
-        offset (rule A5 of shared stores).
+        """Return the ends, in bytes by base offset, of the sealed segments to which another process may still
+        write (rule A5 of shared stores).
         """
 
 
 class ReadOnlyPartition:
-    """The reading side of a partition."""
+    """Reads a partition that another process writes."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class ReadOnlyPartition:
         self.lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
-        self._written: LogView | None = None  # the published log, up to its log end offset
+        # `_written` is the view of the published log up to its log end offset.
+        self._written: LogView | None = None
         self._was_published = False
         self._stamp = -1
 
@@ -145,13 +146,15 @@ class ReadOnlyPartition:
         return after
 
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
-        """Return the segments, and the ends that were published after the segments were listed."""
+        """List the directory. Return its segments, and the published ends, or None in place of the ends if
+        `ends` is None.
+        """
         segments = self._segments(view)
-        # The ends are read after the listing. With ends from before the listing a segment that was compacted
-        # since would look truncated.
+        # The ends are read after the listing. With ends from before the listing, a segment that was compacted
+        # before the listing would look truncated.
         for _ in range(_TRIES):
             later = self._published.ends() if ends is not None else None
-            if ends is None or later is None:  # if None, the next refresh finds the topic deleted
+            if ends is None or later is None:  # if `later` is None, the next refresh finds the topic deleted
                 break
             known, ends = ends.layout, later
             if known == later.layout:
@@ -169,12 +172,13 @@ class ReadOnlyPartition:
         stamp = self._pool.files.modified(self.directory)
         if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
             return True
-        self._stamp = stamp  # read first, so that the next call sees a change during the listing
+        # The time is read before the listing, so that the next call notices a change during the listing.
+        self._stamp = stamp
         return False
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
-        """Return the view without offsets that were published, but lost in a power cut before they were
-        synced. Readers must not see these offsets, because a writer will assign them again.
+        """Return the view without the offsets that were published, but whose records were lost in a power cut
+        before a sync. Readers must not see these offsets, because a writer will assign them again.
 
         Synced offsets stay visible even if their bytes are gone, so that a reader gets an error.
         """
@@ -200,7 +204,7 @@ class ReadOnlyPartition:
         _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        # Checked after the listing, because the directory may have been replaced before the listing.
+        # This is checked after the listing, because the directory may have been replaced before the listing.
         if not self._published.has_directory():
             raise self._deleted()
         if not found:
@@ -235,7 +239,7 @@ class ReadOnlyPartition:
             size = 0  # the directory has no segment
         anew = ends is not None and self._seen is not None and ends.epoch != self._seen.epoch
         if anew or size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
-            active.attach(None)  # a new leader may have cut the log before its epoch began
+            active.attach(None)  # a new leader may have cut the log before the new epoch began
         active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
@@ -265,16 +269,16 @@ class ReadOnlyPartition:
         relative, position = offsets.entry(-1)
         try:
             found = last.locate(last.base_offset + relative, last.size)
-        except CorruptRecordError:  # a power cut has left the entry, but only a part of its batch
+        except CorruptRecordError:  # a power cut has left the index entry, but only a part of its batch
             found = None
-        # for magic 0 and 1 one index entry may stand for several messages
+        # One index entry may stand for several messages of magic 0 or 1.
         if found is None or found.position < position:
             return 0, last.base_offset
         return position, int(found.base_offset)
 
 
 def _end_sealed(segments: list[Segment], sealed: dict[int, int]) -> None:
-    """Lower the size of each segment to its end in `sealed` (bytes, by base offset), if it has one."""
+    """If a segment has an end in `sealed` (in bytes, by base offset), lower its size to that end."""
     for segment in segments:
         position = sealed.get(segment.base_offset)
         if position is not None:
@@ -282,7 +286,7 @@ def _end_sealed(segments: list[Segment], sealed: dict[int, int]) -> None:
 
 
 def _shown(written: LogView, high_watermark: int) -> LogView:
-    """Return the part of `written` below the high watermark, which readers see."""
+    """Return the part of `written` that readers see: the part below the high watermark."""
     if high_watermark >= written.end_offset:
         return written
     stable = min(written.stable_offset, high_watermark)

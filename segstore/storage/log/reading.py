@@ -12,9 +12,9 @@ from segstore.storage.segment.log_view import LogView
 
 
 class Reading(NamedTuple):
-    """A view, and the offset up to which it may be read: its end, or the last stable offset. `gaps` decides
-    whether missing offsets are compaction's or damage. `aborted`: the transactions whose records are skipped;
-    None if a read skips none.
+    """A view, and `limit`, the offset up to which the view may be read: the view's end, or the last stable
+    offset. `gaps` decides whether offsets are missing because of compaction or because of damage. `aborted`:
+    the transactions whose records are skipped; None if a read skips none.
     """
 
     view: LogView

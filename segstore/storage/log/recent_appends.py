@@ -1,9 +1,10 @@
-"""The last appends of a partition's leader, kept in memory, so that followers in this process need not read
-them from the leader's disk.
+"""The last appends of a partition's leader, which are kept in memory so that followers in this process need
+not read them from the leader's disk.
 
 Nothing is on disk; batches that are not kept here are read from the log. Threads: any, without a lock,
-because each operation of a deque is atomic. The holder of the append token adds and clears. A batch is kept
-only once its append can't be undone any more, and `clear` is called before the log is cut.
+because each operation of a deque is atomic. Only the holder of the append token adds and clears appends. A
+batch is kept only after the last moment at which its append could be undone, and `clear` is called before the
+log is cut.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST = 64
-"""The most appends that all partitions of this process keep, each of CHUNK_BYTES at most."""
+"""The most appends that all partitions of this process keep together. Each has at most CHUNK_BYTES."""
 COPIED = CHUNK_BYTES // 8
 """Appends up to this many bytes are copied, and their buffers released; a larger pooled buffer is kept."""
 
@@ -35,7 +36,7 @@ class Recent(NamedTuple):
 
 
 class _Append:
-    """One append; `data` is None after its release."""
+    """One append. `data` is None after the append was released."""
 
     __slots__ = ("base_offset", "data", "epoch", "next_offset")
 
@@ -56,7 +57,7 @@ class RecentAppends:
         self._kept: deque[_Append] = deque()
 
     def keep(self, chunks: Iterable[Encoded]) -> None:
-        """Keep chunks that were appended, whose batches have offsets and leader epochs by now. The memory of
+        """Keep appended chunks, whose batch headers have their final offsets and leader epochs. The memory of
         a kept chunk does not return to the pool. Chunks that are not kept, or were copied, are released.
         """
         for chunk in chunks:
@@ -110,9 +111,9 @@ class RecentAppends:
 
 
 def _data_of(chunk: Encoded) -> bytes | memoryview | None:
-    """Return bytes of a chunk that never change again: a copy of a small chunk, which is released, or the
-    pool's memory of a large chunk. Return None for a large chunk whose memory belongs to the caller of the
-    append.
+    """Return bytes of a chunk that never change again. A small chunk is copied, and then released. A large
+    chunk's memory from the pool is returned itself. Return None for a large chunk whose memory belongs to the
+    caller of the append.
     """
     if chunk.size <= COPIED:
         data = bytes(chunk.data)

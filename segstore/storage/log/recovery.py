@@ -1,26 +1,25 @@
-"""Recovery of a partition after an unclean shutdown.
+"""Recovers a partition after an unclean shutdown.
 
 On disk the log is cut, its indexes are rewritten, and the cut bytes are kept in `.segstore/quarantine`.
 Threads: one, before the partition is used.
 
-Before step 1, `open_partition` lets `segment_files.finish_renames` finish or undo a swap that a crash left
-half done.
+Before step 1, `open_partition` calls `segment_files.finish_renames`. If a crash has interrupted the swap of
+compacted segments for old ones, that function finishes or undoes the swap.
 
-1. Batches below the recovery point were synced, so they are not checked, and never cut. Damage there is bit
-   rot, which readers report.
-2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
-3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or
-   before a segment whose base offset does not follow. Later bytes are copied to the quarantine if they hold
-   whole batches; then later segments are removed, the last one first; then the log is cut and synced. After a
-   crash between these steps the next recovery finds the same first bad batch. But if a batch ends at the base
-   offset of the next segment, the bytes after that batch belong to no record (A5). Then only those bytes are
-   cut, and the log continues in the next segment.
-4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point, so
-   that an offset that was durable once is not assigned again. A replica's log is instead cut after its last
-   whole batch, and its leader sends the later records (R7). Empty segments at the end of a replica's log are
-   removed if they begin after a gap above the recovery point, because their bytes were lost, and their base
-   offsets would make other replicas believe that this replica still has those records (R41).
-5. The new end is synced. The caller begins a new leader epoch there, except in a replica.
+1. Batches below the recovery point were synced, so they are not checked, and never cut. Damage below the
+recovery point is bit rot, which readers report. 2. From the recovery point on every batch is checked,
+including its CRC, and indexed anew. 3. The log ends at the first bytes that are no valid batch (torn, a hole
+of zeros, a CRC that fails), or before a segment whose base offset does not follow the last offset. Later
+bytes are copied to the quarantine if they hold whole batches; then later segments are removed, the last one
+first; then the log is cut and synced. After a crash between these steps the next recovery finds the same
+first bad batch. But if a batch ends at the base offset of the next segment, the bytes after that batch belong
+to no record (A5). Then only those bytes are cut, and the log continues in the next segment. 4. If bytes below
+the recovery point are missing, the log continues in a new segment at the recovery point, so that an offset
+that was already durable is not assigned again. A replica's log is instead cut after its last whole batch, and
+its leader sends the later records (R7). Empty segments at the end of a replica's log are removed if they
+begin after a gap above the recovery point, because their bytes were lost, and their base offsets would make
+other replicas believe that this replica still has those records (R41). 5. The new end is synced. The caller
+begins a new leader epoch at that end, except in a replica.
 """
 
 from __future__ import annotations
@@ -52,7 +51,9 @@ log = Logger("segstore")
 
 
 def end_of_batches(segment: Segment) -> tuple[int, int]:
-    """Return the position and the offset after a segment's last batch, by the index and the batch headers."""
+    """Return the position and the offset after a segment's last batch. The index and the batch headers show
+    them.
+    """
     offsets = segment.indexes[0]
     position = offsets.entry(-1)[1] if offsets.entries else 0
     end = segment.base_offset
@@ -79,7 +80,7 @@ def last_whole(files: Files, directory: str, bases: list[int]) -> int:
 
 @dataclass(frozen=True)
 class Recovered:
-    """The result of a partition's recovery. `cut_bytes` is 0 if its log was whole."""
+    """The result of a partition's recovery. `cut_bytes` is 0 if nothing was cut from the log."""
 
     partition: str
     recovery_point: int
@@ -91,7 +92,9 @@ class Recovered:
 
 
 class PartitionRecovery:
-    """Recovers `segments` (sealed, with their files' sizes) from `recovery_point` on."""
+    """Recovers `segments` from `recovery_point` on. All segments are marked as sealed, and have their files'
+    sizes.
+    """
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class PartitionRecovery:
         return self._finish(done, end)
 
     def _cut_gap(self, done: Recovered, end: int) -> tuple[Recovered, int]:
-        """Cut a replica's empty segments after a gap (step 4); `end` is the end of the last segment."""
+        """Cut a replica's empty segments after a gap (step 4); `end` is the offset after the last segment."""
         slot = len(self.segments) - 1
         while slot and not self.segments[slot].final_size:
             slot -= 1
@@ -162,8 +165,8 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return the number of leading batches whose offsets can follow offset `end`; base offsets lie
-        outside the CRC.
+        """Return the number of leading batches whose offsets can follow offset `end`. The CRC of a batch does
+        not cover its base offset.
         """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))
@@ -173,8 +176,8 @@ class PartitionRecovery:
         return len(batches) if good.all() else int(good.argmin())
 
     def _recover_segment(self, segment: Segment, below: int) -> tuple[int, int, str]:
-        """Check and index a segment from the recovery point on. Return the number of valid bytes, the next
-        offset, and the reason why the valid bytes end there.
+        """Check and index a segment from the recovery point on. Return the number of valid bytes, the offset
+        after them, and the reason why they end.
         """
         start, end = self._start(segment)
         position = start
@@ -193,8 +196,8 @@ class PartitionRecovery:
                     break
             if position >= size or end >= self.recovery_point:
                 break
-            # Damage below the recovery point is bit rot, after which the log goes on. So the check continues
-            # after the damage.
+            # Damage below the recovery point is bit rot, and the log continues after it. So the check also
+            # continues after the damage.
             found = next_whole(self.files, segment.handle, position + 1, size, end)
             if found is None:
                 break
@@ -207,8 +210,8 @@ class PartitionRecovery:
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
-        """Open a segment for appending after its first `position` bytes, which are valid, and return it. If
-        `position` is 0, the segment's indexes are begun anew.
+        """Open a segment for appending after its first `position` bytes, which are valid. Return the
+        ActiveSegment. If `position` is 0, the segment's indexes are begun anew.
         """
         if position:
             return ActiveSegment.reopened_at(segment, self.config, position, end)
@@ -217,7 +220,9 @@ class PartitionRecovery:
         return ActiveSegment(segment, self.config, end, MOST_RELATIVE)
 
     def _start(self, segment: Segment) -> tuple[int, int]:
-        """Return the position at which the check of a segment begins, and the offset there."""
+        """Return (position at which the check of a segment begins, offset that is expected at this
+        position).
+        """
         if self.recovery_point <= segment.base_offset:
             return 0, segment.base_offset
         try:
@@ -226,13 +231,13 @@ class PartitionRecovery:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
             return end_of_batches(segment)
-        # If the batch begins above the recovery point, a gap lies before it. The returned offset is then the
-        # recovery point, so that `_in_order` finds the gap.
+        # If the batch begins above the recovery point, a gap lies before the batch. The returned offset is
+        # then the recovery point, so that `_in_order` finds the gap.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut_excess(self, segment: Segment, valid: int) -> None:
-        """Cut the bytes after a segment's last batch that ends at the base offset of the next segment,
-        because they belong to no record (A5).
+        """Cut the bytes after a segment's last batch. The batch ends at the base offset of the next segment,
+        so these bytes belong to no record (A5).
         """
         log.warning("%s: cut %d bytes behind the end", segment.path, segment.size - valid)
         self._truncate(segment, valid)
@@ -269,7 +274,8 @@ class PartitionRecovery:
             end = self.recovery_point
         for following, segment in zip([*self.segments[1:], None], self.segments, strict=True):
             if following is not None and following.base_offset >= self.recovery_point:
-                segment.largest_timestamp(segment.size, following.base_offset)  # rebuilds a cut index
+                # this call rebuilds an index that was cut
+                segment.largest_timestamp(segment.size, following.base_offset)
                 index_files.sync(segment)
             if following is None or following.base_offset > self.recovery_point:
                 if self.suspect:

@@ -65,7 +65,7 @@ class Replica:
         start_moved: Callable[[int], None],
     ) -> None:
         self._partition, self._epochs, self._quarantine = partition, partition.epochs, quarantine
-        self._headers: Any = None  # room for the headers of batches that C appends
+        self._headers: Any = None  # `_headers` is memory for the headers of batches that C appends
         self.recent = RecentAppends()
         """The last appends, if this replica leads and `keep_recent` was called; else empty."""
         self._recovery_point_moved, self._start_moved = recovery_point_moved, start_moved
@@ -149,7 +149,7 @@ class Replica:
             partition.writer.follows = False
 
     def keep_recent(self) -> None:
-        """Keep the next appends in `recent`, until this replica follows."""
+        """Keep the next appends in `recent`, until this replica becomes a follower."""
         with self._partition.token:
             self._partition.writer.recent = self.recent
 
@@ -184,14 +184,14 @@ class Replica:
     def read(
         self, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
     ) -> bytes | memoryview:
-        """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or the
-        next one, up to `end_offset`, which is not above LEO. At most `max_bytes` are returned, but at least
-        one batch if there is any. No CRC is checked, and no lock is taken. If the bytes fit into the memory
-        `into`, they are read into that memory, and a view of it is returned; such a view may end within a
-        batch, or beyond `end_offset`.
+        """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or
+        else from the next batch, up to `end_offset`, which is not above LEO. At most `max_bytes` are
+        returned, but at least one batch if there is any. No CRC is checked, and no lock is taken. If the
+        bytes fit into the memory `into`, they are read into that memory, and a view of it is returned; such a
+        view may end within a batch, or beyond `end_offset`.
 
-        Raises OffsetOutOfRangeError if `offset` is not in [start_offset, LEO]; CorruptRecordError if a header
-        at `offset` is damaged; StorageError, StoreClosedError.
+        Raises StorageError, StoreClosedError, OffsetOutOfRangeError if `offset` is not in [start_offset,
+        LEO], and CorruptRecordError if a header at `offset` is damaged.
         """
         with os_errors():
             return raw_read(self._partition, offset, end_offset, max_bytes, into)
@@ -219,7 +219,8 @@ class Replica:
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin a leader epoch at the log's end, because this replica leads; later appends are written under
-        the epoch (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
+        the epoch (R3). Raises StorageError, and InvalidArgumentError for an epoch that is not above the
+        latest.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -232,12 +233,12 @@ class Replica:
     # --- appends --------------------------------------------------------------------------
 
     def append_as_follower(self, data: bytes | memoryview, high_watermark: int = -1) -> int:
-        """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); return
-        the log end offset. Offsets may have gaps, and epochs may change between batches. A batch that is cut
-        off at the end of `data` is skipped, because a fetch may end anywhere. Messages of magic 0 and 1,
-        which a broker may send, are converted to magic 2. This replica's high watermark is raised to the
+        """Append whole batches with the offsets, leader epochs and CRCs that the leader gave them (R1);
+        return the log end offset. Offsets may have gaps, and epochs may change between batches. A batch that
+        is cut off at the end of `data` is skipped, because a fetch may end anywhere. Messages of magic 0 and
+        1, which a broker may send, are converted to magic 2. This replica's high watermark is raised to the
         leader's `high_watermark`, but not above the new log end offset, and never lowered. The batches and
-        the high watermark are published at once.
+        the high watermark are published together.
 
         Raises CorruptRecordError if a batch is damaged, and InvalidArgumentError if the batches don't follow
         the log's end, or if their leader epochs decrease. Nothing is appended after such an error. Raises
@@ -272,9 +273,9 @@ class Replica:
         return end
 
     def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
-        """Append the batches in `data`, and raise the high watermark; return the log end offset. Return None,
-        with nothing appended, if `data` has a partial batch or a batch of another epoch than the latest, or
-        begins below the log's end. Raises StorageError.
+        """Append the batches in `data`, and raise the high watermark; return the log end offset. Append
+        nothing and return None if `data` has a partial batch, has a batch of another epoch than the latest,
+        or begins below the log's end. Raises StorageError.
         """
         partition = self._partition
         if partition.tail.native.is_open:
@@ -294,7 +295,7 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.show()
-            if len(batches) <= _FEW:  # C can append small fetches: open the tail
+            if len(batches) <= _FEW:  # C can append the next fetch if it is small, so the tail is opened
                 partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
@@ -319,9 +320,10 @@ class Replica:
         return end
 
     def go_on_at(self, offset: int, epoch: int) -> None:
-        """Continue the log at `offset`, above its end, in a new segment, because the leader has no batch
-        before `offset` (R41). The leader epoch `epoch` begins there, unless `epoch` is -1. The new segment is
-        not synced, so a power cut may remove it. Raises StorageError.
+        """Continue the log at `offset`, which is above the log's end, in a new segment, because the leader
+        has no batch between the log's end and `offset` (R41). The leader epoch `epoch` begins at `offset`,
+        unless `epoch` is -1. The new segment is not synced, so a power cut may remove it. Raises
+        StorageError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -346,9 +348,9 @@ class Replica:
                 self._epochs.save(sync=False)
 
     def _is_latest(self, epochs: NDArray[np.int32]) -> bool:
-        """Return whether all these leader epochs are the latest."""
+        """Return whether all these leader epochs are equal to the latest epoch."""
         latest = self._epochs.current
-        # Usually there is one epoch, which is compared without numpy, because numpy is slower.
+        # Usually there is one epoch. It is compared without numpy, because numpy would be slower.
         return epochs.item(0) == latest and (len(epochs) == 1 or bool((epochs == latest).all()))
 
     def _check_follows(self, batches: NDArray[np.void]) -> None:
@@ -358,7 +360,7 @@ class Replica:
             raise InvalidArgumentError(f"offset {first} does not follow the log, which ends at {end}")
         if (epochs == latest).all():
             return
-        epochs = epochs[epochs >= 0]  # converted batches of magic 0 and 1 have none
+        epochs = epochs[epochs >= 0]  # converted messages of magic 0 and 1 have no epoch
         if len(epochs) and (int(epochs[0]) < latest or (np.diff(epochs) < 0).any()):
             raise InvalidArgumentError(
                 f"leader epochs {epochs.tolist()} fall, or lie below the latest, {latest}"
@@ -376,7 +378,7 @@ class Replica:
         """Change the leader epochs by `change`, and write their file, before a batch is written under a new
         epoch. Then publish the log under the latest epoch. If not `sync`, the next flush makes the file
         durable; if a power cut before that leaves an older file, the next open derives the epochs from the
-        batches. The caller holds the append token. Raises OSError; the epochs are as before then.
+        batches. The caller holds the append token. If this raises OSError, the epochs have not changed.
         """
         before = self._epochs.entries
         change()
@@ -400,7 +402,7 @@ class Replica:
 
     def _go_back_to(self, before: Sequence[tuple[int, int]]) -> None:
         """Set the epochs in memory back to `before`, after an unfinished change. Until the next change the
-        file may also have epochs of the unfinished change, which an open drops.
+        file may also have epochs of the unfinished change. An open drops such epochs.
         """
         self._epochs.truncate_from_end(0)
         for entry in before:
@@ -415,7 +417,7 @@ class Replica:
         aborted transactions of the cut part (R5; UnifiedLog.truncateTo). Copies of the cut batches are kept
         in the quarantine. If `offset` is not below the log's end, nothing is cut, and only epochs without a
         batch, which begin at the end, are forgotten. If `offset` is below the first segment, the log begins
-        anew there (`truncate_fully_and_start_at`).
+        anew at `offset` (`truncate_fully_and_start_at`).
 
         Raises StorageError; the partition is fenced then, unless nothing was changed.
         """
@@ -442,8 +444,8 @@ class Replica:
     def cut_damaged(self, offset: int) -> Truncated:
         """Cut the segment that holds `offset`, and all later segments, without reading their batches, which
         are damaged or missing. The log then ends after the last batch before that segment. If the first
-        segment is cut, the log begins anew at its start offset. Copies of files with whole batches are kept
-        in the quarantine. No append may run at the same time. Raises the errors of `truncate_to`.
+        segment is cut, the log begins anew at its log start offset. Copies of files with whole batches are
+        kept in the quarantine. No append may run at the same time. Raises the errors of `truncate_to`.
         """
         partition = self._partition
         with os_errors(), partition.admin_lock, partition.rename_lock:
@@ -495,8 +497,8 @@ class Replica:
         return done
 
     def _place(self, view: LogView, offset: int) -> tuple[int, int, int]:
-        """Return slot and position of the first batch that does not lie wholly below `offset`, and the offset
-        after the batch before it.
+        """Return the segment slot and byte position of the first batch that does not lie wholly below
+        `offset`, and the offset after the preceding batch.
         """
         slot = view.slot(offset)
         segment = view.segments[slot]
@@ -543,12 +545,14 @@ class Replica:
         """Remove all segments, and begin the log in a new segment at `offset`."""
         partition = self._partition
         files = partition.context.files
-        # The log start offset is moved first. If it is above the end of the old log and durable, the next
-        # open after a crash begins the log anew there, even if old segments are left. If instead `offset` is
-        # below the first segment, the new segment is made before the old segments are removed. After a crash
-        # the old segments then lie after a gap, and the next open removes them.
+        # The log start offset is moved first. If the new log start offset is above the end of the old log and
+        # durable, the next open after a crash begins the log anew at that offset, even if old segments are
+        # left. If instead `offset` is below the first segment, the new segment is made before the old
+        # segments are removed. After a crash the old segments then lie after a gap, and the next open removes
+        # them.
         self._move_start(offset)
-        # first, because after a crash segments without producer files do no harm
+        # Producer files are removed before the segments: if a crash comes in between, segments without
+        # producer files do no harm.
         partition.producers.forget_all(offset)
         below = offset < view.bases[0]
         segment = self._create(offset) if below else None
@@ -593,7 +597,9 @@ class Replica:
             flusher.names_changed()
             segments.layout += 1
             partition.flushing.changed = True
-            visible.cut(high_watermark)  # before the next sync, because files of the old view are gone
+            # This is done before syncs are allowed again, because a sync must not use the old view, whose
+            # files are gone.
+            visible.cut(high_watermark)
 
         self.recent.clear()
         try:
@@ -607,8 +613,8 @@ class Replica:
 
 
 def checked(data: bytes | memoryview, end_offset: int = INT64_MAX) -> Encoded | None:
-    """Return the whole batches below `end_offset` of fetched bytes, ready for a follower's append; None if
-    there is no such batch. Raises CorruptRecordError.
+    """Of the batches in fetched bytes, return the whole batches below `end_offset`, ready for a follower's
+    append; None if there is no such batch. Raises CorruptRecordError.
     """
     batches, stop = scan(data, end_offset=end_offset)
     if stop.status not in (lib.SEG_END, lib.SEG_SHORT, lib.SEG_STOP):

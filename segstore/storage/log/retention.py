@@ -1,4 +1,5 @@
-"""Retention: the rules by which a log's oldest segments are removed by age and size.
+"""Retention: decides which of a log's oldest segments are removed because of their age or because of the
+log's size.
 
 `partition.LogStart` removes the segments. The rules are Kafka's
 (org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any; these are functions of a
@@ -16,7 +17,7 @@ from segstore.storage.segment.log_view import LogView
 
 
 def applies(config: TopicConfig) -> bool:
-    """Return whether a topic's settings let segments be removed by age or size."""
+    """Return whether a topic's settings allow the removal of segments because of age or size."""
     return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
 
 
@@ -67,5 +68,5 @@ def stamp(view: LogView, slot: int, files: Files) -> int:
 
 
 def freed(view: LogView, count: int) -> int:
-    """Return the bytes of the first `count` segments' logs, without indexes."""
+    """Return the total size, in bytes, of the first `count` segments' logs, without their indexes."""
     return sum(map(view.end_of, range(count)))

@@ -1,7 +1,7 @@
-"""`SentBatch`: a batch in the bytes that a producer sent, checked by the rules of Kafka's LogValidator, and
-appended without decoding.
+"""`SentBatch`: a batch that is checked by the rules of Kafka's LogValidator, and appended in the bytes that
+the producer sent, without decoding.
 
-Nothing is on disk. The bytes stay in the receive buffer, and an append changes them there. If the topic's
+Nothing is on disk. The bytes stay in the receive buffer, and an append changes them in place. If the topic's
 `compression.type` names another codec, the records are compressed anew, into other memory. Threads: a batch
 belongs to one thread.
 """
@@ -30,8 +30,8 @@ from segstore.storage.log.validator import LogValidator
 
 Received = memoryview | bytearray
 _ZSTD = CODECS.index("zstd")
-_ATTRIBUTES_AT = 22  # the byte with the codec
-_MOST_ERRORS = 100  # the most records that one error names
+_ATTRIBUTES_AT = 22  # the position of the byte with the codec in a batch
+_MOST_ERRORS = 100  # one error names at most this many records
 _NEW_HEADER = ffi.typeof("seg_batch *")
 
 _INVALID = {
@@ -49,8 +49,8 @@ _INVALID = {
 
 
 class SentBatch(NamedTuple):
-    """A checked batch: its bytes encoded for the log's writer, its producer fields, and the number of its
-    records.
+    """A checked batch: its bytes as an `Encoded` for the log's writer, its producer fields, and the number of
+    its records.
     """
 
     encoded: Encoded
@@ -59,8 +59,8 @@ class SentBatch(NamedTuple):
 
 
 def check_received(batch: Any, allow_zstd: bool) -> None:
-    """Raise InvalidTypeError if the batch is not a writable buffer of bytes; UnsupportedCompressionTypeError
-    for zstd if that is not allowed.
+    """Raise InvalidTypeError if the batch is not a writable buffer of bytes, and
+    UnsupportedCompressionTypeError if it is compressed with zstd and `allow_zstd` is False.
     """
     if type(batch) is memoryview:
         plain = batch.ndim == 1 and batch.itemsize == 1 and batch.contiguous and not batch.readonly
@@ -75,8 +75,8 @@ def check_received(batch: Any, allow_zstd: bool) -> None:
 
 
 def check_batch(batch: Received, validator: LogValidator, now: int, where: str) -> SentBatch:
-    """Return the checked batch in the topic's codec, with its largest timestamp in its header. `now` is the
-    clock in ms; `where` names the partition.
+    """Check a batch. Return it in the topic's codec, with the largest timestamp of its records in its header.
+    `now` is the clock in ms; `where` names the partition.
 
     Raises CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError.
     """
@@ -132,7 +132,7 @@ def of_header(data: Received, header: Any) -> SentBatch:
 
 
 def _recompressed(batch: Received, plain: Buffer, header: Any, validator: LogValidator) -> bytearray:
-    """Return the batch with its records in the topic's codec, and set the header to match. The records
+    """Return the batch with its records in the topic's codec, and change `header` accordingly. The records
     themselves do not change.
     """
     with memoryview(batch) as whole:

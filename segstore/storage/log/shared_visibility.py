@@ -1,7 +1,7 @@
 """The visible part of a shared partition, for readers in the host, the process that leads the shared store.
 
 While the native tail is open, other processes move the log's end (`_native/share.c`), so each access to the
-view first reads the log's end from the shared file. Threads: as `Visible`.
+view first reads the log's end from the shared file. Threads: as for `Visible`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SharedVisible(Visible):
 
     @property
     def written(self) -> LogView:
-        """Return the view, which has the whole log, because a shared partition is never a replica."""
+        """Return the view. It has the whole log, because a shared partition is never a replica."""
         return self.view
 
     @property

@@ -1,4 +1,5 @@
-"""`StandbyAcks`: an append to a partition waits until a standby in sync mode has its records (R15, R23).
+"""`StandbyAcks`: an append to a partition waits until a standby in sync mode has the append's records (R15,
+R23).
 
 Nothing is on disk. The in-sync replicas are this log and the standby, and min.insync.replicas is 2. The store
 never drops the standby from the in-sync replicas by itself, so the high watermark is the standby's fetch
@@ -31,7 +32,7 @@ ALL = -1
 
 class StandbyAcks:
     """The acknowledger (`Acknowledger`) of a partition with a standby in sync mode. `away()` returns the
-    reason why the standby can't be waited for, "" if it can.
+    reason why appends can't wait for the standby, or "" if they can.
     """
 
     def __init__(self, partition: Partition, away: Callable[[], str]) -> None:
@@ -83,8 +84,8 @@ class StandbyAcks:
         StorageError.
         """
         visible = self._partition.visible
-        # If no append waits now, there is nothing to answer, because an append that begins to wait later
-        # waits only for an offset above the high watermark.
+        # If no append waits now, none can be acknowledged, because an append that begins to wait later waits
+        # only for an offset above the high watermark.
         if offset <= visible.high_watermark and not self._waiting:
             return
         with self._lock:
@@ -108,7 +109,7 @@ class StandbyAcks:
             self._waiting = []
 
     def go_on(self) -> None:
-        """Wait for the standby again after `demote`, because the store still leads."""
+        """Undo `demote`, because this store is still the leader: later appends wait for the standby again."""
         with self._lock:
             self._over = None
 

@@ -3,7 +3,7 @@
 C appends while the tail is open. A thread that takes the append token pauses the tail. The log is then in the
 state that the slow path would have left. After an append by the token's holder the tail is opened again,
 unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of the
-append token; any thread may `pause` the tail, and append by it.
+append token; any thread may pause the tail, or append through the tail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALL = -1
 
 
 class Tail:
-    """The tail of one partition: C appends to `native`."""
+    """The tail of one partition's log: C appends through `native`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Tail:
     # --- opening --------------------------------------------------------------------------
 
     def open(self, validator: LogValidator) -> None:
-        """Let C append if `_is_usual` holds; the caller holds the append token."""
+        """Let C append if `_is_usual()` is True; the caller holds the append token."""
         if self._writer.follows or self._writer.term is not None:
             return
         if self.has_standby:
@@ -69,7 +69,7 @@ class Tail:
             self._open(validator)
 
     def open_replicated(self, validator: LogValidator) -> None:
-        """Let C append if `_is_usual` holds, to the log of a primary or its standby, whose high watermark
+        """If `_is_usual()` is True, let C append to the log of a primary or its standby, whose high watermark
         another machine decides. The caller holds the append token.
         """
         if self._visible.is_plain:
@@ -78,9 +78,9 @@ class Tail:
     def open_leader(
         self, validator: LogValidator, epoch: int, end_offset: int, followers: Sequence[NativeTail]
     ) -> None:
-        """Let C append to the log of a replica that leads in this epoch, and hand the batches on to the tails
-        of all `followers`. C may append only if the log ends at `end_offset`, all of it is visible, and
-        `_is_usual` holds. The caller holds the append token.
+        """Let C append to the log of a replica that leads in this epoch, and let C pass the batches on to the
+        tails of all `followers`. C may append only if the log ends at `end_offset`, the whole log is visible,
+        and `_is_usual()` is True. The caller holds the append token.
         """
         if len(followers) <= lib.SEG_FOLLOWERS and self._is_whole(epoch, end_offset, follows=False):
             self._open(validator, followers=followers)
@@ -88,9 +88,9 @@ class Tail:
     def open_follower(
         self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
     ) -> bool:
-        """Let C append to a follower's log the batches that the leader's tail hands on, under the conditions
-        of `open_leader`; return whether C may append. `thread` writes the batches; if it is None, the thread
-        that appends to the leader's log writes them.
+        """Let C append to a follower's log the batches that the leader's tail passes on, under the conditions
+        of `open_leader`; return whether C may append. `thread` writes the batches; if `thread` is None, the
+        thread that appends to the leader's log writes them.
         """
         if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)
@@ -98,7 +98,7 @@ class Tail:
 
     def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
         """Return whether the replica has this leader epoch and role (`follows`), its whole log is visible and
-        ends at `end_offset`, and the topic has no flush.messages and flush.ms.
+        ends at `end_offset`, and the topic has neither flush.messages nor flush.ms.
         """
         writer, shown = self._writer, self._visible.current
         config = writer.config
@@ -107,7 +107,7 @@ class Tail:
             and writer.segments.next_offset == end_offset
             and isinstance(shown, LogView)
             and shown.end_offset == shown.stable_offset == end_offset
-            # else the slow path syncs the replicas in parallel
+            # with these settings the slow path appends, because it can sync the replicas in parallel
             and config.flush_messages == config.flush_ms == NEVER
         )
 
@@ -139,14 +139,16 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses the tail
+        # This is set before the tail opens, so that after an interrupt the next holder of the token pauses
+        # the tail
+        self.may_be_open = True
         try:
             self._visible.open(replicated)
             # Before C was allowed to append, a sync may have failed, or the pool may have closed the file,
             # because the tail had not marked the file as in use yet.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
-        except BaseException:  # after an interrupt the log is unchecked
+        except BaseException:  # an interrupt may have prevented the checks above
             native.pause()
             raise
 
@@ -157,12 +159,12 @@ class Tail:
         except OSError as error:
             if not is_refusal(error):
                 raise
-            return None  # no error, because the append before this call has succeeded
+            return None  # The error is not raised, because the append before this call has succeeded.
 
     def _is_usual(self) -> bool:
-        """Return whether C may append now: the log is open, not fenced and wholly visible, no append is to be
-        undone, no epoch is to be saved, and `Visible.stays_stable` holds. The first append after a clean open
-        is not C's.
+        """Return whether C may append now. C may append if the log is open, is not fenced and is wholly
+        visible, if no append must be undone and no epoch must be saved, and if `Visible.stays_stable` is
+        True. C does not make the first append after a clean open.
         """
         segments = self._writer.segments
         return (
@@ -191,7 +193,7 @@ class Tail:
     def _taken(self) -> None:
         """Pause the tail, because the append token was just taken. If an append by C has failed, set the
         writer's `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another
-        process has failed [S2]. May be repeated.
+        process has failed [S2]. The call may be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()
@@ -214,7 +216,7 @@ class Tail:
             segments.fence(OSError(number, told, segments.active.segment.path))
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Undo an append by C of `need` bytes that failed with errno `number`; return the error that the
+        """Undo an append of `need` bytes by C, which failed with errno `number`; return the error that the
         append's caller raises. If the disk has no room for the undo, the next append tries the undo again
         first. The caller holds the append token.
         """
@@ -228,7 +230,9 @@ class Tail:
         return error
 
     def pause(self) -> None:
-        """Let no append by C begin any more, and wait for one that is under way. Any thread may call this."""
+        """Let no append by C begin any more, and wait until an append that is under way has ended. Any thread
+        may call this.
+        """
         self.native.pause()
 
     def quit(self) -> None:
@@ -239,6 +243,6 @@ class Tail:
 
     def fence(self, epoch: int) -> None:
         """Let no append by C begin under a leader epoch below `epoch`, because another replica was elected.
-        Any thread may call this; it does not wait for the disk.
+        Any thread may call this; the call does not wait for the disk.
         """
         self.native.fence(epoch)

@@ -1,5 +1,5 @@
-"""Transaction markers: control batches that commit or abort a transaction in several partitions, visible all
-at once.
+"""Transaction markers: control batches that commit or abort a transaction in several partitions. All markers
+of a transaction become visible at the same moment.
 
 On disk the markers are batches of the partitions' logs. Threads: any. Append tokens are taken in the order of
 the partitions' directories, so that two threads that write markers to the same partitions never deadlock.
@@ -52,11 +52,11 @@ def end_transaction(
 
     No reader, in this or another process, sees the transaction completed in one partition and still open in
     another. If no transaction is open in a partition, and the partition knows the epoch already, no marker is
-    written there, and -1 is returned as its offset. If no transaction is open and the epoch is new to the
-    partition, a marker is written, so that the partition refuses older epochs from then on.
+    written there, and -1 is returned in place of an offset. If no transaction is open and the epoch is new to
+    the partition, a marker is written, so that the partition refuses older epochs from then on.
 
-    Raises InvalidProducerEpochError if one of the partitions knows a newer epoch; StorageError,
-    StoreClosedError, ReadOnlyError, ForkedError. After such an error no marker is written in any partition.
+    Raises StorageError, StoreClosedError, ReadOnlyError, ForkedError, and InvalidProducerEpochError if one of
+    the partitions knows a newer epoch. After such an error no marker is written in any partition.
     `flush.messages` is applied after the markers are visible; they stay visible if that flush raises
     StorageError.
     """
@@ -67,8 +67,8 @@ def end_transaction(
 
 
 def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -> list[Shown]:
-    """Write the markers, and make them visible, all at once; return each partition with its marker's offset.
-    The markers may not be durable before `flush_markers` is called.
+    """Write the markers, and make all of them visible at the same moment. Return each partition with its
+    marker's offset. The markers may not be durable before `flush_markers` is called.
 
     `transaction_epoch` is the epoch of the records in the transaction that the marker ends. If a partition
     has an open transaction of a later epoch, that transaction stays open.
@@ -86,7 +86,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
     def end() -> None:
         for partition in partitions:
-            partition.writer.recall()  # drops unfinished appends from the producers' state
+            partition.writer.recall()  # this drops unfinished appends from the producers' state
         due = [partition for partition in partitions if _is_due(partition, marker, transaction_epoch)]
         together, written = AtomicPublish(), None
         try:
@@ -99,7 +99,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
         for partition in due:
-            partition.writer.recall()  # drops the undo, because the marker is final
+            partition.writer.recall()  # this drops the undo, because the marker is final
             partition.tail.open(partition.validator)
 
     try:
@@ -124,7 +124,8 @@ def _hold(written: Sequence[tuple[Partition, int]]) -> None:
 
 def flush_markers(shown: Sequence[Shown]) -> None:
     """Apply the flush settings of all partitions, and wait for their other replicas. Raise the first error
-    only after that was done for all partitions. Raises StorageError, and the errors of `Acknowledger.wait`.
+    only after all partitions were flushed and waited for. Raises StorageError, and the errors of
+    `Acknowledger.wait`.
 
     Partitions that need no marker now are flushed, too, because they may have got their markers in an earlier
     call, whose sync failed.
@@ -148,8 +149,8 @@ def flush_markers(shown: Sequence[Shown]) -> None:
                     partition.acks.wait(end, *ALL)
                 except SegstoreError as error:
                     errors.append(error)
-    # also after an error, because a partition that can't commit its marker must not keep the other markers
-    # hidden
+    # This is done after an error, too, because a partition that can't commit its marker must not keep the
+    # other markers hidden.
     finally:
         for partition, offset in shown:
             partition.visible.let_go(offset)
@@ -168,7 +169,7 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
 
 def _write(partitions: Sequence[Partition], marker: Marker, together: AtomicPublish) -> dict[Partition, int]:
     """Write the markers; return their offsets. If a marker can't be written, all markers are undone. Until
-    `together` is done, the markers are not visible, and can be undone.
+    the publication `together` is done, the markers are not visible, and can be undone.
     """
     try:
         return {partition: partition.writer.write_marker(marker, together) for partition in partitions}
@@ -179,7 +180,7 @@ def _write(partitions: Sequence[Partition], marker: Marker, together: AtomicPubl
 
 
 def open_transactions(log: Writable) -> list[OpenTransaction]:
-    """Return the open transactions of a partition, by first offset. Raises ReadOnlyError,
+    """Return the open transactions of a partition, sorted by first offset. Raises ReadOnlyError,
     StoreClosedError.
     """
     partition = log.partition_for_write()
@@ -202,8 +203,8 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 
 def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
-    """Return offset and leader epoch (-1: not known) of the first record of the producer's open transaction
-    in a partition; None if no transaction is open. Raises the errors of `open_transactions`.
+    """Return (offset, leader epoch or -1) of the first record of the producer's open transaction in a
+    partition; None if no transaction is open. Raises the errors of `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.token:

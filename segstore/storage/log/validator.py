@@ -1,4 +1,6 @@
-"""Checks appended records by the topic's settings (Kafka: LogValidator). Nothing is on disk. Threads: any."""
+"""Checks appended records against the topic's settings (Kafka: LogValidator). Nothing is on disk. Threads:
+any.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _COMPRESSIONS = {name: code for code, name in enumerate(CODECS)} | {"uncompresse
 
 
 class LogValidator:
-    """The limits of one topic's settings for an append.
+    """The limits that one topic's settings set for appends.
 
     `codec` and `level` are those of the topic's `compression.type`, `largest_batch` the largest batch in
     bytes, `needs_keys` whether every record must have a key.
@@ -31,7 +33,7 @@ class LogValidator:
         """Whether batches keep the codec that their producer chose."""
         self.needs_keys = "compact" in config.cleanup_policy
         self.rules: Any = ffi.new("seg_rules *")
-        """The same limits for C, which checks a batch as a producer sent it."""
+        """The same limits for C, which checks batches in the bytes that a producer sent."""
         self.rules.largest_batch, self.rules.needs_key = self.largest_batch, self.needs_keys
         self.rules.before_ms = config.message_timestamp_before_max_ms
         self.rules.after_ms = config.message_timestamp_after_max_ms
@@ -48,7 +50,7 @@ class LogValidator:
         return self.named_codec(compression if self.keeps_codec else None)
 
     def named_codec(self, compression: str | None) -> tuple[int, int | None]:
-        """Return code and level of an application's codec, or of the topic's `compression.type` for None.
+        """Return code and level of an application's codec, or of the topic's codec if `compression` is None.
         Raises the errors of the function `codec_for`.
         """
         return (self.codec, self.level) if compression is None else codec_for(self._config, compression)
@@ -69,8 +71,8 @@ class LogValidator:
 
     def check(self, least: int, most: int, keys_missing: bool, now: int) -> None:
         """Raise InvalidArgumentError if timestamps, from `least` to `most` ms, are further off the clock than
-        a CreateTime topic allows; InvalidRecordError if a key is missing in a compacted topic. Warns once if
-        retention would delete the records at once.
+        a CreateTime topic allows, and InvalidRecordError if a key is missing in a compacted topic. Warns once
+        if the records are so old that retention would delete them.
         """
         config = self._config
         if config.message_timestamp_type == "CreateTime":
@@ -108,8 +110,8 @@ class LogValidator:
 
 
 def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:
-    """Return the code and the level of the codec named `compression`, or of the topic's codec for None.
-    Raises InvalidArgumentError, InvalidTypeError.
+    """Return the code and the level of the codec with the name `compression`, or of the topic's codec if
+    `compression` is None. Raises InvalidArgumentError, InvalidTypeError.
     """
     if compression is not None and not isinstance(compression, str):
         raise InvalidTypeError(f"compression must be a str or None, not {type(compression).__name__}")
@@ -122,13 +124,15 @@ def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | 
 
 
 SECONDS = "; a time in seconds is multiplied by 1000"
-_LIKE_SECONDS = range(10**9, 10**10)  # as seconds these are times from 2001 to 2286, as ms times in 1970
+# As seconds, these numbers are times from 2001 to 2286. As ms, they are times in 1970.
+_LIKE_SECONDS = range(10**9, 10**10)
 _warned: set[tuple[int, str]] = set()
 
 
 def _warn_expired(config: TopicConfig, stamp: int) -> None:
-    """Warn that records expire at once. The warning comes once in a process for each pair of retention.ms and
-    cleanup.policy. Its usual cause is a retention.ms that was given in seconds.
+    """Warn that records are older than retention.ms when they are appended. A process warns once for each
+    pair of retention.ms and cleanup.policy. The usual cause is that a timestamp or retention.ms was given in
+    seconds.
     """
     settings = config.retention_ms, config.cleanup_policy
     if "delete" in config.cleanup_policy and settings not in _warned:

@@ -1,15 +1,16 @@
 """The part of a partition that readers may see, in one view: segments, log start offset and high watermark.
 
 The view is replaced by one assignment. On disk each view is published to other processes in the partition's
-slot of `.segstore/ends`. Threads: any may read it. A thread that replaces the view because the log has
-changed holds the append token, and has written the log's bytes before. The lock `publishing` is held while
-the view is replaced and published.
+slot of `.segstore/ends`. Threads: any thread may read the view. A thread that replaces the view because the
+log has changed holds the append token, and has written the log's bytes before. The lock `publishing` is held
+while the view is replaced and published.
 
-While the native tail is open, C shows and publishes its appends (`seg_tail_reveal` in `_native/tail.c`).
+While the native tail is open, C makes its appends visible and publishes them (`seg_tail_reveal` in
+`_native/tail.c`).
 
 Readers see a log up to its high watermark. The high watermark is the log end offset, unless the partition is
-a replica. Then replication sets it, and `written` shows the log up to its end (Kafka:
-UnifiedLog.highWatermark).
+a replica. In a replica, replication sets the high watermark, and `written` shows the log up to its end
+(Kafka: UnifiedLog.highWatermark).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.segment import Segment
 
 
-# makes a LogView by one call of C, which is quicker than a Python function
+# `_view` makes a `LogView` by one call of C. A Python function would be slower.
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)
 
 
@@ -54,15 +55,16 @@ class Visible:
         """If `high_watermark` is not None, the partition is a replica from the beginning."""
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
         self.segments, self.start_offset = writer.segments, start_offset
-        self.publishing = Mutex()  # held to replace the view or to publish it
+        self.publishing = Mutex()  # this lock is held to replace or publish the view
         self._unpublished = False  # whether an interrupt may have prevented the view's publication
         self.tail = tail
-        # None stands for the log end offset. C may have raised the high watermark above this offset.
+        # None stands for the log end offset. C may have raised the high watermark above the value that is set
+        # here.
         self._high_watermark: int | None = None
         self._by_c = False  # whether C may have appended since the append token was taken last
         self._ended: tuple[
             CompletedTxn, ...
-        ] = ()  # transactions whose markers may lie above the high watermark
+        ] = ()  # `_ended` has the transactions whose markers may lie above the high watermark
         self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
         # Each is None, or a pair of a view and the same view extended by C's appends. `_extended` begins with
         # `current`, `_written_extended` with `_written`.
@@ -88,11 +90,12 @@ class Visible:
                     # C's appends are visible too. This code is inlined, because each read runs it.
                     ends = ffi.new("int64_t[3]")
                     lib.seg_tail_end(c, ends, ends + 1, ends + 2)
-                    if ends[1] > view.end_offset:  # false in a forked child, or just before a new view
+                    # this is False in a forked child, or just before the view is replaced
+                    if ends[1] > view.end_offset:
                         stable = ends[1] if ends[2] < 0 else ends[2]
                         seen = _view((*view[:3], ends[1], ends[0], stable))
                     self._extended = view, seen
-            if self.current is view:  # else C's end may belong to another view
+            if self.current is view:  # if the view was replaced, C's end may belong to the new view
                 return seen
         if view is None:
             raise StoreClosedError(f"{self.segments.directory}: the topic was deleted")
@@ -120,9 +123,9 @@ class Visible:
         while self.current is not None:
             written = self._written
             end = max(written.end_offset, int(self.tail.c.shown_offset))
-            if self._written is written:  # else C's end may belong to another view
+            if self._written is written:  # if the view was replaced, C's end may belong to the new view
                 return end
-        return self.written.end_offset  # raises StoreClosedError
+        return self.written.end_offset  # this raises StoreClosedError, because the topic was deleted
 
     @property
     def is_all(self) -> bool:
@@ -143,20 +146,20 @@ class Visible:
             if self.tail.c.shown_offset > written.end_offset:
                 known, made = self._written_extended or (None, written)
                 if known is not written or made.end_offset != self.tail.c.shown_offset:
-                    ends = ffi.new("int64_t[3]")  # as in `view`
+                    ends = ffi.new("int64_t[3]")  # this code is like the code in `view`
                     end = lib.seg_tail_end(self.tail.c, ends, ends + 1, ends + 2)
                     if end > written.end_offset:
                         stable = end if ends[2] < 0 else ends[2]
                         made = _view((*written[:3], end, ends[0], stable))
                     self._written_extended = written, made
-            if self._written is written:  # else C's end may belong to another view
+            if self._written is written:  # if the view was replaced, C's end may belong to the new view
                 return made
 
     @property
     def is_plain(self) -> bool:
-        """Return whether C can move the high watermark: it lies in the active segment, not above the log's
-        end, and equals the last stable offset, and no transaction is open or has just been completed. The
-        caller holds the append token.
+        """Return whether C can move the high watermark. C can if the high watermark lies in the active
+        segment, is not above the log's end, and equals the last stable offset, and if no transaction is open
+        or has just been completed. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
@@ -172,19 +175,19 @@ class Visible:
     @property
     def stays_stable(self) -> bool:
         """Return whether appends without a transaction leave the last stable offset in its present state:
-        either it moves with the log's end, or an open transaction keeps it where it is. The caller holds the
-        append token.
+        either the last stable offset moves with the log's end, or an open transaction keeps it where it is.
+        The caller holds the append token.
         """
-        # If the records of an open transaction were deleted, and the log has no records, its last stable
-        # offset is its end, although a transaction is open.
+        # If the records of an open transaction were deleted, and the log has no records, the log's last
+        # stable offset is its end offset, although a transaction is open.
         view = self.view
         return (
             view.stable_offset < view.end_offset or self._writer.producers.state.first_unstable_offset is None
         )
 
     def open(self, replicated: bool) -> None:
-        """Let C append from now on, and move and publish the end of the current view. If `replicated`, C
-        moves the end of `written`, and moves the high watermark separately. The caller holds the append
+        """From now on, let C append, and let C move and publish the end of the current view. If `replicated`,
+        C moves the end of `written`, and moves the high watermark separately. The caller holds the append
         token.
         """
         # C begins with `publishing` held, because otherwise another thread might publish an older end after C
@@ -217,7 +220,9 @@ class Visible:
         self._written = self._all()
 
     def _replace_views(self, written: LogView, view: LogView) -> None:
-        """Replace the views by these views, which include C's appends. The caller holds `publishing`."""
+        """Replace the current views by `written` and `view`, which include C's appends. The caller holds
+        `publishing`.
+        """
         # A reader must not combine C's end with the segments of another view, nor see fewer records than
         # before. So first the old views are extended to C's end, then C's end is removed, and only then the
         # views are replaced.
@@ -255,8 +260,8 @@ class Visible:
 
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
-        higher. A transaction counts as open in that part until the high watermark has passed its marker, also
-        in the other replicas of a CommittedTogether.
+        higher. A transaction counts as open in that part until the high watermark has passed its marker. If
+        the transaction has a CommittedTogether, it also counts as open until that is over.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
@@ -287,7 +292,9 @@ class Visible:
 
     @property
     def is_replica(self) -> bool:
-        """Return whether replication sets the high watermark, which otherwise is the log end offset."""
+        """Return whether replication sets the high watermark. If not, the high watermark is the log end
+        offset.
+        """
         return self._high_watermark is not None
 
     @property
@@ -334,8 +341,9 @@ class Visible:
 
     def set_high_watermark(self, offset: int) -> None:
         """Set a replica's high watermark to `offset`, which is the base offset of a batch, the log's end, or
-        an offset above the log's end, for records to come. The high watermark of a follower may go back. Any
-        thread may call this. Raises OSError if the high watermark goes back and the log can't be read.
+        an offset above the log's end, whose records will come later. The high watermark of a follower may go
+        back. Any thread may call this. Raises OSError if the high watermark goes back and the log can't be
+        read.
         """
         ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
@@ -403,7 +411,9 @@ class Visible:
                 held.show()
 
     def has_passed(self, offset: int) -> bool:
-        """Return whether the high watermark is above this offset, or replication no longer moves it."""
+        """Return whether the high watermark is above this offset, or whether replication no longer moves the
+        high watermark.
+        """
         return (
             self.current is None
             or self._writer.follows
@@ -415,12 +425,13 @@ class Visible:
 
     def show(self, high_watermark: int | None = None) -> None:
         """Make the whole written log visible. A replica's log becomes visible up to `high_watermark`, or up
-        to its current high watermark if that is None. The caller holds the append token.
+        to its current high watermark if `high_watermark` is None. The caller holds the append token.
         """
-        if self.segments.closed:  # after a deletion another partition may use its published slot
+        # After a deletion another partition may use this partition's slot in `.segstore/ends`.
+        if self.segments.closed:
             return
         if self._writer.pending_undo is not None:
-            self._writer.recall()  # an unfinished append is not shown
+            self._writer.recall()  # this drops the unfinished append, which must not become visible
         if isinstance(self.current, PendingView):
             self._publish_pending()
         with self.publishing:
@@ -432,10 +443,10 @@ class Visible:
 
     @staticmethod
     def show_all(partitions: Sequence[Visible], together: AtomicPublish | None = None) -> None:
-        """Make the written records of several partitions of one store visible at once, in this process and to
-        others. From then on the appends of `together` can't be undone. After an interrupt the records of all
-        partitions are visible, or of none. If they are visible and not published yet, the next `show` or
-        `publish` of one of the partitions publishes all of the partitions.
+        """Make the written records of several partitions of one store visible at the same moment, in this
+        process and to others. From then on the appends of `together` can't be undone. After an interrupt the
+        records are visible in all partitions or in none. If they are visible and not published yet, the next
+        `show` or `publish` of one of the partitions publishes all of the partitions.
 
         The caller holds the partitions' append tokens, and always passes the partitions in the same order.
         """
@@ -484,7 +495,7 @@ class Visible:
     # --- segments -------------------------------------------------------------------------
 
     def begin_at(self, start: int) -> list[Segment]:
-        """Set the log start offset; return the segments below it, which no longer belong to the log."""
+        """Set the log start offset. Return the segments wholly below it; they no longer belong to the log."""
         self._writer.recall()
         self.start_offset = start
         dropped = self.segments.drop_below(start)
@@ -492,7 +503,7 @@ class Visible:
         return dropped
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Show readers of this process the segments `new` in place of `old`, which are part of the log."""
+        """Show readers of this process the segments `new` in place of the log's segments `old`."""
         self._writer.recall()
         self.segments.replace(old, new)
         self.show()
@@ -500,9 +511,9 @@ class Visible:
 
 class CommittedTogether:
     """A transaction that was committed or aborted in several replicas. The replicas' high watermarks pass the
-    transaction's markers one by one. Once all markers are passed, readers see the transaction completed in
-    all replicas at once. (In Kafka readers see it completed in each replica whose high watermark has passed
-    the marker.)
+    transaction's markers one by one. After all markers are passed, readers see the transaction completed in
+    all replicas at the same moment. (In Kafka readers see the transaction completed in each replica whose
+    high watermark has passed the marker.)
 
     Threads: any. `over` is set once, with `publishing` of all partitions held.
     """
@@ -538,9 +549,9 @@ class CommittedTogether:
 def _show_together(
     together: AtomicPublish, partitions: Sequence[Visible], looked: Sequence[tuple[LogView, LogView]]
 ) -> None:
-    """Show readers new views of several partitions at once, in this process and in others. `looked` has a
-    pair for each partition: the view of the written log, and the view for readers. The caller holds
-    `publishing` of all partitions.
+    """Show readers new views of several partitions at the same moment, in this process and in others.
+    `looked` has a pair for each partition: the view of the written log, and the view for readers. The caller
+    holds `publishing` of all partitions.
     """
     pending = [
         PendingView(it.view, view, together, written)
@@ -562,8 +573,8 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        # After an interrupt before the end of the next line, `current` is older than the published end. With
-        # the flag, readers count as not seeing the whole log, so that a later call shows it.
+        # After an interrupt before the end of the next line, `current` is older than the published end. The
+        # flag then makes `is_all` False, so that a later call publishes the view again.
         it._unpublished = True
         it._replace_views(_written(it, of), it.view)
         it._unpublished = False

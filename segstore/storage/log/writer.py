@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.native_tail import NativeTail
 
 Take = Callable[[Any], list[AbortedTxn]]
-"""Updates the producers' state with written batches (memory of `seg_batch`); returns the aborted
+"""Updates the producers' state with written batches (memory with `seg_batch` structs); returns the aborted
 transactions.
 """
 Aborted = list[tuple[Segment, AbortedTxn]]
@@ -60,14 +60,16 @@ def _not_taken_back(directory: str) -> StorageError:
 
 
 class _AskedAppend(NamedTuple):
-    """The headers of another process's append, in the shape that `ActiveSegment.room` takes."""
+    """The headers of another process's append, in an object with the attribute that `ActiveSegment.room`
+    reads.
+    """
 
     headers: Any
 
 
 class AppendUndo:
-    """The state of the log before an append, by which the append can be undone. Once the `together`
-    publication is done, the append is final.
+    """The state of the log before an append, with which the append can be undone. After the publication
+    `together` is done, the append is final.
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
     active `.txnindex`, -1 if the append does not change it. `rolled` are the segments that were made during
@@ -104,19 +106,19 @@ class LogWriter:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.pending_undo: AppendUndo | None = None
-        """The state before an append, kept until the whole append is written. This is set before the append
-        changes the log, so that the append can be undone after any failure, also after the error of a signal
-        handler. If the undo itself fails, it can be repeated.
+        """The state before an append, which is kept until the whole append is written. This is set before the
+        append changes the log, so that the append can be undone after any failure, also after the error of a
+        signal handler. If the undo itself fails, the undo can be repeated.
         """
         self.follows = False
-        """Whether only a leader's batches are appended, because this replica does not lead."""
+        """Whether only a leader's batches are appended, because this replica is not the leader."""
         self.demoted = ""
         """The reason why appends of applications are refused after a demotion of the store, else ""."""
         self.term: LeaseTerm | None = None
         """The term of the lease by which the store leads, None without a lease."""
         self.save_epochs: Callable[[], None] | None = None
-        """Writes the file of leader epochs, which must have `epoch` before a batch is written under it; None
-        once the file has `epoch`.
+        """Writes the file of leader epochs, which must have `epoch` before a batch is written under that
+        epoch; None after the file has `epoch`.
         """
         self.no_room: Callable[[OSError, int], object] = _ignored
         """Called with the error and the append's number of bytes if an append finds the disk full. The append
@@ -128,13 +130,13 @@ class LogWriter:
     # --- appends --------------------------------------------------------------------------
 
     def write(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Append all of the chunks, or none; return the first offset. Raises StorageError; the log is
-        unchanged then.
+        """Append all of the chunks, or none; return the first offset. Raises StorageError; then the log has
+        not changed.
 
         If `claim` is a ProducerAppendInfo, `append_info.judge` is called first, and raises an error if the
-        append is not allowed. If the append repeats earlier batches, it is not written, and their first
-        offset is returned. If `claim` is an ExpectedEnd, raises OffsetMismatchError unless the log ends at
-        its offset.
+        append is not allowed. If the append repeats earlier batches, the append is not written, and the first
+        offset of the earlier batches is returned. If `claim` is an ExpectedEnd, raises OffsetMismatchError
+        unless the log ends at the offset of `claim`.
         """
         segments = self.segments
         leads = not self.follows and self.term is None
@@ -155,14 +157,14 @@ class LogWriter:
         return known
 
     def write_staged(self, chunks: Iterable[Encoded]) -> None:
-        """Append batches without a producer id. Raises StorageError, as `write`."""
+        """Append batches without a producer id. Raises StorageError, like `write`."""
         self.check_leads()
         self._attempt(chunks)
 
     def write_as_follower(self, chunk: Encoded) -> None:
-        """Append batches as a leader wrote them, with its offsets and epochs. The batches may be from several
-        producers, and may include markers. The caller has compared the offsets with the log's end. Raises
-        StorageError, as `write`; CorruptRecordError if a marker can't be read.
+        """Append batches with the offsets and epochs that the leader gave them. The batches may be from
+        several producers, and may include markers. The caller has compared the offsets with the log's end.
+        Raises StorageError, like `write`, and CorruptRecordError if a marker can't be read.
         """
         self.check()
         ids = chunk.batches["producer_id"]
@@ -173,8 +175,9 @@ class LogWriter:
         self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 
     def write_marker(self, marker: Marker, together: AtomicPublish) -> int:
-        """Append a transaction marker; return its offset. Raises StorageError, as `write`. The marker is
-        final once `together` is done; before that, `take_back` or `recall` removes it.
+        """Append a transaction marker; return its offset. Raises StorageError, like `write`. The marker is
+        final after the publication `together` is done; before that, `take_back` or `recall` removes the
+        marker.
         """
         self.check_leads()
         saved = self.producers.save([marker.producer_id])
@@ -182,8 +185,8 @@ class LogWriter:
         return self._attempt([end_marker(marker, self.clock())], saved, take, together).mark.next_offset
 
     def check(self) -> None:
-        """Raise StoreClosedError if the log is closed; StorageError if it is fenced, or if the disk has no
-        room for the undo of a failed append.
+        """Raise StoreClosedError if the log is closed, and StorageError if it is fenced, or if the disk has
+        no room for the undo of a failed append.
         """
         segments = self.segments
         if not segments.closed and self.is_whole():
@@ -193,8 +196,8 @@ class LogWriter:
         raise _not_taken_back(segments.directory)
 
     def check_leads(self) -> None:
-        """Raise the errors of `check`; NotLeaderOrFollowerError if this replica does not lead; DemotedError
-        if the store was demoted, or its lease's term is over.
+        """Raise the errors of `check`, NotLeaderOrFollowerError if this replica is not the leader, and
+        DemotedError if the store was demoted, or if the term of the store's lease is over.
         """
         self.check()
         if self.demoted:
@@ -223,9 +226,9 @@ class LogWriter:
         together: AtomicPublish | None = None,
         as_is: bool = False,
     ) -> AppendUndo:
-        """Write the chunks, or nothing of them; return the undo of the append. If `together` is None, the
-        append is final when this returns. `take` is called with the written batches, and returns the
-        transactions that the batches abort. If `as_is`, the batches keep their offsets and epochs.
+        """Write all of the chunks, or none; return the undo of the append. If `together` is None, the append
+        is final when this returns. `take` is called with the written batches, and returns the transactions
+        that the batches abort. If `as_is`, the batches keep their offsets and epochs.
         """
         self.begin_epoch()
         undo = self.pending_undo = AppendUndo(self.segments, saved, together)
@@ -246,7 +249,7 @@ class LogWriter:
             if self.recent is not None and isinstance(chunks, list) and not as_is:
                 self.recent.keep(chunks)
                 return undo
-        for chunk in chunks:  # chunks of a long append were released above
+        for chunk in chunks:  # the chunks of a long append were already released by `_write_long`
             if chunk.pooled:
                 chunk.release()
         return undo
@@ -263,7 +266,7 @@ class LogWriter:
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
         """Write encoded chunks, by one system call for each segment that they go into."""
-        # With `as_is` batches keep their leader's timestamp.
+        # If `as_is`, the batches keep the leader's timestamps.
         stamps = self.config.message_timestamp_type == "LogAppendTime" and not as_is
         parts = [ChunkPart.of(chunk, self.clock() if stamps else -1) for chunk in chunks if chunk.size]
         aborted: Aborted = []
@@ -302,7 +305,7 @@ class LogWriter:
     def _add_aborted(self, undo: AppendUndo, aborted: Aborted) -> None:
         """Add aborted transactions to the `.txnindex` of the segments that have their markers."""
         for segment, found in groupby(aborted, itemgetter(0)):
-            if segment is undo.active.segment:  # else the `.txnindex` is removed with the segment
+            if segment is undo.active.segment:  # the `.txnindex` of a new segment is removed with the segment
                 undo.aborts = index_size(self.pool.files, segment)
             add_aborted(self.pool.files, segment, [txn for _, txn in found])
 
@@ -316,15 +319,17 @@ class LogWriter:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
-        # The active segment is trimmed first, because once the next segment has a name, other processes
-        # consider the active segment sealed.
+        # The active segment is trimmed first, because other processes consider it sealed as soon as the next
+        # segment has a name.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
-        segments.append(segment)  # added first: `take_back` then removes its files
+        # The segment is added before its files are made: `take_back` removes the files of listed segments.
+        segments.append(segment)
         make_files(segment)
         segments.activate(ActiveSegment(segment, self.config, begin))
         active.seal()
-        self.rolled(segment.base_offset)  # writes a snapshot, begins a flush in the background
+        # this writes a producer snapshot, and begins a flush in the background
+        self.rolled(segment.base_offset)
 
     def leave_sealed(self, tail: NativeTail) -> None:
         """Continue in a new segment, because the active segment was sealed although another process may still
@@ -341,7 +346,7 @@ class LogWriter:
         else:
             segments.replace_last(segment)
         segments.activate(ActiveSegment(segment, self.config, segment.base_offset))
-        if tail.c.share:  # a writer without sharing may find a sealed log, too
+        if tail.c.share:  # the log may be sealed although this writer does not share it
             tail.c.share.is_sealed = 0
         self.rolled(segment.base_offset)
 
@@ -354,8 +359,8 @@ class LogWriter:
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process decides by this time whether the segment is too old, even if the topic is
-        # LogAppendTime. So the same time must decide here.
+        # The other process decides from this time whether the segment is too old, even if the topic is
+        # LogAppendTime. So this process must use the same time.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
@@ -369,12 +374,13 @@ class LogWriter:
             self.judge(error, header.size)
             raise
         end = self.segments.active.end
-        if header.size and (end.rolled_ms < 0 or not end.position):  # C needs `rolled_ms`
+        # C compares `rolled_ms` with the time of an append.
+        if header.size and (end.rolled_ms < 0 or not end.position):
             end.rolled_ms = clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:
-        """Roll outside of an append, after the undo of a failed append. Raises StorageError; the log is as
-        before then.
+        """Roll outside of an append. If a failed append is not undone yet, undo it first. Raises
+        StorageError; then the log has not changed.
         """
         self.check()
         self.pending_undo = AppendUndo(self.segments)
@@ -387,7 +393,9 @@ class LogWriter:
         self.pending_undo = None
 
     def judge(self, error: BaseException, need: int = 0) -> None:
-        """Raise StorageError from the disk's error that stopped an append of `need` bytes."""
+        """If `error` comes from the disk, raise StorageError from it. The error has stopped an append of
+        `need` bytes.
+        """
         if is_refusal(error) and not isinstance(error, SegstoreError):
             if error.errno in NO_ROOM:
                 self.no_room(error, need)
@@ -421,7 +429,7 @@ class LogWriter:
 
     def recall(self, but: AtomicPublish | None = None) -> None:
         """Undo an unfinished append in memory only, unless the append belongs to `but`, a publication that
-        makes it final now. May be repeated.
+        makes the append final now. The call may be repeated.
         """
         undo = self.pending_undo
         if undo is None or (but is not None and undo.together is but):
@@ -437,7 +445,9 @@ class LogWriter:
         self.producers.recall(undo.saved)
 
     def _undo(self, undo: AppendUndo) -> None:
-        """Undo an append on disk. May be repeated after any failure of an earlier call. Raises OSError."""
+        """Undo an append on disk. The call may be repeated after any failure of an earlier call. Raises
+        OSError.
+        """
         mark, segment, rolled = undo.mark, undo.active.segment, undo.rolled or []
         for gone in reversed(rolled):
             self.producers.forget_snapshot(gone.base_offset)
@@ -452,8 +462,8 @@ class LogWriter:
             self.segments.active.rewind(mark)
 
     def _reopen(self, undo: AppendUndo, segment: Segment, mark: Mark) -> None:
-        """Make a sealed segment active again, to undo a roll. Raises OSError; the segment is as before
-        then.
+        """Make a sealed segment active again, to undo a roll. Raises OSError; then the segment is sealed
+        again.
         """
         segment.sealed = False
         segment.attach(None)

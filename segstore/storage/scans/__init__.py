@@ -1,1 +1,1 @@
-"""Scans: ranges of a partition's log, and of a topic as a table, read from beginning to end."""
+"""Scans read a range of a partition's log, or of a topic as a table, from beginning to end."""

@@ -1,5 +1,5 @@
 """`Bounds`: the limits that a predicate sets for partitions, offsets and timestamps, so that a read can skip
-records outside of them. On disk: nothing. Threads: no state.
+records outside of the limits. On disk: nothing. Threads: no state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ INT64_MIN = -INT64_MAX - 1
 class Bounds(NamedTuple):
     """Limits of partitions, offsets and times, all inclusive; times in ms since the epoch.
 
-    Records outside of the limits don't match the predicate. Records within the limits may not match either,
-    so the caller must apply the predicate to them. `partitions` is None for all partitions.
+    Records outside of the limits don't match the predicate. Some records within the limits don't match
+    either, so the caller must apply the predicate to the records. `partitions` is None for all partitions.
     """
 
     partitions: frozenset[int] | None = None

@@ -1,4 +1,4 @@
-"""The columns of a topic's table as Arrow arrays. Nothing is on disk.
+"""Makes the columns of a topic's table, as Arrow arrays. Nothing is on disk.
 
 Threads: any; functions without state. The module imports pyarrow, and is imported only when a table is asked
 for.
@@ -38,7 +38,7 @@ TOPIC_SCHEMA = pa.schema(
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of the named columns, in this order, or of all columns for None."""
+    """Return the schema of the named columns, in this order, or of all columns if `columns` is None."""
     return TOPIC_SCHEMA if columns is None else pa.schema([TOPIC_SCHEMA.field(name) for name in columns])
 
 
@@ -55,7 +55,7 @@ class BatchMaker:
         self._topic, self._schema = pa.scalar(topic, pa.string()), schema
 
     def batches(self, partition: int, rows: RecordTable) -> list[pa.RecordBatch]:
-        """Return the rows as record batches (mostly one), which use the memory of `rows`."""
+        """Return the rows as record batches (usually one), which use the memory of `rows`."""
         if not len(self._schema):
             return [_without_columns(len(rows))] if len(rows) else []
         stored = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
@@ -108,8 +108,8 @@ def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
 
 
 def constant(n: int, value: pa.Scalar) -> pa.Array:
-    """Return a column of `n` rows that all have one value. The column is kept, and used again for later
-    batches.
+    """Return a column of `n` rows that all have the same value. The column is kept, and later batches use it
+    again.
     """
     size = next((size for size in (1 << 14, _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS) if n <= size), n)
     return _repeated(size, value).slice(0, n)

@@ -1,8 +1,9 @@
-"""`ScanThreads`: a few threads that do the work of a scan; results come in the order of the work.
+"""`ScanThreads`: a few threads that do the tasks of a scan. The results are returned in the order of the
+tasks.
 
-On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` has each thread stop after its
-current work. `leave` does not wait for the threads, because the garbage collector may call it in a thread
-that holds a lock which the work needs.
+On disk: nothing. Threads: a `ScanThreads` belongs to one thread at a time. `leave` makes each of its threads
+stop after the current task. `leave` does not wait for the threads, because the garbage collector may call it
+in a thread that holds a lock which the task needs.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 MOST_THREADS = 4
 AHEAD = 2
-"""Results that each thread may make before the oldest result is taken."""
+"""Results that each thread may make before the caller takes the oldest result."""
 
 
 class ScanThreads(Generic[R]):
-    """Threads to which work is given in turn."""
+    """Worker threads, to which the caller gives work in turn."""
 
     def __init__(self, n: int) -> None:
         self._workers = [Worker(f"segstore-scan-{i}") for i in range(n)]
@@ -33,8 +34,8 @@ class ScanThreads(Generic[R]):
         self._waiting: deque[tuple[Worker, list[R]]] = deque()
 
     def start(self) -> None:
-        """Start the threads; called before the first `begin`. Even if this raises an error, `leave` must be
-        called.
+        """Start the threads. The caller calls this before the first `begin`, and must call `leave` even if
+        this raises an error.
         """
         for each in self._workers:
             each.start()
@@ -52,7 +53,7 @@ class ScanThreads(Generic[R]):
         return len(self._waiting) >= AHEAD * len(self._workers)
 
     def results(self) -> Iterator[R]:
-        """Yield the results of all begun work in order, and raise its exceptions."""
+        """Yield the results of all begun work in order, and raise the exceptions of the work."""
         while self._waiting:
             yield self.result()
 
@@ -68,7 +69,7 @@ class ScanThreads(Generic[R]):
         return box.pop()
 
     def leave(self) -> None:
-        """Stop the threads; work that was not begun is never done."""
+        """Stop the threads; work that no thread has begun is never done."""
         for each in self._workers:
             each.leave()
 

@@ -1,9 +1,10 @@
-"""`DenseRange`: a range of offsets without a gap, remembered so that the headers of its batches need not be
-read again.
+"""`DenseRange`: a range of offsets without a gap, which is remembered so that the headers of its batches need
+not be read again.
 
 On disk: only reads. Threads: any. The remembered ranges of a segment are replaced by one assignment; if two
-threads do this at the same time, a range may be lost. A segment's batches change only if a replica cuts off
-the last batches and appends other batches. So a range is valid as long as its last batch is unchanged.
+threads do this at the same time, one of the ranges may be forgotten. A segment's batches change only if a
+replica cuts off the last batches and appends other batches. So a range is valid as long as its last batch is
+unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _LEAST = 16
 """A range with fewer batches than this is not worth its memory."""
 _MOST = 256
-"""The most ranges that are remembered of a segment."""
+"""The most ranges that are remembered for one segment."""
 
 
 class DenseRange(NamedTuple):
@@ -49,9 +50,9 @@ _FIELDS = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size
 
 
 def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
-    """Remember a run of batches of a segment as one range, joined with the ranges directly before and after
-    it. `end` is the segment's visible size in bytes. A short run is remembered only if there is such a range
-    to join.
+    """Remember a run of batches of a segment as one range. Remembered ranges directly before and after the
+    run are joined with it. `end` is the segment's visible size in bytes. A short run is remembered only if
+    there is such a range to join.
     """
     span = dense_range(run)
     joined = span
@@ -59,7 +60,7 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
         if each.timestamp_type != span.timestamp_type:
             continue
         # The range before is checked now, because later only the last batch of the joined range is checked,
-        # which is a batch of `run`.
+        # and that is a batch of `run`.
         if each.end == span.first and _is_there(segment, each, end):
             joined = joined._replace(first=each.first)
         elif each.first == span.end:
@@ -74,8 +75,8 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
 
 
 def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:
-    """Return the remembered range of an offset; None if there is none below byte `end`, or its batches have
-    changed.
+    """Return the remembered range that contains an offset. Return None if there is no such range, if its
+    batches end above byte `end`, or if they have changed.
     """
     span = remembered(segment, offset)
     if span is None or span.position > end:
@@ -84,7 +85,7 @@ def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:
 
 
 def remembered(segment: Segment, offset: int) -> DenseRange | None:
-    """Return the remembered range of an offset, which may be out of date; None if there is none."""
+    """Return the remembered range that contains an offset, or None. The range may be out of date."""
     known = segment.dense
     at = bisect_right(known, offset, key=lambda each: each.first) - 1
     return known[at] if at >= 0 and offset < known[at].end else None

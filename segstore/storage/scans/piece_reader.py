@@ -1,8 +1,8 @@
 """`PieceReader`: reads the records of a piece of a partition's log as columns.
 
 If only offsets and timestamp types are wanted, and a batch has as many records as offsets, only its header is
-read. Other batches are read whole, checked and decoded. Control batches are left out, and with
-`read_committed` also the batches of aborted transactions.
+read. Other batches are read whole, checked and decoded. Control batches are left out. A `read_committed`
+reader also leaves out the batches of aborted transactions.
 
 On disk: only reads. Threads: any number may use one reader.
 """
@@ -54,8 +54,8 @@ WINDOW = 1 << 18
 _windows: list[Any] = []
 """Free buffers of WINDOW bytes. A call takes a buffer, and puts it back when it ends."""
 _LEAST_READ = 4096
-"""The least bytes of a read. The size of a piece is only an estimate by the index, so its last batches may be
-read after that size is used up.
+"""The least bytes of one read. The size of a piece is only an estimate. After that many bytes were read, the
+remaining batches of the piece are read in steps of this size.
 """
 _MOST_PLAIN = 64 << 20
 """Decompressed bytes after which a piece ends early."""
@@ -98,7 +98,7 @@ class PieceReader:
 
     def cost(self, piece: ScanPiece) -> int:
         """Return an estimate of the bytes of the log that must be read for a piece, 0 if remembered ranges
-        seem to cover the piece. Raises the errors of `read`.
+        (`DenseRange`) seem to cover the piece. Raises the errors of `read`.
         """
         if not self.by_headers:
             return piece.size
@@ -159,7 +159,9 @@ class _Making:
     # --- records --------------------------------------------------------------------------
 
     def by_records(self, end: int, size: int) -> None:
-        """Read and decode batches of about `size` bytes up to offset `end`, or until the piece is full."""
+        """Read and decode batches of about `size` bytes up to offset `end`, or until `_MOST_PLAIN` bytes were
+        decoded.
+        """
         end = min(end, self._end)
         while self.at < end and self.rows.plain < _MOST_PLAIN:
             view, gaps = self._reading.view, self._reading.gaps
@@ -248,8 +250,8 @@ class _Making:
     # --- headers --------------------------------------------------------------------------
 
     def by_headers(self, most_rows: int) -> None:
-        """Add rows by headers until the piece ends, there are `most_rows` rows or more, or the last header
-        was read.
+        """Add rows by headers. Stop at the end of the piece, at `most_rows` rows or more, or after the last
+        header.
         """
         view, limit = self._reading.view, self._end
         slot = view.slot(self.at)
@@ -260,8 +262,8 @@ class _Making:
             slot = view.slot(self.at)
 
     def _recall(self, segment: Segment, end: int, room: int) -> bool:
-        """Add at most `room` rows of the remembered range that has the offset `at`; return False if there is
-        no such range.
+        """Add at most `room` rows of the remembered range that contains the offset `at`; return False if
+        there is no such range.
         """
         known = recall(segment, self.at, end)
         if known is None:
@@ -321,7 +323,7 @@ class _Making:
                 remember(view.segments[slot], run, view.bounds(slot)[0])
         if len(known) < len(batches):
             return False
-        if is_last:  # no record lies between the last batch and the end
+        if is_last:  # no record lies between the last of these batches and the end of the piece
             self.at = self._end
         return count > 0
 
@@ -329,7 +331,7 @@ class _Making:
         """Add the records of adjacent batches of one kind; return False if not all batches were added."""
         base, end = int(run["base_offset"][0]), min(int(run["last_offset"][-1]) + 1, self._end)
         if kind == _READ:
-            self.at = max(self.at, base)  # no record lies before the run
+            self.at = max(self.at, base)  # no record lies between `at` and the first batch of the run
             self.by_records(end, int(run["size"].sum(dtype=np.int64)))
             return self.at >= end
         if kind == _DENSE and end > (first := max(base, self._first)):
@@ -340,7 +342,7 @@ class _Making:
 
 
 _LEFT_OUT, _DENSE, _READ = range(3)
-"""Kinds of batches: their records are left out, are known by the headers, or must be read."""
+"""Kinds of batches: their records are left out, are known from the headers, or must be read."""
 _FEW = 8
 """If more than one batch in this many must be read, it is faster to read all batches."""
 

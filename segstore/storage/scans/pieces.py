@@ -1,7 +1,7 @@
-"""`ScanPiece`: a range of a partition's offsets that is read at a time. The indexes decide the ends of
-pieces.
+"""`ScanPiece`: a range of a partition's offsets, which is read in one step. The entries of the indexes decide
+where pieces end.
 
-On disk indexes of segments are read. The indexes are only hints: a wrong index makes a piece too small or too
+Index files of segments are read. The indexes are only hints: a wrong index makes a piece too small or too
 large, but no record is lost. Threads: any; nothing is shared.
 """
 
@@ -28,7 +28,7 @@ class TopicRange(NamedTuple):
 
 
 class ScanPiece(NamedTuple):
-    """A part of a range's offsets. `size` is about the number of its bytes in the log."""
+    """A part of the offsets of the range `of`. `size` is about the number of its bytes in the log."""
 
     of: TopicRange
     start: int
@@ -56,7 +56,7 @@ def _next(of: TopicRange, start: int, size: int, reading: Reading) -> ScanPiece 
 
 
 def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
-    """Return the end offset of the piece that begins at `start`, at most `end`, and the number of its bytes,
+    """Return the end offset (at most `end`) of the piece that begins at `start`, and the number of its bytes,
     which is about `size`.
     """
     taken, slot = 0, view.slot(start)

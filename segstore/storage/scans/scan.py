@@ -1,4 +1,4 @@
-"""`Scan`: the records of a range of offsets, read some megabytes at a time.
+"""`Scan`: the records of a range of offsets. Some megabytes of them are read at a time.
 
 On disk: only reads. Threads: any number may iterate over one scan, each from its beginning.
 """
@@ -27,8 +27,8 @@ AT_A_TIME = 1 << 20
 class Edge(Enum):
     """The two ends of a log, which are the default bounds of a range.
 
-    None is not allowed as a bound, because `offset_for_time` returns None if no record is that late. A caller
-    who passes that None as a bound must not get the whole log.
+    None is not allowed as a bound, because `offset_for_time` returns None if no record is at or after the
+    given time. A caller who passes that None as a bound must not get the whole log.
     """
 
     EARLIEST = "earliest"
@@ -48,13 +48,13 @@ _LEFT_OUT = {
 
 
 def given_edge(value: Any) -> Any:
-    """Return the edge that a str or an Edge names; any other value unchanged."""
+    """Return the edge that a str or an Edge names. Return any other value unchanged."""
     return Edge(value) if isinstance(value, str) and value in ("earliest", "latest") else value
 
 
 def given_bound(name: str, value: Any, first: int, last: int) -> int:
     """Return the offset for the argument `start` or `end`, of a log from `first` up to `last`. Raises
-    InvalidTypeError, with a hint for None; InvalidArgumentError.
+    InvalidArgumentError, and InvalidTypeError, which has a hint if `value` is None.
     """
     value = given_edge(value)
     if value is None:
@@ -76,9 +76,9 @@ class Times(NamedTuple):
 
 
 def given_times(start: int | Edge, end: int | Edge, from_time: Any, to_time: Any) -> Times:
-    """Return the time bounds for the arguments `from_time` and `to_time`. Raises InvalidTypeError;
+    """Return the time bounds for the arguments `from_time` and `to_time`. Raises InvalidTypeError, and
     InvalidArgumentError if an end of the range has both an offset and a time as bound, or if the range ends
-    before it begins.
+    before its start.
     """
     for by_offset, is_given, by_time, time in (
         ("start", given_edge(start) is not EARLIEST, "from_time", from_time),
@@ -118,13 +118,13 @@ class ScannedLog(Protocol):
         """Return the records from `offset` on, about `max_bytes` of the log."""
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """Return the result of `use`, called with a view of the log that contains `offset`."""
+        """Call `use` with a `Reading` whose view contains `offset`; return the result of `use`."""
 
 
 def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:
     """Yield the records from `start` up to `end`, about `max_bytes` of the log at a time. If the log's
-    present end, or last stable offset, is below `end`, stop there. `how` are options of `PartitionLog.read`,
-    whose errors are raised.
+    present end, or its last stable offset, is below `end`, stop at that offset. `how` are options of
+    `PartitionLog.read`, whose errors are raised.
     """
     while start < end:
         records = log.read(start, max_bytes, **how)
@@ -135,8 +135,8 @@ def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **h
 
 
 class Scan:
-    """The result of `PartitionLog.scan`: an iterable of each Record from offset `start` up to `end`, both
-    fixed at the call. Memory stays at some megabytes for a range of any length.
+    """The result of `PartitionLog.scan`: an iterable of each Record from offset `start` up to `end`. Both
+    offsets are fixed when `scan` is called. Memory stays at some megabytes for a range of any length.
     """
 
     def __init__(
@@ -170,9 +170,9 @@ class Scan:
         return chain.from_iterable(self.reads())
 
     def reads(self, max_bytes: int = AT_A_TIME) -> Iterator[Records]:
-        """Yield Records, each of about `max_bytes` of the stored log, at least one batch. Raises the errors
-        of `PartitionLog.read`, for example OffsetOutOfRangeError if retention has removed records of the
-        range.
+        """Yield Records, each of about `max_bytes` of the stored log, but of at least one batch. Raises the
+        errors of `PartitionLog.read`, for example OffsetOutOfRangeError if retention has removed records of
+        the range.
         """
         first = max(self.start, self._log.start_offset) if self._from_start else self.start
         return reads(self._log, first, self.end, max_bytes, **self._how)

@@ -1,8 +1,8 @@
-"""The record batches of ranges of a topic's partitions, in order of partition and offset.
+"""Makes record batches from ranges of a topic's partitions, in order of partition and offset.
 
 On disk: only reads. Threads: an iterator belongs to one thread at a time; the iterator's own threads stop
-when it is exhausted, closed or dropped. The module imports pyarrow, and is imported only when a table is
-asked for.
+when the iterator is exhausted, closed or dropped. The module imports pyarrow, and is imported only when a
+table is asked for.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def batches_of(
     reader: PieceReader,
     finish: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the results of `finish` for record batches of the schema, each of one partition. `finish` is
-    called by the thread that has read the batch. Raises the errors of `PartitionLog.read`, after the records
-    before the error were yielded.
+    """Yield record batches of the schema, each with records of one partition. If `finish` is given, the
+    thread that has read a batch calls `finish` with the batch, and the result is yielded instead. Raises the
+    errors of `PartitionLog.read`, after the records before the error were yielded.
     """
     maker = BatchMaker(topic, schema)
 

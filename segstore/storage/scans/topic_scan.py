@@ -1,4 +1,4 @@
-"""`TopicScan`: the records of a topic's partitions as columns, read some megabytes at a time.
+"""`TopicScan`: the records of a topic's partitions as columns. Some megabytes of them are read at a time.
 
 On disk: only reads. Threads: any number may iterate over one scan, each from its beginning.
 """
@@ -52,7 +52,9 @@ COLUMNS = TopicRecord._fields
 
 @lru_cache(maxsize=64)
 def _kind_of(columns: tuple[str, ...]) -> Any:
-    """Return a record class with these columns as fields; a repeated column gets its number as a name."""
+    """Return a record class with these columns as fields; a repeated column gets a name from its index
+    (`_3`).
+    """
     name = TopicRecord.__name__
     fields: Any = namedtuple(name, columns, rename=True)  # type: ignore[misc]
     reduce = {"__reduce__": lambda record: (_record, (columns, tuple(record)))}
@@ -60,7 +62,7 @@ def _kind_of(columns: tuple[str, ...]) -> Any:
 
 
 def _record(columns: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    """Return an unpickled record."""
+    """Return a record that has these values, for unpickling."""
     return _kind_of(columns)._make(values)
 
 
@@ -78,9 +80,9 @@ def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 class TopicScan:
-    """The result of `Store.scan`: an iterable of each `TopicRecord`, one partition after the other, from
-    start to end offsets that were fixed at the call. If `columns` is given, a record has only these fields.
-    Memory stays at some megabytes for ranges of any length.
+    """The result of `Store.scan`: an iterable of each `TopicRecord`, one partition after the other, between
+    the start and end offsets that were fixed when `scan` was called. If `columns` is given, a record has only
+    these fields. Memory stays at some megabytes for ranges of any length.
     """
 
     def __init__(
@@ -114,14 +116,14 @@ class TopicScan:
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Yield all records within `bounds`, and perhaps records outside of them, as record batches of these
-        columns (by default the scan's own), in order of partition and offset. `finish` is called with each
-        batch, by any thread, and its result is yielded in place of the batch.
+        """Yield all records within `bounds`, and perhaps records outside of the bounds, as record batches of
+        these columns (by default the scan's own), in order of partition and offset. `finish` is called with
+        each batch, by any thread, and the result of `finish` is yielded in place of the batch.
 
         A few threads read pieces of 8 MiB of the logs; a smaller scan has no threads. At most eight pieces
-        are in memory, besides the caller's batches; a compressed piece may take 64 MiB and one batch more. If
-        only topic, partition, offset and timestamp_type are wanted, only headers of batches are read, except
-        for batches with gaps and messages of magic 0 and 1, which are read whole.
+        are in memory, besides the batches that the caller keeps; a compressed piece may take 64 MiB and one
+        batch more. If only topic, partition, offset and timestamp_type are wanted, only headers of batches
+        are read, except for batches with gaps and messages of magic 0 and 1, which are read whole.
         """
         with Needing("pyarrow", "a table"):
             from .columns import pooled, schema_of
@@ -139,7 +141,8 @@ class TopicScan:
             if bounds.partitions is not None and log.partition not in bounds.partitions:
                 continue
             first = start
-            if bounds.first_time > INT64_MIN:  # all records before `earliest` have earlier timestamps
+            # The records before `earliest` are left out: all of them have earlier timestamps.
+            if bounds.first_time > INT64_MIN:
                 earliest = log.offset_for_time(bounds.first_time)
                 first = end if earliest is None else max(start, earliest)
             yield TopicRange(log, max(first, bounds.first_offset), min(end, bounds.last_offset + 1))
@@ -183,7 +186,7 @@ def scan_topic(
     check_crcs: bool,
 ) -> TopicScan:
     """Return the scan for the arguments of `Store.scan`. `logs` returns the logs of the given partitions, or
-    of all partitions for None.
+    of all partitions if its argument is None.
     """
     how = {
         "isolation_level": arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS),

@@ -7,9 +7,10 @@ and to undo failed appends.
 The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
 this record; only `mark` copies it.
 
-Invariant: bytes of the log from `end.position` on belong to no batch; they are overwritten, or cut off by
-`rewind` or recovery. Room in the indexes is reserved before the log is written, so that an append to a full
-disk fails before the log has changed. Threads: one at a time, the holder of the partition's append token.
+Invariant: bytes of the log from `end.position` on belong to no batch; later appends overwrite these bytes, or
+`rewind` or recovery cuts them off. Room in the indexes is reserved before the log is written, so that an
+append to a full disk fails before the log has changed. Threads: one at a time, the holder of the partition's
+append token.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Mark(Protocol):
-    """A copy of the end's record (`seg_end`), for `recall` and `rewind`."""
+    """A copy of the record of the log's end (`seg_end`), for `recall` and `rewind`."""
 
     position: int
     next_offset: int
@@ -72,12 +73,12 @@ class ChunkPart(NamedTuple):
 
     @property
     def headers(self) -> Any:
-        """Return a `seg_batch *` to the first header; valid while the chunk exists."""
+        """Return a `seg_batch *` to the first header. The pointer is valid while the chunk exists."""
         return self.chunk.headers + self.first
 
     @property
     def memory(self) -> Any:
-        """Return the memory of the headers, which the chunk keeps."""
+        """Return the memory of the headers. The chunk keeps this memory alive."""
         return ffi.buffer(self.headers, self.n * BATCH_SIZE)
 
     def split(self, n: int) -> tuple[ChunkPart, ChunkPart]:
@@ -103,7 +104,7 @@ class ActiveSegment:
                 "position": segment.size,
                 "next_offset": next_offset,
                 "base_offset": segment.base_offset,
-                "rolled_ms": -1,  # Kafka: rollingBasedTimestamp
+                "rolled_ms": -1,  # in Kafka this is rollingBasedTimestamp
                 "state": EMPTY,
             }
         )
@@ -114,7 +115,8 @@ class ActiveSegment:
         # Kafka's segment.jitter.ms makes partitions that began at the same time roll at different times.
         self._jitter = random.random()
         self.configure(config)
-        self._born_ms: int | None = None  # the clock's time of the first batch, or of the first check
+        # `_born_ms` is the clock's time at the first batch, or at the first call of `outlived`.
+        self._born_ms: int | None = None
         self._open_indexes(index_bytes or config.segment_index_bytes)
 
     @classmethod
@@ -164,8 +166,9 @@ class ActiveSegment:
         segment.attach((self._offsets, self._times), self.end)
 
     def _recall_largest(self, position: int) -> None:
-        """Set the largest timestamp by the batches from `position` on, where the batch of the last time index
-        entry begins. Set the first batch's timestamp, which decides when a roll is due.
+        """Set the largest timestamp from the batches at byte `position` and after it. The batch of the last
+        time index entry begins at `position`. Also set the first batch's timestamp, from which the segment's
+        age counts.
         """
         state = self.end.state
         timestamp, offset = state.max_timestamp, state.max_timestamp_offset
@@ -189,7 +192,7 @@ class ActiveSegment:
     # --- appending ---------------------------------------------------------------------
 
     def mark(self) -> Mark:
-        """Return a copy of the end's record, for `recall` and `rewind`."""
+        """Return a copy of the record of the log's end, for `recall` and `rewind`."""
         mark: Mark = _record(self.end[0])
         return mark
 
@@ -225,7 +228,9 @@ class ActiveSegment:
         return n
 
     def _fitting(self, headers: Any, n: int, as_is: bool) -> int:
-        """Return the number of leading batches, at most `n`, that fit the segment's size and offsets."""
+        """Return the number of leading batches, at most `n`, that fit into the segment's size and range of
+        offsets.
+        """
         end, left = self.end, self.config.segment_bytes - self.end.position
         last = end.next_offset - end.base_offset - 1
         for i in range(n):
@@ -235,8 +240,8 @@ class ActiveSegment:
                 last = header.last_offset - end.base_offset
             else:
                 last += header.last_offset - header.base_offset + 1
-            # A batch of a leader may be larger than segment.bytes here, if the leader's setting was larger.
-            # Such a batch gets a segment of its own.
+            # A leader's batch may be larger than segment.bytes of this log, if the leader's setting was
+            # larger. Such a batch gets a segment of its own.
             is_alone = as_is and i == 0 and not end.position
             if (left < 0 and not is_alone) or last > MOST_RELATIVE:
                 return i
@@ -330,7 +335,8 @@ class ActiveSegment:
 
     def recall(self, mark: Mark) -> None:
         """Set the log's end back to `mark`, in memory only. The files keep their bytes and index entries
-        after `mark`, but those bytes belong to no batch then. The segment may have been sealed since `mark`.
+        after `mark`, but those bytes belong to no batch then. The segment may have been sealed after `mark`
+        was made.
         """
         end, self.segment.end = self.end, self.end
         end.state, end.rolled_ms = mark.state, mark.rolled_ms
@@ -339,7 +345,7 @@ class ActiveSegment:
     # --- the native tail -----------------------------------------------------------------
 
     def bind(self, tail: NativeTail) -> None:
-        """Have a tail append to this segment."""
+        """Make C append to this segment through `tail`."""
         tail.c.active = self.c
         tail.keep("active", (self.c, self.end, self._offsets, self._times))
 

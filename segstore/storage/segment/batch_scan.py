@@ -1,6 +1,6 @@
 """Scans the batches of a `.log` file in bounded steps: for recovery, index rebuilds, check and look-ups.
 
-On disk files are only read. Threads: any; nothing is shared.
+Files on disk are only read. Threads: any; nothing is shared.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 4 << 20
-LARGE = 16 << 10  # a sparse scan reads only the headers of batches above this many bytes
+LARGE = 16 << 10  # a sparse scan does not read the records of batches above this many bytes
 AT_A_TIME = 4096
-MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch after damage
+MOST_SEARCHED = 64 << 20  # at most this many bytes are searched at a time for a whole batch after damage
 BAD = {
     lib.SEG_SHORT: "the file ends within the batch",
     lib.SEG_BAD_LENGTH: "impossible length",
@@ -35,7 +35,7 @@ _BASE_OFFSET_AT, _base_offset = ffi.offsetof("seg_batch", "base_offset"), struct
 
 
 class ScanStep(NamedTuple):
-    """The bytes read at `position`, the whole batches in them, and the reason why the step ended."""
+    """The bytes that were read at `position`, the whole batches in them, and why the step ended."""
 
     position: int
     data: bytes
@@ -74,7 +74,7 @@ def walk(
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
     A batch that begins below offset `least`, or below the end of the batch before, counts as damage. If
-    `sparse`, only the headers of large batches are read, and steps with such headers have no data. `large`:
+    `sparse`, the records of large batches are not read, and steps with such batches have no data. `large`:
     whether the caller expects that the first batches are large.
 
     If the last step's `stop.position` is `end`, the whole range was read. Otherwise the batch at that
@@ -88,7 +88,8 @@ def walk(
         length = min(size, end - position)
         data = files.pread(handle, length, position)
         headers, stop = scan_headers(data, position, check_crcs=check_crcs, least=least)
-        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # not checked by the scan
+        # `scan_headers` does not compare the first base offset with `least`.
+        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:
             headers, stop = bytearray(), ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
         step_start, least = position, max(least, stop.last_offset + 1) if stop.last_offset >= 0 else least
         yield ScanStep(position, data, headers, stop)
@@ -108,8 +109,8 @@ def walk(
 
 
 def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> ScanStep:
-    """Return a step with up to AT_A_TIME headers, each read by itself. The step ends before bytes that are no
-    header.
+    """Return a step with up to AT_A_TIME headers, each from a read of its own. The step ends before bytes
+    that are no header.
     """
     room = min(AT_A_TIME, (end - position) // LARGE + 1)
     out = ffi.new("seg_batch[]", room)
@@ -133,7 +134,8 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
         found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MAX_OFFSET)
         if found >= 0:
             return position + int(found)
-        if position + len(data) >= end or len(data) < asked:  # this was the end of the range or file
+        # These were the last bytes of the range or the file.
+        if position + len(data) >= end or len(data) < asked:
             return None
         # A batch may begin within these bytes and end after them. So next, more bytes are read from the same
         # position.

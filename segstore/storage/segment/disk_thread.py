@@ -1,9 +1,9 @@
-"""The native thread of a directory. It writes the batches that a leader in another directory hands over to
-the tails of followers in its own directory (`_native/hand_over.c`). A disk that hangs blocks only this
+"""A native thread for the followers whose logs are in one directory. It writes the batches that leaders in
+other directories hand over to these followers (`_native/hand_over.c`). A disk that hangs blocks only this
 thread.
 
-On disk it writes to active segments, always after the end of the log, and only while the log's native tail is
-open. Threads: the Python thread that serves the directory calls `job`; any thread may call `end`.
+On disk the thread writes to active segments, always after the end of the log, and only while the log's native
+tail is open. Threads: the Python thread that serves the directory calls `job`; any thread may call `end`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _SECOND = 10**9
 
 
 class DiskThread:
-    """The thread of one directory; it is started by the first `job`."""
+    """The thread of one directory; the first `job` starts the thread."""
 
     def __init__(self) -> None:
         self._thread: Any = None
         self._over = False
 
     def job(self) -> Any:
-        """Return a job (`seg_job`) by which this thread writes a follower's tail. Return None if the thread
-        can't be started or was stopped, or if there is no memory for the job.
+        """Return a job (`seg_job`), with which this thread writes the batches of one follower. Return None if
+        the thread can't be started or was stopped, or if there is no memory for the job.
         """
         if self._thread is None and not self._over:
             started = lib.seg_disk_thread_start()

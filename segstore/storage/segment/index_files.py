@@ -1,4 +1,4 @@
-"""A segment's `.index` and `.timeindex` files: they are loaded, checked, and rebuilt from the log.
+"""Loads and checks a segment's `.index` and `.timeindex` files, and rebuilds them from the log.
 
 On disk a rebuild replaces the two index files, by rename. Threads: `load` and `rebuild` are called with the
 segment's loading lock held.
@@ -31,7 +31,7 @@ _NO_ENTRIES = SealedOffsetIndex.of(b""), SealedTimeIndex.of(b"")
 
 
 class Indexed(Protocol):
-    """The parts of a segment from which its indexes are made."""
+    """The attributes of a segment that are needed to make its indexes."""
 
     pool: HandlePool
     path: str
@@ -86,7 +86,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
     last entry.
     """
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
-    end = last  # relative offset of the last batch
+    end = last  # `end` is the relative offset of the last batch that was seen
     builder = IndexBuilder(segment.base_offset, segment.interval)
     for step in walk(
         segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
@@ -151,7 +151,7 @@ def _timeless(segment: Indexed) -> bool:
     for step in walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False):
         first = step.c[0] if step.headers else None
         if first is not None and first.count > 0 and first.max_timestamp >= 0:
-            return False  # found without numpy, whose import would delay a new host
+            return False  # this check needs no numpy, whose import would delay a new host
         if (step.batches["max_timestamp"][step.batches["count"] > 0] >= 0).any():
             return False
     return True
@@ -172,7 +172,7 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
 
 def begin_anew(segment: Indexed) -> Indexes:
     """Remove a segment's index files, and return indexes without entries. The files are not cut, because
-    other processes may have them mapped. Raises OSError.
+    other processes may have mapped them. Raises OSError.
     """
     for suffix in (names.INDEX, names.TIME_INDEX):
         path = segment.file(suffix)
@@ -192,8 +192,8 @@ def sync(segment: Indexed) -> None:
 
 
 def rebuild(segment: Indexed) -> Indexes:
-    """Build both indexes from the log, and return them. The writer also replaces their files, unless the disk
-    is full.
+    """Build both indexes from the log, and return them. If this process writes the segment, also replace the
+    index files, unless the disk is full.
     """
     files = segment.pool.files
     offset_entries, time_entries = build(files, segment, segment.size)

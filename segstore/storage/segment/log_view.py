@@ -1,7 +1,7 @@
 """The part of a partition that readers see: an immutable view of its segments, log start offset and visible
 end.
 
-Nothing is on disk. Threads: any, without locks: a view never changes; its owner puts a new view in its place.
+Nothing is on disk. Threads: any, without locks: a view never changes; its owner replaces it by a new view.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class LogView(_Fields):
     """An immutable view: segments in order, with their base offsets. The last segment is visible up to byte
     `end_position`.
 
-    `stable_offset` is Kafka's last stable offset, below which every transaction is decided; -1 if it is not
-    known.
+    `stable_offset` is Kafka's last stable offset, below which every transaction is committed or aborted; -1
+    if it is not known.
     """
 
     sendable: Any = None
     """The `Sendable` of the last transfer from this view (`storage.transfer.short_way`), or None."""
 
     at_once: Any = None
-    """The `Sendable` of the last transfer from this view, extended by C's appends, or None; read by
-    `seg_transfer`.
+    """The `Sendable` of the last transfer from this view with C's later appends, or None. `seg_transfer`
+    reads this attribute.
     """
 
     def check(self, offset: int, where: str) -> None:
@@ -45,18 +45,18 @@ class LogView(_Fields):
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset, where)
 
     def slot(self, offset: int) -> int:
-        """Return the index of the segment whose range of offsets has `offset`."""
+        """Return the index of the segment whose range of offsets contains `offset`."""
         return bisect_right(self.bases, offset, 1) - 1
 
     def next_base(self, slot: int) -> int:
         """Return the upper bound of the visible offsets of segment `slot`: the next segment's base offset, or
-        the end.
+        the view's end.
         """
         slot += 1
         return self.end_offset if slot == len(self.bases) else min(self.bases[slot], self.end_offset)
 
     def bounds(self, slot: int) -> tuple[int, int]:
-        """Return `end_of` and `next_base` of segment `slot`."""
+        """Return (`end_of(slot)`, `next_base(slot)`)."""
         if slot == len(self.segments) - 1:
             return self.end_position, self.end_offset
         return self.segments[slot].final_size, min(self.bases[slot + 1], self.end_offset)
@@ -71,9 +71,9 @@ class LogView(_Fields):
 
 
 class AtomicPublish:
-    """Joins the new views of several partitions, so that these views become visible at once. When `done` is
-    set, all threads see the new views, and the appends in the new views can't be undone any more.
-    `partitions` has the `Visible` of each partition with a new view.
+    """Joins the new views of several partitions, so that these views become visible at the same moment. From
+    the moment at which `done` becomes True, all threads see the new views, and the appends in the new views
+    can't be undone any more. `partitions` has the `Visible` of each partition with a new view.
     """
 
     __slots__ = ("done", "partitions")
@@ -84,9 +84,9 @@ class AtomicPublish:
 
 
 class PendingView(NamedTuple):
-    """The view of a partition while the views of several partitions are replaced at once. Readers see
-    `before` until `together` is done, then `after`. Followers see `written`, the new view of the whole
-    written log, once `after` is published.
+    """The view of a partition while the views of several partitions are replaced together. Readers see
+    `before` until `together.done` is True, and `after` from then on. After `after` is published, followers
+    see `written`, the new view of the whole written log.
     """
 
     before: LogView

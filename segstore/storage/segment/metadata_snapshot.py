@@ -46,8 +46,8 @@ class SnapshotId(NamedTuple):
 
 
 def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list[str]]:
-    """Return the snapshots in a directory, by rising end offset, and the names of files that a crash left:
-    `.part` files, and files that a broker was about to delete. Raises OSError.
+    """Return the snapshots in a directory, in the order of their end offsets, and the names of files that a
+    crash left: `.part` files, and files that a broker was about to delete. Raises OSError.
     """
     found, left = [], []
     for name in files.listdir(directory):
@@ -61,8 +61,8 @@ def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list
 
 def read_snapshot(files: Files, path: str) -> Iterator[Records]:
     """Yield the data records of a snapshot, some batches at a time. The records are complete only if the
-    iteration ends without an error. Raises CorruptRecordError if a batch is damaged, or the header, the
-    footer or a batch between them is missing; OSError.
+    iteration ends without an error. Raises OSError, and CorruptRecordError if a batch is damaged, or if the
+    header, the footer or a batch between them is missing.
     """
     header = footer = False
     for step, slot in _batches(files, path):
@@ -112,7 +112,7 @@ def _refuse(path: str, step: ScanStep, slot: int, reason: str) -> None:
 
 
 def check_snapshot(files: Files, path: str) -> None:
-    """Read a whole snapshot. Raises CorruptRecordError if it is damaged or incomplete, OSError."""
+    """Read a whole snapshot. Raises OSError, and CorruptRecordError if the file is damaged or incomplete."""
     for _ in read_snapshot(files, path):
         """The iteration checks each batch."""
 
@@ -132,7 +132,7 @@ def last_contained_timestamp(files: Files, path: str) -> int:
 
 def freeze_snapshot(files: Files, directory: str, snapshot: SnapshotId, chunks: Iterable[bytes]) -> None:
     """Write a durable snapshot with these bytes (Kafka: FileRawSnapshotWriter.freeze). An existing snapshot
-    of this name is replaced. Raises OSError; at most a `.part` file is left then.
+    of this name is replaced. Raises OSError; then nothing but perhaps a `.part` file is left.
     """
     path = names.below(directory, snapshot.name)
     part = path + names.PART

@@ -1,9 +1,10 @@
-"""The native tail of a log: the state by which C appends in one call (docs/engine.md; `_native/append.c`).
+"""The native tail of a log: the state that C needs to append by one call (docs/engine.md;
+`_native/append.c`).
 
-A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` stops new
-appends, and any thread may call it. The holder of the partition's append token pauses the tail; it may then
-change the tail's fields, bind the tail to another segment, and open the tail again. C's appends are in the
-log, indexed and published, and readers of this process see them (`Visible`).
+A partition has one tail as long as the partition is open. While the tail is open, C appends; `pause` stops
+new appends, and any thread may call it. The holder of the partition's append token pauses the tail, and may
+then change the tail's fields, bind the tail to another segment, and open the tail again. C's appends are in
+the log, indexed and published, and readers of this process see them (`Visible`).
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ if TYPE_CHECKING:
 
 def _processors() -> int:
     """Return the number of processors that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)  # only on Linux
+    allowed = getattr(os, "sched_getaffinity", None)  # this function exists only on Linux
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
 def _until_done(call: Callable[..., int], *arguments: Any) -> int:
-    """Return the answer of a call of C, which is repeated if a signal interrupts it and the handler raises
-    nothing.
+    """Call C, and repeat the call if a signal has interrupted it and the signal handler has raised nothing.
+    Return the result.
     """
     while (answer := call(*arguments)) == -errno.EINTR:
-        """The handler has run."""
+        """The signal handler has run."""
     return answer
 
 
 class NativeTail:
     """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `owner` is
     `Context.here_for_c`; if it is None, the tail is never opened. `recovery_point` is the offset below which
-    all is durable.
+    all records are durable.
     """
 
     __slots__ = (
@@ -78,22 +79,23 @@ class NativeTail:
         append is still unflushed. The appending thread compares the recovery point.
         """
         self.handle: Handle | None = None
-        """The active segment's log, None once the pool has closed it."""
+        """The active segment's log; None after the pool has closed the log."""
         self.write: NativeWrite
-        """The native write of the log's file, once the tail is bound."""
+        """The native write of the log's file; set when the tail is bound."""
         self.syncs = False
         """Whether C may sync the log."""
         self.followers: Sequence[NativeTail] = ()
         """The tails of other replicas, which get each append to this tail before readers see it."""
-        self._owners: dict[str, Any] = {"owner": owner}  # the objects to whose memory `c` points
-        self._kept: list[Any] = []  # files and sync functions that a sync may still use
+        # `_owners` keeps alive the objects to whose memory `c` points.
+        self._owners: dict[str, Any] = {"owner": owner}
+        self._kept: list[Any] = []  # `_kept` has files and sync functions that a sync may still use
         self._has_quit = False  # whether `quit` was called, which does not wait for the disk
 
     # --- by the holder of the append token, while the tail is paused ----------------------
 
     def keep(self, what: str, owner: Any) -> None:
-        """Keep alive `owner`, to whose memory `c` points, in place of the last object that was kept as
-        `what`.
+        """Keep `owner` alive, because `c` points to its memory. The object that was kept as `what` before is
+        released.
         """
         self._owners[what] = owner
 
@@ -102,7 +104,7 @@ class NativeTail:
         return self.handle is handle and self.c.fd >= 0
 
     def bind(self, handle: Handle, write: NativeWrite, sync: Any) -> None:
-        """Append to this open log from now on. `write` and `sync` are those of `Files.native_write` and
+        """Append to this open log from now on. `write` and `sync` are the results of `Files.native_write` and
         `Files.native_sync`.
         """
         if not self._is_synced:
@@ -123,7 +125,7 @@ class NativeTail:
         return bool(self.c.commit.word & 1)
 
     def _let_go_of(self, handle: Handle | None) -> None:
-        """Release a log's file, or, if C is syncing it, keep it open until that sync is done."""
+        """Release a log's file. If C is syncing the file, keep it open until that sync is done."""
         if self._is_synced:
             self._kept.append(handle)
         # The holder of the append token may have bound `handle` again since its release.
@@ -131,10 +133,10 @@ class NativeTail:
             self.handle = None
 
     def hand_on(self, followers: Sequence[NativeTail]) -> None:
-        """Have C append to these followers' tails, too."""
+        """Make C append to these followers' tails, too."""
         if not followers and not self.followers:
             return
-        self.followers = followers  # keeps alive the structs that `c` points to
+        self.followers = followers  # the reference keeps alive the structs that `c` points to
         self.c.n_followers = len(followers)
         self.c.spins = len(followers) < _processors()
         self.c.hands_over = any(follower.by_thread for follower in followers)
@@ -149,8 +151,8 @@ class NativeTail:
         self.keep("share", (share, owner))
 
     def write_by(self, job: Any) -> None:
-        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`). If `job`
-        is None, the thread that appends to the leader's log writes them.
+        """Make the thread of `job` (`DiskThread.job`) write the leader's batches for this tail. If `job` is
+        None, the thread that appends to the leader's log writes them.
         """
         self.c.job = ffi.NULL if job is None else job
         self.keep("job", job)
@@ -169,7 +171,7 @@ class NativeTail:
 
     @property
     def is_flushed(self) -> bool:
-        """Return whether the topic is flushed by messages or time."""
+        """Return whether the topic has flush.messages or flush.ms."""
         return self.on_append is not None or self.flush_left is not None
 
     @property
@@ -201,7 +203,7 @@ class NativeTail:
 
     @property
     def synced(self) -> int:
-        """Return the offset below which all is durable."""
+        """Return the offset below which all records are durable."""
         share = self.c.share
         return int(share.log.synced if share else self.commit.synced)
 
@@ -210,19 +212,19 @@ class NativeTail:
         share = self.c.share
         if not share:
             self.commit.synced = offset
-        elif offset > share.log.synced:  # other processes may have synced more
+        elif offset > share.log.synced:  # other processes may have synced beyond `offset`
             share.log.synced = offset
 
     @property
     def sync_failure(self) -> int:
-        """Return the errno of a failed sync, also of another process, 0 if none has failed."""
+        """Return the errno of a failed sync of this or another process, 0 if no sync has failed."""
         share = self.c.share
         return int(self.failure[0] or (share.log.failed if share else 0))
 
     # --- by any thread --------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let no append begin any more, and wait for one that is under way."""
+        """Let no append begin any more, and wait until an append that is under way has ended."""
         _until_done(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
@@ -244,8 +246,9 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. If a thread of another directory may append by this tail,
-        call `quit` instead, which does not wait. The file stays open until the last append or sync is done.
+        """Pause the tail, and release its file. If another directory's thread may append through this tail,
+        `quit` is called instead, which does not wait. The file stays open until the last append or sync is
+        done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()
@@ -259,8 +262,8 @@ class NativeTail:
         _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
-        """Show and publish the log up to a high watermark, and return True. Return False, with nothing done,
-        if the tail is paused, or already shows a higher offset.
+        """Show and publish the log up to a high watermark, and return True. Do nothing and return False if
+        the tail is paused, or if the log is already visible up to a higher offset.
         """
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 

@@ -1,7 +1,8 @@
 """The quarantine, `.segstore/quarantine`: copies of bytes that were cut out of logs.
 
 The copies are for the user; segstore has no use for them. A copy is `<partition>-<base
-offset>-at-<position>.log`; a `.txt` file beside it may describe it. Threads: the thread that cuts the bytes.
+offset>-at-<position>.log`; a `.txt` file beside the copy may describe the copy. Threads: the thread that cuts
+the bytes.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def note(files: Files, path: str, said: dict[str, object]) -> None:
 
 
 def _free_name(directory: str, segment: Segment, position: int, end: int) -> str:
-    """Return a free path, or the path of a file with the same bytes, because after a crash the same copy is
-    made again.
+    """Return a free path for the copy. If an earlier try, which a crash has stopped, has left a file with the
+    same bytes, return the path of that file.
     """
     partition = os.path.basename(segment.directory)
     stem = os.path.join(directory, f"{partition}-{segment.base_offset:020d}-at-{position}")

@@ -1,8 +1,8 @@
 """A segment as readers see it: `<base offset>.log` and the two sparse indexes beside it.
 
-Threads: any, without locks. A reader's view says where its part of the segment ends, so that bytes beyond the
-visible end are never read. An index is only a hint. Each entry is checked against the batch that it points
-to; if the entry is wrong, the index is rebuilt from the log and the search begins again.
+Threads: any, without locks. A reader's view has the end of the visible part of the segment, and bytes after
+that end are never read. An index is only a hint. Each entry is checked against the batch that it points to;
+if the entry is wrong, the index is rebuilt from the log and the search begins again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from segstore.storage.segment.batch_scan import BAD, next_whole, walk
 _FIRST_BAD = -10100  # seg_seek returns -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
 _numbers = count(1)
-_fill = struct.Struct("5q").pack_into  # the fields of `seg_segment`, except the last one
+_fill = struct.Struct("5q").pack_into  # this packs the fields of `seg_segment`, except the last field
 
 
 class Segment:
@@ -52,28 +52,30 @@ class Segment:
         function call.
         """
         self.end: Any = None
-        """The record (`seg_end`) of the segment's end while it is open for appending."""
+        """The record (`seg_end`) of the segment's end while the segment is open for appending."""
         self._stem = f"{directory}/{names.segment_file(base_offset, '')}"
         self.path = self._stem + names.LOG
         self._key = self.path, False
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = names.MAX_OFFSET
         self.may_be_old = False
-        """Whether the log may have messages of magic 0 or 1, which brokers have written, but segstore never
-        writes.
+        """Whether the log may have messages of magic 0 or 1. Brokers have written such messages; segstore
+        never writes them.
         """
         self.number = next(_numbers)
         """A number that no other segment of this process has; it is the key of cached data about the log's
         bytes.
         """
         self.dense: tuple[Any, ...] = ()
-        """Ranges of offsets without gaps, found by scans of headers (`storage.scans.dense`)."""
-        self.durable = False  # whether its log was synced under another name, and has not changed since
-        self.unsynced_aborts = False  # whether its `.txnindex` has grown since the last sync
+        """Ranges of offsets without gaps, which scans of headers have found (`storage.scans.dense`)."""
+        self.durable = False  # whether the log was synced under another name, and has not changed after that
+        self.unsynced_aborts = False  # whether the `.txnindex` has grown after its last sync
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
         self.identity: tuple[int, ...] = ()
-        """The first numbers of `Files.identity` of another process's log, which identify the file."""
+        """If another process writes the log, the first numbers that `Files.identity` has returned for the
+        log. They identify the file.
+        """
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = Mutex()
@@ -122,9 +124,9 @@ class Segment:
     def fields(self, end: int, end_offset: int, index: View | None = None) -> tuple[Any, ...]:
         """Return the fields of C's struct (`seg_segment`) for a reader that may see the segment below byte
         `end` and offset `end_offset`. The last field keeps the memory of the offset index alive. `index` is a
-        view of the offset index, None for the segment's current one.
+        view of the offset index, None for that of the segment's current index.
 
-        Raises OSError, CorruptRecordError if the index can't be loaded.
+        Raises OSError or CorruptRecordError if the index can't be loaded.
         """
         view = self.indexes[0].view if index is None else index
         return self.number, view[1], self.base_offset, end, end_offset, view[0]
@@ -153,12 +155,12 @@ class Segment:
         return handle
 
     def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
-        """Read from `handle` and `indexes` until `release`, even if other files get the names of these
-        files.
+        """Read from `handle` and `indexes` until `release` is called, even if other files get the names of
+        these files.
         """
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None
-            # rebuilt indexes are not written, because another segment may have their names
+            # rebuilt indexes are not written, because another segment's files may have these names
             self.writable = False
 
     def retire(self) -> None:
@@ -168,8 +170,8 @@ class Segment:
         self.hold(self.handle, self.indexes)
 
     def release(self) -> None:
-        """End `hold`, because the files with this segment's names are its own now. They are opened anew. The
-        caller has made the pool forget the path.
+        """End `hold`, because the files with this segment's names are its own files now. The next read opens
+        them anew. The caller has made the pool forget the path.
         """
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
@@ -185,7 +187,9 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the offset index and the time index: the writer's, or those loaded from the files."""
+        """Return the offset index and the time index: the writer's indexes, or indexes that are loaded from
+        the files.
+        """
         found = self._indexes
         if found is None:
             with self._loading:
@@ -195,7 +199,7 @@ class Segment:
         return found
 
     def distrust(self) -> None:
-        """Rebuild the indexes of a sealed segment, because an entry pointed to the wrong place. In an active
+        """Rebuild the indexes of a sealed segment, because an entry pointed to a wrong position. In an active
         segment do nothing, because the writer's indexes are always right.
         """
         if self.sealed:
@@ -238,8 +242,8 @@ class Segment:
             position = self.pass_by(bad, least, target, end, reason)
 
     def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
-        """Return the position of the first whole batch after the damaged batch at byte `bad` whose base
-        offset is at least `least`.
+        """Return the position of the first whole batch that lies after the damaged batch at byte `bad` and
+        has a base offset of at least `least`.
 
         Raises CorruptRecordError if `target` lies before that batch. If there is no such batch, the error has
         no `next_offset`.
@@ -334,7 +338,7 @@ class Segment:
             return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
-                self.distrust()  # sealing has added the largest timestamp, so the index was cut
+                self.distrust()  # sealing added the entry with the largest timestamp, so the index was cut
             self._largest = largest
         return largest
 

@@ -1,13 +1,12 @@
-"""The files of a partition's segments: they are found, created and removed here, and files that crashes have
-left are cleared.
+"""Finds, creates and removes the files of a partition's segments, and clears files that crashes have left.
 
 On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap` files are renamed into
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
 `.cleaned` until it is whole, and `.swap` while it replaces older segments. When the older segments are gone,
 the files of the rewritten segment get their plain names, the log first. So if there is a `.cleaned` file, all
-older segments are still there. Then every `.cleaned` file is removed, and every `.swap` file that has at
-least the base offset of the first `.cleaned` file. If there are only `.swap` files, the swap is finished.
-Each step may be repeated after another crash, and is synced before the next step.
+older segments are still there. In that case every `.cleaned` file is removed, and every `.swap` file whose
+base offset is not below that of the first `.cleaned` file. If there are only `.swap` files, the swap is
+finished. Each step may be repeated after another crash, and is synced before the next step.
 
 Threads: one, before the partition is used. A process that only reads the directory calls only
 `list_segments`.
@@ -27,7 +26,7 @@ from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment.batch_scan import walk
 from segstore.storage.segment.segment import Segment
 
-Found = dict[int, set[str]]  # base offset -> suffixes
+Found = dict[int, set[str]]  # the suffixes of the files by base offset
 _SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 _PLAIN = frozenset(_SUFFIXES)
 _INDEXES = _PLAIN - {names.LOG}
@@ -184,8 +183,8 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
     paths = []
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            # If another user owns the file, its time stays that of its last write, because only the owner may
-            # set it.
+            # If another user owns the file, its modification time stays that of the last write, because only
+            # the owner may set the time.
             with contextlib.suppress(PermissionError):
                 files.set_modified(segment.file(suffix), now_ms * 1_000_000)
             try:
@@ -201,10 +200,10 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
-    """Replace files that have several hard links by copies, before the files are written. Only the files of a
-    partition's last segment are replaced. If `every`, the files of all segments are replaced, because
-    recovery may cut any of them. A file that also has a link in the inbox is not replaced, because the inbox
-    will remove that link. Raises OSError.
+    """Before a partition's files are written, replace each file by a copy if the file has several hard links.
+    Only the files of the last segment are replaced. If `every`, the files of all segments are replaced,
+    because recovery may cut any of them. A file that also has a link in the inbox is not replaced, because
+    the inbox will remove that link. Raises OSError.
     """
     found = scan_directory(files, directory)
     bases = _logs(found)

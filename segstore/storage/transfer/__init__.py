@@ -1,6 +1,7 @@
-"""Transfers send whole batches as they lie on disk to a socket, pipe or file, without decoding them.
+"""Transfers send whole batches to a socket, pipe or file. They send the bytes that lie on disk, without
+decoding them.
 
-On disk files are only read. Threads: any, without locks; the pipe, buffer or mapping that a method needs
+Files on disk are only read. Threads: any, without locks; the pipe, buffer or mapping that a method needs
 belongs to the transfer, which makes and closes it.
 
 `methods` names the methods, their sinks, and the choice of "auto". `sinks` finds the kind of a descriptor,

@@ -1,7 +1,8 @@
-"""Conversion for transfers, which send only magic 2: if a stretch of a log has messages of magic 0 or 1, its
-batches are converted, and sent from a file in memory. Other stretches are sent from the log's file.
+"""Converts batches for transfers, which send only magic 2. If the bytes that a transfer would send have
+messages of magic 0 or 1, the messages are converted to batches, which are sent from a file in memory. Other
+bytes are sent from the log's file.
 
-On disk files are only read. Threads: any, without locks, because only segments of an immutable view are read.
+Files on disk are only read. Threads: any, without locks, because only segments of an immutable view are read.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from segstore.storage.segment.segment import Segment
 
 def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: Files) -> tuple[Handle, bool]:
     """Return the file from which a stretch (`found`, a `seg_found *`) of a segment's log is sent, and whether
-    that file is the log. If batches must be converted, the file is in memory, and `found` is set to the place
-    of the converted batches in that file. Converting stops once the batches have `most` bytes. Raises
-    OSError; CorruptRecordError if the first batch is damaged.
+    that file is the log. If batches must be converted, the file is in memory, and `found` is set to the
+    position of the converted batches in that file. No batch is converted after the converted batches have
+    `most` bytes. Raises OSError, and CorruptRecordError if the first batch is damaged.
     """
     if not segment.may_be_old or not files.attributes(handle, found.position, found.stop) & lib.SEG_OLD:
         return handle, True
     position = found.position
     data = files.pread(handle, found.stop - position, position)
-    batches, stop = scan(data, position)  # checks CRCs, as converted batches get new ones
+    batches, stop = scan(data, position)  # `scan` checks the CRCs, because the conversion replaces them
     if not len(batches):
         reason = BAD.get(stop.status, "the file was cut")
         raise CorruptRecordError(segment.path, position, found.next_offset - 1, reason)

@@ -1,6 +1,6 @@
 """Senders, one for each method: they move bytes of a file to a sink, a step at a time.
 
-On disk files are only read. Threads: a sender belongs to one transfer. The transfer calls `send` repeatedly,
+Files on disk are only read. Threads: a sender belongs to one transfer. The transfer calls `send` repeatedly,
 for `count` bytes from `position` on; each call begins at the position that the last call has reached. If a
 sender has read more bytes from the file than the sink took, the sender keeps the remaining bytes for the next
 call. `send` returns the number of bytes that the sink took, 0 at the end of the file, and raises the errors
@@ -45,11 +45,11 @@ class Straight:
 
 
 class Splice:
-    """Sends from the file into a pipe of its own, and from there to the sink."""
+    """Sends from the file into the sender's own pipe, and from that pipe to the sink."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
-        self._held = 0  # bytes in the pipe, which begin at the next position
+        self._held = 0  # the number of bytes in the pipe; they begin at the next position
         self._pipe = descriptors()
         files.make_pipe(self._pipe)
 
@@ -72,7 +72,7 @@ class ReadWriteSender:
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
         self._buffer = memoryview(b"")
-        self._left = self._buffer  # bytes that were read and not yet written
+        self._left = self._buffer  # `_left` has the bytes that were read, but are not written yet
 
     def send(self, source: Handle, position: int, count: int) -> int:
         if not self._left:
@@ -104,17 +104,17 @@ WINDOW = 4 << 20
 
 
 class Mapped:
-    """The base of senders that send from a mapping of the file."""
+    """The base class of senders that send from a memory mapping of the file."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self.files, self.sink = files, sink.fd
         self.window = ffi.gc(ffi.new("seg_window *"), lib.seg_unmap_window)
         self._source: Handle | None = None
-        self.end = 0  # the position in the file at which the window ends
+        self.end = 0  # `end` is the position in the file at which the window ends
 
     def reach(self, source: Handle, position: int, count: int) -> int:
-        """Map the file at `position`; return the number of bytes mapped from there, at most `count` and at
-        least 1. Raises OSError.
+        """Map the file at `position`; return the number of bytes that are mapped from `position` on, at least
+        1 and at most `count`. Raises OSError.
         """
         if source is not self._source or position >= self.end:
             self.release()
@@ -136,7 +136,7 @@ class Mapped:
 
 
 class Mmap(Mapped):
-    """Writes from a mapping of the file."""
+    """Writes bytes from a memory mapping of the file to the sink."""
 
     def send(self, source: Handle, position: int, count: int) -> int:
         there = self.reach(source, position, count)

@@ -1,19 +1,21 @@
-"""The fast path of a transfer: the look-up and one sendfile(2) in one native call.
+"""The fast path of a transfer: one native call finds the batches and calls sendfile(2) once.
 
-The first transfer from a view is made by `send_at_once`, which stores a `Sendable` in the view. Later
-transfers are made by the C function `seg_transfer`, which uses that `Sendable`.
+The first transfer from a view is made by `send_at_once`, which stores a `Sendable` (the data about one
+segment that C needs) in the view. Later transfers are made by the C function `seg_transfer`, which uses that
+`Sendable`.
 
 The slow path, `transfer`, is for these cases: a file that is not open, or an index that is not loaded; a log
 that may have messages of magic 0 or 1, which are converted; a stretch that may continue in another segment; a
 wrong index entry or batch header; a sink that would block; a SIGPIPE that would end the process. Both paths
 send the same bytes.
 
-On disk files are only read. Threads: any, without locks, on an immutable view.
+Files on disk are only read. Threads: any, without locks, on an immutable view.
 """
 
 from __future__ import annotations
 
-# `_signal` is used, because `signal` converts the handlers to enums, which takes as long as the look-up.
+# `_signal` is used, because `signal` converts the handlers to enums. The conversion takes as long as the
+# search for the batches.
 from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
 from signal import SIGPIPE
 from typing import TYPE_CHECKING
@@ -42,12 +44,13 @@ _NEXT = (1 << 32) - 1
 def send_at_once(
     view: LogView, fd: int, offset: int, max_bytes: int, context: StoreContext, views: Visible | None = None
 ) -> tuple[int, int] | None:
-    """Send batches by sendfile, from an open store. Return (bytes, next offset). Return None if nothing was
-    sent, and `transfer` must send the batches; this is always so in a forked child of the writer. `views` is
-    the `Visible` whose current view is `view`; if it is given, `seg_transfer` can make the next call.
+    """Send batches by sendfile, from an open store. Return (number of sent bytes, next offset). Return None
+    if nothing was sent, and `transfer` must send the batches. In a forked child of the writer, None is always
+    returned. `views` is the `Visible` whose current view is `view`; if `views` is given, `seg_transfer` can
+    make the next transfer.
 
-    Raises SinkError; InvalidArgumentError if sendfile can't serve the sink; StorageError of the segment's
-    file.
+    Raises SinkError, StorageError for an error of the segment's file, and InvalidArgumentError if sendfile
+    can't serve the sink.
     """
     known: Sendable | None = view.sendable
     inside = known is not None and not known.spent and known.first <= offset < known.below
@@ -68,7 +71,9 @@ def send_at_once(
 def go_on(
     result: int, known: Sendable, handle: Handle, fd: int, offset: int, max_bytes: int, files: Files
 ) -> tuple[int, int] | None:
-    """Return the answer of `send_at_once`, and raise its errors, for a `result` of `seg_send_stretch`."""
+    """Complete `send_at_once` after a `result` of `seg_send_stretch`: return the same tuple or None, and
+    raise the same errors.
+    """
     if result > 0:
         return result >> 32, offset + (result & _NEXT)
     if result == _SLOW:
@@ -84,8 +89,8 @@ def go_on(
 
 
 def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
-    """Return if sendfile(2) failed because the sink would block, or because of a signal; the slow path sends
-    then. Raise other errors.
+    """Return if sendfile(2) failed because the sink would block, or because of a signal; the slow path then
+    sends the batches. Raise other errors.
     """
     if not isinstance(error, InterruptedError | BlockingIOError):
         raise sending_error(error, handle, _BY, fd, files) from error
@@ -94,8 +99,8 @@ def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
 def sendable(
     view: LogView, offset: int, context: StoreContext, views: Visible | None = None
 ) -> Sendable | None:
-    """Return a `Sendable` of the segment that holds `offset`, and keep it in `view`; None if `offset` is not
-    in the view, or the segment has to be opened first.
+    """Return a `Sendable` of the segment that holds `offset`, and store it in `view`; None if `offset` is not
+    in the view, or if the segment must be opened first.
     """
     view.sendable = known = _sendable(view, offset, context, views)
     return known
@@ -136,8 +141,8 @@ def _is_plain(files: Files) -> bool:
 def _finish(
     fd: int, handle: Handle, known: Sendable, offset: int, max_bytes: int, done: int, files: Files
 ) -> tuple[int, int]:
-    """Send a stretch from its byte `done` on, after the bytes before were sent. Return the size in bytes of
-    the whole stretch, and the offset after it.
+    """Send the remaining bytes of a stretch, after its first `done` bytes were sent. Return the size in bytes
+    of the whole stretch, and the offset after it.
     """
     found = ffi.new(_FOUND)
     if not files.find_stretch(handle, found, ffi.addressof(known.segment, "segment"), -1, offset, max_bytes):

@@ -1,4 +1,5 @@
-"""Sinks of a transfer: the kind of a descriptor, and its errors.
+"""Sinks (the sockets, pipes and files that transfers send to): finds the kind of a descriptor, and makes the
+errors of sinks.
 
 Nothing is on disk. Threads: any.
 """
@@ -34,8 +35,8 @@ class Sink(NamedTuple):
 
 
 def descriptor(sink: Any) -> int:
-    """Return the descriptor of a sink: an int, or an object with fileno(). Raises InvalidTypeError; SinkError
-    for a closed sink.
+    """Return the descriptor of a sink: an int, or an object with fileno(). Raises InvalidTypeError, and
+    SinkError if the sink is closed.
     """
     fd = sink if isinstance(sink, int) and not isinstance(sink, bool) else _fileno(sink)
     if not 0 <= fd <= INT32_MAX:
@@ -53,7 +54,7 @@ def _fileno(sink: Any) -> int:
         raise InvalidTypeError(
             f"sink must be a file descriptor or have fileno(), not be {type(sink).__name__}"
         ) from None
-    except ValueError:  # a closed file raises this
+    except ValueError:  # fileno() of a closed file raises ValueError
         return -1
 
 

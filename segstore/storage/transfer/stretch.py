@@ -1,6 +1,6 @@
-"""`Stretch`: whole batches of a log as a part of one segment's file, which stays open until its release.
+"""`Stretch`: whole batches in one segment's file, which stays open until the `Stretch` is released.
 
-On disk files are only read. A file that retention or compaction removes stays readable by its descriptor, and
+Files on disk are only read. A file that retention or compaction removes stays readable by its descriptor, and
 the bytes below a view's end never change. Threads: any, without locks, on an immutable view; a stretch
 belongs to one thread at a time.
 """
@@ -101,15 +101,16 @@ class Stretch:
 def find_stretch(
     view: LogView, offset: int, limit: int, most: int, min_one: bool, files: Files, gaps: MayBeMissing
 ) -> StoredBatches | None:
-    """Return the place of batches of one segment, from the batch that holds `offset` on, below offset
-    `limit`. The batches have at most `most` bytes; if `min_one`, the first batch may be larger. Return None
-    if there is no such batch. Raises OSError, CorruptRecordError.
+    """Find batches of one segment: from the batch that holds `offset` on, and below offset `limit`. Return
+    their place in the segment. The batches have at most `most` bytes; if `min_one`, the first batch may be
+    larger. Return None if there is no such batch. Raises OSError, CorruptRecordError.
     """
     if offset >= limit:
         return None
     found = ffi.new(_FOUND)
     for slot in range(view.slot(offset), len(view.segments)):
-        below = min(limit, view.next_base(slot))  # a segment ends where the next one begins
+        # The visible offsets of a segment end below the base offset of the next segment.
+        below = min(limit, view.next_base(slot))
         source = find(view, slot, below, offset, most, files, gaps, found)
         if source is not None:
             position, stop = found.position, found.stop
@@ -142,5 +143,7 @@ def exchange_at_once(
 
 
 def has_transactions(place: StoredBatches, files: Files) -> bool:
-    """Return whether any batch at `place` belongs to a transaction. Only headers are read. Raises OSError."""
+    """Return whether any of the batches `place` belongs to a transaction. Only headers are read. Raises
+    OSError.
+    """
     return bool(files.attributes(place.handle, place.position, place.stop) & TRANSACTIONAL_FLAG)

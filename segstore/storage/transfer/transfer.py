@@ -1,6 +1,6 @@
-"""A transfer: it picks the batches and the method, and sends all bytes of the batches.
+"""Makes a transfer: picks the batches and the sender, and sends all bytes of the batches.
 
-On disk files are only read. Threads: any, without locks, on an immutable view.
+Files on disk are only read. Threads: any, without locks, on an immutable view.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def deliver(
 def sending_error(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
     """Return segstore's error for a system error while bytes of a segment were sent."""
     if error.filename is not None:
-        cut = error.errno == errno.EFAULT  # the mapping reaches beyond the file's end
+        # EFAULT: the mapping reaches beyond the file's end, because the file was cut.
+        cut = error.errno == errno.EFAULT
         return shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)
     if error.errno not in _OF_METHOD:
         return refusal(error)
@@ -93,13 +94,14 @@ def transfer(
     view: LogView, fd: int, offset: int, max_bytes: int, method: Method, files: Files, gaps: MayBeMissing
 ) -> tuple[int, int]:
     """Send batches, beginning with the batch that holds `offset`: up to `max_bytes`, but at least one batch
-    if there is any. Return (bytes, next offset).
+    if there is any. Return (number of sent bytes, next offset).
 
-    If the sink is full, the call waits, so that the sink always gets whole batches. Raises
-    InvalidArgumentError if the method can't serve the sink; SinkError; StorageError of a segment's file.
-    Raises OSError and CorruptRecordError; nothing was sent then.
+    If the sink is full, the call waits, so that the sink always gets whole batches. Raises SinkError,
+    StorageError for an error of a segment's file, and InvalidArgumentError if the method can't serve the
+    sink. Raises OSError and CorruptRecordError; nothing was sent then.
     """
-    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores SIGPIPE by default
+    # By default Python ignores SIGPIPE. Then the signal need not be blocked.
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
     with without_sigpipe():
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
@@ -115,7 +117,8 @@ def _transfer(
                 break
             end = view.end_of(slot)
             try:
-                limit = view.next_base(slot)  # a segment ends where the next one begins
+                # The visible offsets of a segment end below the base offset of the next segment.
+                limit = view.next_base(slot)
                 source = find(view, slot, limit, offset, max_bytes - done, files, gaps, found)
             except (OSError, SegstoreError):
                 if done:
@@ -157,12 +160,12 @@ def find(
     view: LogView, slot: int, limit: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> tuple[Handle, bool] | None:
     """Find the batches of segment `slot` from `offset` on, below offset `limit`, and set `found` (`seg_found
-    *`) to their place. Return the file that has these batches, and whether that is the segment's log
+    *`) to their place. Return the file that has these batches, and whether that file is the segment's log
     (`brought_up.as_sent`); None if the segment has no such batches. Raises OSError, CorruptRecordError.
     """
     segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
-    fields = segment.fields(end, limit)  # keeps the memory of the index alive
+    fields = segment.fields(end, limit)  # `fields` keeps the memory of the index alive
     of = ffi.new(_SEGMENT, fields)
     if files.find_stretch(handle, found, of, -1, offset, most):
         return as_sent(segment, handle, found, most, files)
