@@ -1,6 +1,6 @@
 """`AdminClient`: kafka-python's KafkaAdminClient for a store: its topics, settings, groups and records.
 
-On disk: through the store's own functions. Threads: any.
+On disk: what the store's functions write. Threads: any.
 """
 
 from __future__ import annotations
@@ -192,8 +192,9 @@ class AdminClient(ShareGroupAdmin, Closing):
         config_filter: str = "modified",
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter` is
-        "modified" for changed settings only, "dynamic" or "all" for all settings. A resource of type BROKER
-        with any name stands for the store. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
+        "modified" for the settings that differ from their defaults, and "dynamic" or "all" for all settings.
+        A resource of type BROKER with any name stands for the store. Raises UnknownTopicOrPartitionError,
+        InvalidArgumentError.
         """
         wanted = getattr(config_filter, "name", str(config_filter)).lower()
         if wanted not in FILTERS:
@@ -223,9 +224,9 @@ class AdminClient(ShareGroupAdmin, Closing):
     def alter_configs(
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
     ) -> dict[str, dict[str, None]]:
-        """Change some settings of topics and of groups (Kafka: incrementalAlterConfigs); None restores a
-        setting's default. Raises the errors of `Store.alter_topic`; InvalidArgumentError for a resource of
-        type BROKER, because a store's settings are fixed when it is opened.
+        """Change some settings of topics and of groups (Kafka: incrementalAlterConfigs). The value None
+        restores a setting's default. Raises the errors of `Store.alter_topic`, and InvalidArgumentError for a
+        resource of type BROKER, because a store's settings are fixed when it is opened.
         """
         done: dict[str, dict[str, None]] = {}
         for resource in map(_resource, config_resources):
@@ -274,7 +275,7 @@ class AdminClient(ShareGroupAdmin, Closing):
         return {group: groups.describe(group) for group in listed("group_ids", group_ids)}
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
-        """Return a list of groups' states, members, committed offsets and lags, as kafka-python 2 does."""
+        """Return a list with state, members, committed offsets and lag of each group, as kafka-python 2 does."""
         return list(self.describe_groups(group_ids).values())
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
@@ -311,8 +312,9 @@ class AdminClient(ShareGroupAdmin, Closing):
     def delete_records(
         self, records_to_delete: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, dict[str, int]]:
-        """Delete the records of partitions below these offsets; -1 deletes all records. Return the new log
-        start offset of each partition. Raises the errors of `PartitionLog.delete_records`.
+        """Delete the records of each partition below the partition's offset in `records_to_delete`; the
+        offset -1 deletes all records of the partition. Return the new log start offset of each partition.
+        Raises the errors of `PartitionLog.delete_records`.
         """
         logs = {TopicPartition(*tp): self._store.partition(*tp) for tp in records_to_delete}
         return {
@@ -347,7 +349,9 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
 
 
 def _resource(given: Any) -> ConfigResource:
-    """Convert a ConfigResource of kafka-python to ours. Raises InvalidTypeError for any other object."""
+    """Convert kafka-python's ConfigResource to the ConfigResource of this package. Raises InvalidTypeError
+    for any other object.
+    """
     try:
         return ConfigResource(given.resource_type, given.name, given.configs)
     except AttributeError:

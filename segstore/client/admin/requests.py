@@ -59,7 +59,7 @@ class ConfigResource:
         given = self.resource_type
         if isinstance(given, ConfigResourceType):
             return
-        words = getattr(given, "name", str(given)).upper()  # members of kafka-python's enum have a name
+        words = getattr(given, "name", str(given)).upper()  # a member of kafka-python's enum has a `name`
         if words not in ConfigResourceType.__members__:
             allowed = ", ".join(ConfigResourceType.__members__)
             raise InvalidArgumentError(f"resource_type={given!r:.80}: must be one of {allowed}")
@@ -97,14 +97,14 @@ def _of_one(each: Any) -> NewTopic:
     if isinstance(each, str):
         return NewTopic(each)
     names = NewTopic.__dataclass_fields__
-    if not all(hasattr(each, name) for name in names):  # kafka-python's own NewTopic has these fields, too
+    if not all(hasattr(each, name) for name in names):  # kafka-python's NewTopic has these fields
         raise InvalidTypeError(f"a topic must be a name or a NewTopic, not {type(each).__name__}")
     return NewTopic(**{name: getattr(each, name) for name in names})
 
 
 def total_of(topic: str, asked: Any) -> int:
     """Return the new number of partitions from a number, a NewPartitions, or a dict with `count`. Raises
-    InvalidArgumentError if replicas are assigned.
+    InvalidArgumentError if `asked` assigns replicas.
     """
     if isinstance(asked, Mapping):
         asked = NewPartitions(asked.get("count", -1), asked.get("assignments"))

@@ -1,7 +1,7 @@
 """`AsyncProducer`: the producer for asyncio, with aiokafka's names.
 
-Threads: one event loop, which is never blocked, because `send` awaits memory, and blocking calls run one
-after another in a thread of the producer.
+Threads: one event loop, which is never blocked: while there is no memory, `send` is suspended, and a thread
+of the producer makes the blocking calls, one after another.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Awaited = asyncio.Future[RecordMetadata]
 
 
 class Bridge:
-    """The bridge of one producer. The loop calls `freed` after it has delivered outcomes, because the memory
-    of their records is free then.
+    """The bridge of one producer. After it has delivered outcomes, the event loop calls `freed`, because the
+    memory of the delivered records is free then.
     """
 
     def __init__(self, freed: Callable[[], None]) -> None:
@@ -73,20 +73,20 @@ class Bridge:
         self._woken = True
         try:
             awaited.get_loop().call_soon_threadsafe(self._complete_known)
-        except RuntimeError:  # the loop was closed: no task awaits the futures
+        except RuntimeError:  # The loop was closed: no task awaits the futures.
             self._known.clear()
             self._woken = False
 
     def _complete_known(self) -> None:
-        # Cleared before the loop below, so that an outcome which comes during the loop wakes the event loop
-        # again.
+        # The flag is cleared before the `for` statement, so that an outcome that comes during that statement
+        # wakes the event loop again.
         self._woken = False
         for _ in range(len(self._known)):
             awaited, outcome = self._known.popleft()
             if awaited.done():
                 continue
             if isinstance(outcome, BaseException):
-                awaited.set_exception(copy_of(outcome))  # each future's error gets its own traceback
+                awaited.set_exception(copy_of(outcome))  # each copy gets its own traceback
             else:
                 awaited.set_result(outcome)
         self._freed()
@@ -143,15 +143,15 @@ class Room:
         self._waiters.popleft()
 
     def look(self) -> None:
-        """Resume the first waiting task if there is memory for its record; otherwise let the sender send all
-        batches, which frees memory.
+        """Resume the first waiting task if there is memory for its record; if there is not, make the sender
+        send all batches, because that frees memory.
         """
         if not self._waiters or self._waiters[0].turn.done():
             return
         if self._fits(self._waiters[0].need):
             self._waiters[0].turn.set_result(None)
         else:
-            with contextlib.suppress(KafkaTimeoutError):  # begins a flush without waiting for it
+            with contextlib.suppress(KafkaTimeoutError):  # This begins a flush, and does not wait.
                 self._producer.flush(timeout=0)
 
     def _give_up(self, waiter: _Waiter) -> None:
@@ -176,7 +176,7 @@ log = Logger("segstore")
 
 class Transactional(ABC):
     """The transactions of `Producer` as coroutines. A cancelled commit or abort continues, and the next call
-    waits for it. If `begin_transaction` is cancelled, the transaction is aborted.
+    waits for its end. If `begin_transaction` is cancelled, the transaction is aborted.
     """
 
     _producer: Producer
@@ -257,7 +257,7 @@ class Transaction:
     ) -> None:
         if error is None:
             await self._producer.commit_transaction()
-        elif not isinstance(error, ProducerFencedError):  # the other producer has aborted the transaction
+        elif not isinstance(error, ProducerFencedError):  # The newer producer has aborted.
             await self._producer.abort_transaction()
 
 
@@ -272,8 +272,8 @@ class AsyncProducer(Transactional):
     """`Producer` with coroutines in place of methods; `async with` starts and stops it.
 
     Serializers, partitioner and `on_send` of interceptors are called in the event loop, `on_acknowledgement`
-    in the sender's thread. A cancelled call that runs in the producer's thread continues, and the next call
-    waits for it.
+    in the sender's thread. A call that runs in the producer's thread continues if it is cancelled, and the
+    next call waits for its end.
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
@@ -342,8 +342,8 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> RecordMetadata:
-        """Send a record, and return its metadata once it is written. If the call is cancelled, the record may
-        still be written.
+        """Send a record, wait until the record is written, and return its metadata. If the call is cancelled,
+        the record may still be written.
         """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
@@ -372,8 +372,9 @@ class AsyncProducer(Transactional):
             await self._call(self._producer.init_transactions)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Close the producer, as `Producer.close` does. A cancelled call continues, and another call waits
-        for it. Raises InvalidTypeError, InvalidArgumentError; after these errors the producer is still open.
+        """Close the producer, as `Producer.close` does. A cancelled call continues, and another call of
+        `stop` waits for its end. Raises InvalidTypeError, InvalidArgumentError; after these errors the
+        producer is still open.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
