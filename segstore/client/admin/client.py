@@ -275,7 +275,7 @@ class AdminClient(ShareGroupAdmin, Closing):
         return {group: groups.describe(group) for group in listed("group_ids", group_ids)}
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
-        """Return a list with state, members, committed offsets and lag of each group, as kafka-python 2 does."""
+        """Return state, members, committed offsets and lag of each group as a list (kafka-python 2)."""
         return list(self.describe_groups(group_ids).values())
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:

@@ -1,9 +1,9 @@
-"""`Parts`: the base of `Consumer`, which makes and connects its parts; and `Guard`, which keeps a second
-thread out.
+"""`Parts`: the base of `Consumer`; it makes and connects the consumer's parts. `Guard`: the lock that refuses
+a second thread.
 
-Threads: a consumer is used by one thread at a time; a second thread gets ConcurrentModificationError. A store
-may be closed while another thread is in a method of a consumer: then that method returns early, and all later
-calls raise StoreClosedError.
+Threads: a consumer is used by one thread at a time; a second thread gets ConcurrentModificationError. If one
+thread closes the store while another thread is in a method of a consumer, that method returns early, and all
+later calls raise StoreClosedError.
 """
 
 from __future__ import annotations
@@ -45,23 +45,22 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_NAMES = ("co_name", "co_qualname")  # of a code object; Python 3.10 has only co_name
-_AGAIN = 0.01  # seconds after which a waiting thread is woken again
+_NAMES = ("co_name", "co_qualname")  # the name attributes of a code object; 3.10 has only co_name
+_AGAIN = 0.01  # seconds until a waiting thread is woken again
 
 
 class Guard(OwnedLock):  # type: ignore[misc]
     """The lock that each method of a consumer holds during its call. A method must take the lock by `with
     guard`, and `guard` must be a local variable: `is_within` finds the method by this name. The thread that
     holds the lock may call a second method if the first one has called the application (such as a listener
-    that calls `seek`). A signal handler that interrupts a method at any other place may not call a second
-    method.
+    that calls `seek`). If a signal handler interrupts a method elsewhere, it may not call a second method.
 
     `given_up` is True if a method returned without a result because the store began to close. `calls` is the
     number of method calls so far, not counting polls.
     """
 
     def __new__(cls, _store: str) -> Self:
-        """Make a lock, which takes no arguments."""
+        """Make the lock without the argument `_store`, because the base class takes no arguments."""
         return super().__new__(cls)  # type: ignore[no-any-return]
 
     def __init__(self, store: str) -> None:
@@ -78,22 +77,24 @@ class Guard(OwnedLock):  # type: ignore[misc]
         self._is_left = False  # whether `end` was called, and has found no thread in a method
 
     def __enter__(self) -> bool:
-        """Take the guard. Raises ConcurrentModificationError if another thread is within a method,
-        StoreClosedError if another thread closes the store, ReentrantCallError if a signal handler
-        interrupted a method of this thread. An interrupt never leaves the guard locked (see `Mutex`).
+        """Take the guard. Raises ConcurrentModificationError if another thread is within a method. Raises
+        StoreClosedError if another thread closes the store. Raises ReentrantCallError if this call is made by
+        a signal handler that interrupted a method of this thread. An interrupt never leaves the guard locked
+        (see `Mutex`).
         """
-        if self._is_owned() and not self._is_left:  # else a method has called code that closes the store
+        # If `_is_left`, the outer method has called code that closes the store, and so the consumer.
+        if self._is_owned() and not self._is_left:
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:
-            # After `end`, the thread that closes the store waits for the guard: every other thread is
-            # refused, and so holds the guard for a moment only.
+            # After `end`, the thread that closes the store waits for the guard. It gets the guard soon,
+            # because every other thread that takes the guard is refused and releases it.
             if not self.acquire(self._is_left and thread == self.ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # first: a second interrupt can't come before it
+                self.release()  # comes first, before a second interrupt can
             except RuntimeError:
                 """The interrupt came before the lock was acquired."""
             raise
@@ -115,7 +116,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
                 self.release()
 
     def is_within(self, method: FrameType) -> bool:
-        """Return whether another guarded method of this thread called this one."""
+        """Return whether the frame `method` runs, at any depth, within another method of this thread that
+        holds the guard.
+        """
         frame = method.f_back
         while frame is not None and frame.f_locals.get("guard") is not self:
             frame = frame.f_back
@@ -130,14 +133,16 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def check_wait(self) -> None:
         """Raise the errors of `check`, and GiveWay if another thread waits for the guard. A method may call
-        this only before it has changed any state.
+        `check_wait` only before it has changed anything.
         """
         self.check()
         if self.asked:
             raise GiveWay
 
     def refusal(self) -> SegstoreError:
-        """Return a ClientClosedError or StoreClosedError for a consumer that may not be used."""
+        """Return the error of a consumer that may not be used: StoreClosedError if its store was closed or is
+        being closed, else ClientClosedError.
+        """
         if self.ender is not None:
             return StoreClosedError(f"{self._store} is closed")
         return ClientClosedError("the consumer is closed")
@@ -173,7 +178,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return True
 
     def _is_free(self, seconds: float) -> bool:
-        """Wait up to `seconds` until no other thread is within a method; return whether that happened."""
+        """Wait up to `seconds` until no other thread is within a method. Return False if another thread still
+        is.
+        """
         try:
             is_free: bool = self.acquire(True, seconds)
         finally:
@@ -184,9 +191,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return is_free
 
     def at_rest(self) -> bool:
-        """Return whether the application has processed all records that polls returned; called after `end`.
-        Return False if another thread made the last call, got a result and is still alive: that thread may
-        still be processing the records.
+        """Return whether the application has processed all records that polls returned. Called after `end`.
+        The result is False if another thread made the last call, got a result and is still alive, because
+        that thread may still be processing the records.
         """
         return (
             self.given_up
@@ -196,13 +203,13 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
 
 class GiveWay(Exception):
-    """Raised in a method that waits, because another thread waits for the guard. The method has changed
-    nothing, so its caller calls the method again.
+    """Raised in a method that waits, if another thread waits for the guard. The method has changed nothing,
+    so the code that called the method calls it again.
     """
 
 
 class Guarded(Protocol):
-    """An object with a guard."""
+    """An object that has a `Guard`."""
 
     _guard: Guard
 
@@ -212,7 +219,7 @@ G = TypeVar("G", bound=Guarded)
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
     """Wrap the method so that it holds the consumer's guard: one thread at a time may call the method, and no
-    thread after `close`. After a call the next poll looks at all partitions again. Raises
+    thread after `close`. A call makes the next poll check all partitions for records. Raises
     ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
@@ -232,8 +239,8 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
 
 
 def unguarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Return the method that `alone` has wrapped. The method may read only objects that are replaced as a
-    whole, because another thread may be changing the consumer.
+    """Return the method that `alone` has wrapped. The unwrapped method may only read attributes whose objects
+    are never changed, but replaced by other objects, because another thread may be changing the consumer.
     """
     wrapped: Callable[Concatenate[G, P], R] = method.__wrapped__  # type: ignore[attr-defined]
     return wrapped
@@ -243,7 +250,7 @@ def unguarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G,
 
 
 def _grouped(protocol: str) -> Callable[..., Coordination]:
-    """Return the class of a group's members for a group_protocol."""
+    """Return the subclass of `GroupSubscription` for a group_protocol."""
     if protocol == "consumer":
         from segstore.client.consumer.consumer_member import ConsumerSubscription
 
@@ -255,8 +262,8 @@ class Parts:
     """The base of `Consumer`: makes and connects the parts of the consumer."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
-        """Raises ConfigError, InvalidTypeError, InvalidGroupIdError; ReadOnlyError for a group with a store
-        that was opened "r".
+        """Raises ConfigError, InvalidTypeError, InvalidGroupIdError, and ReadOnlyError if `settings` have a
+        group_id and the store was opened "r".
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(

@@ -1,6 +1,6 @@
 """The metrics of a consumer and of a member of a group, by Kafka's names; and the consumer's interceptors.
 
-Threads: the consumer's thread records, and calls the interceptors.
+Threads: one, the consumer's. It records the values, and calls the interceptors.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from segstore.errors import InvalidTypeError
 from segstore.logger import Logger
 from segstore.mutex import calls_out
 
-_MOST_NOTED = 3000  # items in a list of noted values
+_MOST_NOTED = 3000  # items in a list of recorded values
 
 
 class ConsumerMetrics:
     """The metrics of one consumer: sums over all partitions, and each partition's lag and lead by Kafka's
-    older names ("flights-0.records-lag"). Reads and polls append values and times to a list. The sensors take
-    the values in at the next snapshot, or when the list has more than _MOST_NOTED items.
+    older names ("flights-0.records-lag"). Reads and polls append values and times to a list. The values are
+    passed to the sensors at the next snapshot, or when the list has more than _MOST_NOTED items.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -37,11 +37,12 @@ class ConsumerMetrics:
         self._throttle = self._sensor()
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
-        # A flat list: a tuple for each value would make the garbage collector scan the whole process often.
+        # The list is flat, because a tuple for each value would make the garbage collector scan the whole
+        # process often.
         self._noted: list[Any] = []  # sensor, value, ms, sensor, value, ms, ...
         self.singles: list[Any] | None = []
-        """Five items for each record that the C code has read within a wait: partition, log start offset, the
-        record's offset, the bytes of its batch, and the time of the read in monotonic seconds. None if
+        """Five items for each record that the C code has read within a wait: partition, log start offset,
+        offset of the record, bytes of the record's batch, and time of the read in monotonic seconds. None if
         metrics are off.
         """
 
@@ -49,23 +50,25 @@ class ConsumerMetrics:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Count one read of a partition: `stored` bytes, number of records, milliseconds."""
+        """Record one read of a partition: `stored` bytes of batches, and the number of `records`; it took
+        `took_ms`.
+        """
         now = time.monotonic() * 1000
         self._noted += self._bytes, stored, now, self._records, records, now, self._latency, took_ms, now
         if len(self._noted) > _MOST_NOTED:
             self._take_in()
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Record the lag and lead of a partition after its records were returned: the position is now `at`,
-        in a log from offset `start` to `end`.
+        """Record the lag and lead of a partition after its records were returned. The position is now `at`,
+        and the log begins at offset `start` and ends at `end`.
         """
         if self.singles:
-            self._take_in()  # first, because single records are older than these
+            self._take_in()  # single records are older: they come first
         self._lags[tp] = end - at, at - start
         self._noted += self._lag, end - at, time.monotonic() * 1000
 
     def throttled(self, wait_ms: int) -> None:
-        """Record the ms that the client must wait for its byte rate after a fetch."""
+        """Record the ms that the client must wait after a fetch because of its byte rate."""
         self._throttle.record(wait_ms)
 
     def polled(self, now: float) -> None:
@@ -200,7 +203,7 @@ class GroupMetrics:
         self._joined = now
 
     def synced(self) -> None:
-        """Record that the member has its assignment, so that the rebalance is complete."""
+        """Record that the member has its assignment; this completes the rebalance."""
         self._sync.record(monotonic_ms() - self._joined)
         self.rebalanced()
 
@@ -266,7 +269,7 @@ def _ago(ms: float) -> float:
 
 # --- interceptors ------------------------------------------------------------------------------
 
-# Runs a consumer's interceptors (Kafka: ConsumerInterceptors).
+# `ConsumerInterceptors` calls a consumer's interceptors (Kafka: ConsumerInterceptors).
 
 Polled = dict[TopicPartition, list[ConsumerRecord]]
 
