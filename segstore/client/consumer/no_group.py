@@ -131,7 +131,7 @@ class Coordination(Protocol):
         """Return the metrics of the membership: {group of metrics: {name: value}}."""
 
     def unsubscribe(self) -> None:
-        """Commit the positions if auto commit is enabled. Then give up all partitions, and leave the group."""
+        """Commit the positions if auto commit is enabled; give up all partitions, and leave the group."""
 
     @property
     def left(self) -> bool:

@@ -213,7 +213,7 @@ class Subscription:
         self.unresolved = True
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions of all assigned partitions that have a position and whose topics still exist."""
+        """Return the positions of the assigned partitions that have a position and still exist."""
         return {
             tp: OffsetAndMetadata(state.position, "", state.leader_epoch)
             for tp, state in self.states.items()

@@ -140,7 +140,7 @@ class Tailing:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
     def _follows_all(self) -> bool:
-        """Return whether all partitions have positions, and their log ends have been watched since `begin`."""
+        """Return whether all partitions have positions, and `begin` has found their log ends."""
         return self._turns is self._subscription.turns and not self._subscription.unresolved
 
     def _is_all_read(self, turns: list[tuple[TopicPartition, TopicPartitionState]]) -> bool:
