@@ -169,8 +169,8 @@ class AsyncShareConsumer(InThread):
         return self._consumer.acquisition_lock_timeout_ms
 
     def wakeup(self) -> None:
-        """Make the running poll raise WakeupError, or the next poll if none is running. A poll that has
-        records returns the records instead.
+        """Make the running poll raise WakeupError, or the next poll if none is running. A running poll that
+        has found records returns them, and the next poll raises the error.
         """
         self._consumer.wakeup()
 
