@@ -1,1 +1,1 @@
-"""Hot standbys: directories that replicate a primary, and can be promoted in its place."""
+"""Hot standbys: a standby is a directory that replicates a primary. It can be promoted to the primary."""
