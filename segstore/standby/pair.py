@@ -82,7 +82,9 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
 
 
 def _note_of(files: Files, path: str, side: Side) -> LagNote | None:
-    """Return the content of the lag file, or None if there is no file, or the file is another standby's."""
+    """Return the content of the lag file, or None if there is no file, or it was written in another role or
+    for another standby.
+    """
     note = LAG_NOTE.read(files, path)
     matches = note is not None and (note.side, note.directory_id) == (side.role, side.directory_id)
     return note if matches else None
