@@ -54,10 +54,11 @@ def span(name: str, value: Any) -> tuple[int, int]:
 
 def moment(name: str, value: Any) -> int:
     """Convert an int (ms since the epoch) or a datetime to ms since the epoch. A datetime without a time zone
-    is in UTC. Fractions of a ms are rounded up: then the result is not after a record's timestamp exactly if
-    the datetime is not.
+    is in UTC. Fractions of a ms are rounded up, so that exactly the same records are at or after the result
+    as are at or after the datetime.
     """
-    from datetime import datetime, timedelta, timezone  # not needed for an int
+    # `datetime` is imported here, because most calls get an int and don't need it.
+    from datetime import datetime, timedelta, timezone
 
     if isinstance(value, datetime) and value == value:
         # pandas.NaT, which is a datetime but no time, is not equal to itself.

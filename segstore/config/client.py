@@ -50,7 +50,8 @@ def text(default: str, doc: str) -> Any:
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.encode()) <= LONGEST_TEXT:
-            raise ValueError  # `encode` also raises one, for lone surrogates
+            # `encode` raises a ValueError, too, if the text has lone surrogates.
+            raise ValueError
         return value
 
     return made(default, f"a str of 1 to {LONGEST_TEXT:,} bytes of UTF-8", doc, read)

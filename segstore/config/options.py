@@ -219,9 +219,11 @@ def _number(value: object) -> float:
 # The functions below check the values of settings of stores and clients, and make the error messages.
 # Threads: any; the functions have no state.
 
-_SHOWN = 80  # a message shows this many characters of a value
+# A message shows at most this many characters of a value.
+_SHOWN = 80
 _CLOSE = 0.75
-_LISTED = 50  # a message lists this many names
+# A message lists at most this many names.
+_LISTED = 50
 
 
 def judge(name: str, option: Option, value: object) -> Any:
@@ -240,11 +242,12 @@ def judge(name: str, option: Option, value: object) -> Any:
 
 def _counted(option: Option, value: object) -> str:
     """If `value` is a text with a unit, such as "7d", return the end of an error's text, which says what
-    number that is. If it is not, return "".
+    number that is. For any other value return "".
     """
     if not isinstance(value, str):
         return ""
-    from segstore.units import UNITS, plain_number  # only errors need it
+    # This module is imported here, because only error messages need it.
+    from segstore.units import UNITS, plain_number
 
     number = plain_number(value, UNITS.get(option.unit, {}))
     return "" if number is None else f"; {value.strip()} is {number}"
@@ -254,7 +257,8 @@ def unknown(name: object, known: Collection[str]) -> ConfigError:
     """Return the error for an unknown setting. For a broker's setting, its text says what to use instead. For
     any other setting it suggests similar names, or lists all settings, or names the page that lists them.
     """
-    from segstore.config.broker_names import OF_A_BROKER  # only errors need it
+    # This module is imported here, because only error messages need it.
+    from segstore.config.broker_names import OF_A_BROKER
 
     reason = OF_A_BROKER.get(name) if isinstance(name, str) else None
     hint = (
@@ -273,7 +277,8 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return a question that suggests the names in `known` that are similar to `name`, or "" if none is
     similar.
     """
-    import difflib  # only errors need it
+    # This module is imported here, because only error messages need it.
+    import difflib
 
     close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
     return f"did you mean {' or '.join(close)}?" if close else ""
@@ -283,7 +288,9 @@ def shown(value: object) -> str:
     """Return a value's repr for a message. A long repr is shortened."""
     try:
         text = repr(value)
-    except ValueError:  # `value` is an int with more digits than Python prints
+    except ValueError:
+        # `value` is an int with more digits than Python converts to a str.
         text = f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "?"
-    text = text.replace("\n", "")  # An array's repr has newlines.
+    # The repr of an array has newlines, which are removed.
+    text = text.replace("\n", "")
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -39,7 +39,8 @@ class Settings:
         changed = []
         for name, (attribute, option) in _table(type(self)).items():
             value = getattr(self, attribute)
-            if value is option.default:  # a unit test checks the defaults
+            if value is option.default:
+                # A default is not checked here: a unit test checks all defaults.
                 continue
             object.__setattr__(self, attribute, judge(name, option, value))
             changed.append(name)
@@ -115,7 +116,8 @@ class KafkaSettings(Settings):
         refused or unknown setting.
         """
         values = cls._values(mapping)
-        if not values:  # topics without settings share an object
+        if not values:
+            # All topics without settings of their own share one object.
             defaults: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
             return defaults
         return cls(explicit=frozenset(mapping), **values)

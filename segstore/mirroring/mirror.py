@@ -125,7 +125,8 @@ def mirror(
     level = ISOLATIONS[isolation]
     recreated = arguments.one_of("recreated", recreated, (KEEP, REPLACE))
     if http is not None:
-        from segstore.operating.endpoint import check_http  # it imports asyncio
+        # This module is imported here, because it imports asyncio, which is not needed without `http`.
+        from segstore.operating.endpoint import check_http
 
         check_http(http)
     settings = MirrorConfig.parse({} if config is None else config)

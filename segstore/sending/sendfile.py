@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _NULL = ffi.NULL
-PIPE_BYTES = 1 << 20  # the default of /proc/sys/fs/pipe-max-size
+# The limit of a pipe for a process without privileges, by default (/proc/sys/fs/pipe-max-size).
+PIPE_BYTES = 1 << 20
 
 
 class SinkInfo(NamedTuple):

@@ -36,10 +36,10 @@ class CutRecord(NamedTuple):
 
 
 def cut_records(directory: str | os.PathLike[str], *, files: Files | None = None) -> Iterator[CutRecord]:
-    """Return an iterator over the records that were truncated from the logs of a directory. It reads their
-    copies in the directory's quarantine. Records are truncated if a new primary does not have them, or if a
-    recovery finds damage before them. Copies that `repair` has made are skipped. The iterator raises
-    StorageError, CorruptRecordError.
+    """Return an iterator over the records that were truncated from the logs of a directory. The iterator
+    reads the copies of the records in the directory's quarantine. Records are truncated if a new primary does
+    not have them, or if a recovery finds damage before them. Copies that `repair` has made are skipped. The
+    iterator raises StorageError, CorruptRecordError.
     """
     return _cut(arguments.path("directory", directory), files or Files())
 
@@ -64,7 +64,7 @@ def copies(files: Files, root: str) -> list[str]:
 
 
 def read_copy(files: Files, path: str) -> Iterator[CutRecord]:
-    """Yield the records of one such file. Raises StorageError, CorruptRecordError."""
+    """Yield the records of one copy in the quarantine. Raises StorageError, CorruptRecordError."""
     found = _NAME.fullmatch(os.path.basename(path))
     assert found is not None, path
     with os_errors(), files.open(path) as handle:

@@ -107,7 +107,9 @@ class Standby(Following[StandbyControl]):
         try:
             self._note()
         finally:
-            with self._lock:  # no `_note` after another process has the directory
+            with self._lock:
+                # With the lock held, `done` is set between two calls of `_note`. So `_note` does not write
+                # after another process has opened the directory.
                 self._control.done.open()
             super().close()
 
@@ -120,9 +122,9 @@ class Standby(Following[StandbyControl]):
 
         If `old` is "reachable", the old primary is fenced first, and all of its records are fetched; this
         takes at most `timeout_ms`. If `old` is "dead", the old primary is not asked: pass this only if the
-        old primary has ended. Records that only the old primary has are then missing here. They are logged
-        when the old primary becomes a standby. `lease` is called once, and the token that it returns is the
-        new leader epoch.
+        old primary has ended. Records that only the old primary has are then missing in this store. They are
+        logged when the old primary becomes a standby. `lease` is called once, and the token that it returns
+        is the new leader epoch.
 
         Raises InvalidArgumentError, StorageError. If `old` is "reachable", and the primary does not answer,
         or refuses, raises DisconnectedError, RequestTimedOutError or BrokerError. The standby then continues
@@ -136,7 +138,8 @@ class Standby(Following[StandbyControl]):
         return self._take_over(epoch, old, reason)
 
     def _take_over(self, epoch: int | None, old: str, reason: str) -> Store:
-        with self._lock:  # another thread may promote
+        with self._lock:
+            # The thread of the lease may promote at the same time.
             if self._is_promoted:
                 raise InvalidArgumentError(f"{self!r} is being promoted, or was already")
             self._is_promoted = True
@@ -157,7 +160,8 @@ class Standby(Following[StandbyControl]):
             primary = PrimaryClient(asking, role.cluster_id, role.directory_id, role.mode)
             soon = min(deadline, time.monotonic() + _ANSWERING)
             epoch = self._answered(lambda: self._fence(primary, token), soon)
-            enough = control.rounds + 2  # the second begins after the fence
+            # The first round may have begun before the fence. The second round begins after it.
+            enough = control.rounds + 2
             control.soon(lambda: None)
             control.soon(lambda: None)
             while control.rounds < enough:
@@ -308,7 +312,8 @@ def follow(
     mode = arguments.one_of("mode", mode, MODES)
     choice = TopicChoice(topics, internal=topics == ALL)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # it imports asyncio
+        # This module is imported here, because it imports asyncio, which is not needed without `http`.
+        from segstore.operating.endpoint import check_http
 
         check_http(http)
     settings = StandbyConfig.parse({} if config is None else config)
@@ -398,7 +403,8 @@ def promote(
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
-    StandbyConfig.parse({} if config is None else config)  # also checked if `old` is "dead"
+    # The settings are checked here, because they are not used if `old` is "dead".
+    StandbyConfig.parse({} if config is None else config)
     with os_errors():
         role = standby_role(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}

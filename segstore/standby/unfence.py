@@ -62,7 +62,8 @@ def unfence(
         try:
             known = largest_epoch(writer, -1)
             epoch = max(known, fence.leader_epoch) + 1
-            if epoch > INT32_MAX:  # above the largest possible epoch
+            if epoch > INT32_MAX:
+                # The fence has the largest possible epoch, so `epoch` can't be above it.
                 epoch = min(known + 1, INT32_MAX)
             for name, info in writer.topics.items():
                 lead(writer, name, info.partition_ids, epoch)

@@ -108,7 +108,9 @@ class BrokerConnection:
             self._socket.close()
 
     def abort(self) -> None:
-        """Make the call of another thread that waits for an answer raise DisconnectedError."""
+        """If another thread waits for an answer in a call of this connection, make that call raise
+        DisconnectedError.
+        """
         self._aborted = True
         with suppress(OSError):
             # The plain socket's method is called, because another thread may be in a call of the TLS socket.
@@ -144,8 +146,8 @@ class BrokerConnection:
         return self.ask_in(api, self.version(api), structs(f"{api}Request")(**fields))
 
     def ask_in(self, api: str, version: int, body: Any, extra_ms: int = 0) -> Any:
-        """Send a request in this version, and return the answer's body. `extra_ms` is added to the time-out:
-        for so long the broker may wait before it answers.
+        """Send a request in this version, and return the answer's body. `extra_ms` is added to the time-out,
+        because the broker may wait for `extra_ms` before it answers.
         """
         limit = self._config.request_timeout_ms + extra_ms
         self._deadline = time.monotonic() + limit / 1000
@@ -168,7 +170,8 @@ class BrokerConnection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
         try:
-            if self._socket.gettimeout() != limit / 1000:  # setting the same value would cost a system call
+            if self._socket.gettimeout() != limit / 1000:
+                # The time-out is not set to the same value again, because setting it costs a system call.
                 self._socket.settimeout(limit / 1000)
             self._socket.sendall(request)
             size, here = self._begun()
@@ -182,7 +185,8 @@ class BrokerConnection:
         """
         api, limit, size, here = coming
         if len(here) == size:
-            self._large = _NO_ROOM  # the answer is small: free the buffer
+            # The answer is small, so the buffer of large answers is freed.
+            self._large = _NO_ROOM
             return here
         late = f"an answer was not received in {limit} ms"
         self._deadline = time.monotonic() + limit / 1000
@@ -224,7 +228,8 @@ class BrokerConnection:
             raise RequestTimedOutError(f"{self.address}: no connection within {limit} ms") from error
         except OSError as error:
             raise DisconnectedError(f"{self.address}: no connection: {error.strerror or error}") from error
-        except (ValueError, OverflowError) as error:  # A broker may advertise a bad address.
+        except (ValueError, OverflowError) as error:
+            # A broker may advertise an address that is no valid one.
             raise DisconnectedError(f"{self.address!s:.300}: no address: {error}") from error
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
@@ -327,7 +332,8 @@ class BrokerConnection:
         out += _HEADER.pack(definition.api_key, version, self._correlation_id, size)
         out += client_id or b""
         if version in definition.flexible:
-            out.append(0)  # no tagged fields
+            # The header has no tagged fields.
+            out.append(0)
         encode(body, version, out)
         _INT32.pack_into(out, 0, len(out) - 4)
         return bytes(out)
@@ -343,8 +349,8 @@ class BrokerConnection:
         return int(size)
 
     def _begun(self) -> tuple[int, memoryview]:
-        """Receive the beginning of an answer. Return (size of the whole answer, its first bytes), without the
-        size field. The bytes are in a buffer that the next call reuses.
+        """Receive the beginning of an answer. Return (size of the whole answer, first bytes of the answer);
+        neither includes the size field. The bytes are in a buffer that the next call reuses.
         """
         room = self._room = self._room or bytearray(_ROOM)
         # Most answers arrive completely with the first system call. If more calls are needed, the time-out

@@ -16,7 +16,7 @@ NO_LEADER = -1
 
 class LeaderAndEpoch(NamedTuple):
     """The leader of a partition, which is -1 if there is no leader, and the partition's leader epoch, which
-    is -1 if it is not known.
+    is -1 if the answer has none.
     """
 
     leader: int

@@ -1,6 +1,6 @@
 """`WireConfig`: the settings of a client of the wire protocol. They have the names that Kafka's clients use.
-The settings for certificate files also have librdkafka's names. This module reads no files: they are read
-when a client is made.
+The settings for certificate files also have librdkafka's names. This module reads no files; the certificate
+files are read when a client is made.
 
 Threads: any; a WireConfig is immutable.
 """

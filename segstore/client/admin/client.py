@@ -126,7 +126,7 @@ class AdminClient(ShareGroupAdmin, Closing):
         raise_errors: bool = True,
         wait_for_metadata: bool = False,
     ) -> dict[str, Any]:
-        """Create topics. `new_topics` is a list of names or of NewTopic, or a dict of options by name. The
+        """Create topics. `new_topics` is a list of names or of NewTopic, or a dict {name: options}. The
         topics can be used when this returns. Raises the errors of `Store.create_topic`.
         """
         asked = [(each.name, (each, validate_only)) for each in _topics_of(new_topics)]
@@ -250,7 +250,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     # --- groups -----------------------------------------------------------------------------
 
     def list_groups(self, types: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Return id, protocol type, state and type of all groups, or only of groups of these types
+        """Return id, protocol type, state and type of all groups, or only of the groups of these `types`
         ("classic", "consumer", "share").
         """
         wanted = None if types is None else {each.lower() for each in listed("types", types)}

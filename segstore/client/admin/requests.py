@@ -59,7 +59,8 @@ class ConfigResource:
         given = self.resource_type
         if isinstance(given, ConfigResourceType):
             return
-        words = getattr(given, "name", str(given)).upper()  # a member of kafka-python's enum has a `name`
+        # A member of kafka-python's enum has the attribute `name`.
+        words = getattr(given, "name", str(given)).upper()
         if words not in ConfigResourceType.__members__:
             allowed = ", ".join(ConfigResourceType.__members__)
             raise InvalidArgumentError(f"resource_type={given!r:.80}: must be one of {allowed}")
@@ -103,8 +104,8 @@ def _of_one(each: Any) -> NewTopic:
 
 
 def total_of(topic: str, asked: Any) -> int:
-    """Return the new number of partitions from a number, a NewPartitions, or a dict with `count`. Raises
-    InvalidArgumentError if `asked` assigns replicas.
+    """Return the new number of partitions. `asked` is that number, a NewPartitions, or a dict with `count`.
+    Raises InvalidArgumentError if `asked` assigns replicas.
     """
     if isinstance(asked, Mapping):
         asked = NewPartitions(asked.get("count", -1), asked.get("assignments"))

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class SharePartitionOffsetInfo(NamedTuple):
-    """The progress of a share group in a partition: `start_offset` is the first offset that is neither
+    """The progress of a share group in a partition. `start_offset` is the first offset that is neither
     acknowledged nor archived. `lag` is the number of such offsets from `start_offset` on (KIP-1226). The
     start offset and the lag are None while they are unknown, for example before the group's first fetch.
     """
@@ -116,7 +116,7 @@ def _offset_info(part: PartitionState) -> SharePartitionOffsetInfo:
 
 
 def listed(name: str, given: object) -> list[str]:
-    """Return names as a list. Raises InvalidTypeError for a single str."""
+    """Return `given`, an iterable of names, as a list. Raises InvalidTypeError if it is a str or bytes."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidTypeError(f"{name} must be a list of names, not {type(given).__name__}")
     return list(given)

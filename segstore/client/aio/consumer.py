@@ -176,7 +176,7 @@ class AsyncConsumer(InThread):
         listener: Any = None,
     ) -> None:
         """Subscribe to topics, as `Consumer.subscribe` does. Raises the errors of `Consumer.subscribe`, and
-        InvalidTypeError if a method of the listener is a coroutine.
+        InvalidTypeError if a method of the listener is a coroutine function.
         """
         for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
             if inspect.iscoroutinefunction(getattr(listener, method, None)):
@@ -386,7 +386,9 @@ def _poll_only(
         polled = consumer.poll(timeout_ms, max_records)
     finally:
         consumer.resume(*(others & consumer.assignment()))
-    for partition in polled.keys() - partitions:  # It was assigned during the poll, so not paused.
+    for partition in polled.keys() - partitions:
+        # This partition was assigned during the poll, so it was not paused. The poll's records of this
+        # partition are dropped, and its position is set back.
         consumer.seek(partition, polled.pop(partition)[0].offset)
     return polled
 

@@ -68,7 +68,8 @@ class InThread:
         made = Undoable(self._entry, call, undo)
         try:
             return await asyncio.shield(self._line.run(made.make))
-        except Exception:  # The call has raised it, so there is nothing to undo.
+        except Exception:
+            # The call itself has raised the exception, so there is nothing to undo.
             raise
         except BaseException as error:
             # The consumer's thread undoes the call, because a coroutine that is being closed can't wait, and

@@ -56,14 +56,16 @@ def _make(call: Callable[[], T], future: asyncio.Future[T], loop: asyncio.Abstra
         return
     try:
         result = call()
-    except BaseException as error:  # The task that awaits the future gets it.
+    except BaseException as error:
+        # The task that awaits the future gets the exception.
         _post(loop, partial(_complete, future, future.set_exception, error))
     else:
         _post(loop, partial(_complete, future, future.set_result, result))
 
 
 def _post(loop: asyncio.AbstractEventLoop, outcome: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop was closed: no task awaits the future.
+    with contextlib.suppress(RuntimeError):
+        # A RuntimeError means that the loop was closed: no task awaits the future.
         loop.call_soon_threadsafe(outcome)
 
 

@@ -73,7 +73,8 @@ class Bridge:
         self._woken = True
         try:
             awaited.get_loop().call_soon_threadsafe(self._complete_known)
-        except RuntimeError:  # The loop was closed: no task awaits the futures.
+        except RuntimeError:
+            # A RuntimeError means that the loop was closed: no task awaits the futures.
             self._known.clear()
             self._woken = False
 
@@ -86,7 +87,8 @@ class Bridge:
             if awaited.done():
                 continue
             if isinstance(outcome, BaseException):
-                awaited.set_exception(copy_of(outcome))  # each copy gets its own traceback
+                # Each future gets a copy of the error, because each copy has its own traceback.
+                awaited.set_exception(copy_of(outcome))
             else:
                 awaited.set_result(outcome)
         self._freed()
@@ -94,9 +96,9 @@ class Bridge:
 
 # --- room --------------------------------------------------------------------------------------
 
-# `Room`: tasks that wait for memory in a producer's buffer pool, in order. Threads: only the event loop's,
-# which never waits in `BufferPool.wait_until`. No other thread allocates memory, so free memory stays free
-# until this thread allocates it.
+# `Room`: tasks that wait for memory in a producer's buffer pool, in order. Threads: only the thread of the
+# event loop, which never waits in `BufferPool.wait_until`. No other thread allocates memory, so free memory
+# stays free until this thread allocates it.
 
 
 class _Waiter:
@@ -107,7 +109,7 @@ class _Waiter:
 
 
 class Room:
-    """The tasks that wait for memory of `producer`; sizes in bytes."""
+    """The tasks that wait for memory of `producer`. Sizes are in bytes."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer, self._pool = producer, producer._accumulator.pool
@@ -124,8 +126,8 @@ class Room:
         return pool.available >= min(max(need, pool.block_size), pool.total)
 
     async def wait(self, need: int) -> None:
-        """Wait for memory. The task must then send its record at once, and call `look`, which resumes the
-        next task. Raises BufferExhaustedError.
+        """Wait for memory. After that, the task must send its record at once, and call `look`, which resumes
+        the next task. Raises BufferExhaustedError.
         """
         loop = asyncio.get_running_loop()
         me = _Waiter(need, loop.create_future())
@@ -151,7 +153,8 @@ class Room:
         if self._fits(self._waiters[0].need):
             self._waiters[0].turn.set_result(None)
         else:
-            with contextlib.suppress(KafkaTimeoutError):  # This begins a flush, and does not wait.
+            with contextlib.suppress(KafkaTimeoutError):
+                # With `timeout=0`, this begins a flush, and does not wait for its end.
                 self._producer.flush(timeout=0)
 
     def _give_up(self, waiter: _Waiter) -> None:
@@ -257,7 +260,9 @@ class Transaction:
     ) -> None:
         if error is None:
             await self._producer.commit_transaction()
-        elif not isinstance(error, ProducerFencedError):  # The newer producer has aborted.
+        elif not isinstance(error, ProducerFencedError):
+            # After ProducerFencedError there is nothing to abort: the newer producer has aborted the
+            # transaction.
             await self._producer.abort_transaction()
 
 

@@ -19,7 +19,8 @@ class Turns:
     """The queue of the tasks that use one client. The task that is admitted has the turn."""
 
     def __init__(self) -> None:
-        self._taken = threading.Lock()  # `with` releases it in C: no interrupt prevents that
+        # `with` releases this lock in C code, so no interrupt prevents the release.
+        self._taken = threading.Lock()
         self._waiting: deque[asyncio.Future[None]] = deque()
         # Whether a task was woken, but has not run yet. If so, a new task lets the woken task run first.
         self._woken = False
@@ -48,7 +49,8 @@ class Turns:
                 await free
             except BaseException:
                 if free.done() and not free.cancelled():
-                    self._wake()  # The next task gets the turn instead of this one.
+                    # This task was given the turn, and fails: the next task gets the turn instead.
+                    self._wake()
                 raise
             finally:
                 if free in self._waiting:
@@ -66,4 +68,5 @@ class Turns:
                 free.set_result(None)
                 self._woken = True
                 return
-            self._waiting.popleft()  # Its task was resumed, or soon will be.
+            # The task of this future was resumed, or will be resumed soon.
+            self._waiting.popleft()

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_NAMES = ("co_name", "co_qualname")  # the name attributes of a code object; 3.10 has only co_name
+# A code object has its name in these attributes; in Python 3.10 only in co_name.
+_NAMES = ("co_name", "co_qualname")
 _AGAIN = 0.01  # seconds until a waiting thread is woken again
 
 
@@ -53,7 +54,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
     """The lock that each method of a consumer holds during its call. A method must take the lock by `with
     guard`, and `guard` must be a local variable: `is_within` finds the method by this name. The thread that
     holds the lock may call a second method if the first one has called the application (such as a listener
-    that calls `seek`). If a signal handler interrupts a method elsewhere, it may not call a second method.
+    that calls `seek`). A signal handler that interrupts a method at any other time may not call a second
+    method.
 
     `given_up` is True if a method returned without a result because the store began to close. `calls` is the
     number of method calls so far, not counting polls.
@@ -94,7 +96,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # comes first, before a second interrupt can
+                # This is the first statement, so that a second interrupt can't come before it.
+                self.release()
             except RuntimeError:
                 """The interrupt came before the lock was acquired."""
             raise
@@ -111,7 +114,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
         outer = under_way()
         if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
             raise refused(outer, "a consumer's method")
-        if not self.is_within(method):  # CPython left the guard locked (`mutex.LEAVES_OPEN`)
+        if not self.is_within(method):
+            # An interrupt has made CPython leave the guard locked (`mutex.LEAVES_OPEN`).
             while self._is_owned():
                 self.release()
 
@@ -232,7 +236,8 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
             guard.calls += 1
             return method(self, *args, **kwargs)
 
-    # With this name, errors that describe the stack, such as ReentrantCallError, show the method's name.
+    # The wrapper's code gets the method's name, because errors that describe the stack, such as
+    # ReentrantCallError, show the name of the code.
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
     guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded

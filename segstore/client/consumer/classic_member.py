@@ -79,7 +79,8 @@ class ClassicSubscription(GroupSubscription):
         else:
             self._let_go()
         if not self._subscription.automatic:
-            return  # The listener has unsubscribed or closed.
+            # The listener has unsubscribed, or closed the consumer.
+            return
         self._measured.joining()
         self._joined_topics = set(self._subscription.topics or ())
         self._membership.join(self._protocols())

@@ -171,7 +171,8 @@ class Commits:
         try:
             self.commit(wanted)
         except SegstoreError as error:
-            failed = copy_of(error)  # without the traceback: the future keeps the error
+            # The future stores the copy, which has no traceback with frames of the application.
+            failed = copy_of(error)
         if callback is not None:
             self._callbacks.append((callback, wanted, failed))
         return CommitFuture(failed)

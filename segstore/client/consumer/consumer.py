@@ -125,7 +125,9 @@ class Consumer(Assigning, Seeking, Committing):
         given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
         polled = self._consumed(given)
         if update_offsets:
-            for part in given:  # set last: an interrupt may lose the records
+            for part in given:
+                # The positions are set after all other work: if an interrupt comes before that, the records
+                # count as not read.
                 part.state.seek(part.at, part.leader_epoch)
         return polled
 
@@ -169,8 +171,8 @@ class Consumer(Assigning, Seeking, Committing):
     ) -> list[T]:
         """Call `look` and `sleep` alternately until one of them returns records, and return the records.
         `sleep` waits until a process appends or publishes; if it has read new records itself, it returns
-        them. Return an empty list after `deadline`. Return one early if a listener or signal handler closes
-        the consumer, or if another thread closes the store or waits for the guard.
+        them. Return an empty list after `deadline`. Return an empty list earlier if a listener or signal
+        handler closes the consumer, or if another thread closes the store or waits for the guard.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
@@ -184,7 +186,8 @@ class Consumer(Assigning, Seeking, Committing):
                 coordination.poll()
                 if subscription.unresolved:
                     self._positions.resolve()
-            except LOADING:  # The coordinator still loads.
+            except LOADING:
+                # The coordinator still loads the group: call `poll` again after a pause.
                 if not back_off(self._store, deadline):
                     return []
                 continue

@@ -3,8 +3,8 @@ member sends heartbeats, and the coordinator assigns the partitions (Kafka: Cons
 ConsumerHeartbeatRequestManager).
 
 A heartbeat is sent only after a change of the group, of the topics, or of the member's own subscription or
-partitions. A change of the group wakes the group's members in this process. The coordinator sees by the
-member's `Pulse` that the member is alive.
+partitions. A change of the group wakes the group's members in this process. The coordinator sees that the
+member is alive by its `Pulse`, which has the times of the last poll and heartbeat.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -108,12 +108,14 @@ class ConsumerGroupMembership(GroupMembership):
             ),
         )
         self.generation = beaten.epoch
-        assert beaten.assignment is not None  # the answer to all fields has one
+        # The answer to a heartbeat with all fields has an assignment.
+        assert beaten.assignment is not None
         return beaten.assignment
 
     def out(self, error: Exception) -> None:
-        """Leave the generation, unless `error` is StaleMemberEpochError of a commit. After that error the
-        member is still in the group, and the answer to the member's next heartbeat has the current epoch.
+        """Leave the generation, unless `error` is a StaleMemberEpochError, with which a commit has failed.
+        After that error the member is still in the group, and the answer to the member's next heartbeat has
+        the current epoch.
         """
         if not isinstance(error, StaleMemberEpochError):
             self.generation, self.is_settled = -1, False
@@ -159,7 +161,8 @@ class ConsumerSubscription(GroupSubscription):
         self._topics: Topics = {}
 
     def _compare(self, topics: Topics) -> None:
-        current = self._store.engine.topics  # the same object until a topic changes
+        # `engine.topics` is the same object until a topic changes.
+        current = self._store.engine.topics
         if current is not self._topics:
             self._must_ask = True
             self._topics = current
@@ -203,7 +206,8 @@ class ConsumerSubscription(GroupSubscription):
         """Give up the partitions of an earlier membership, call `on_partitions_lost`, then join the group."""
         self._untaken = None
         self._give_up(list(self._subscription.states), "lost")
-        if self._subscription.automatic:  # the listener may unsubscribe
+        if self._subscription.automatic:
+            # The consumer is still subscribed: the listener has not unsubscribed.
             self._measured.joining()
             self._beat()
         return True
@@ -215,7 +219,8 @@ class ConsumerSubscription(GroupSubscription):
             given = self._membership.heartbeat(wanted, self._owned())
         except _FENCED as error:
             if self._membership.generation < 0:
-                raise  # The group refuses the member.
+                # The heartbeat that should join the group failed: the group refuses the member.
+                raise
             self._membership.out(error)
             return
         self._sent, self._seen, self._must_ask = wanted, seen, False

@@ -92,7 +92,8 @@ class FetchedRecords(NamedTuple):
     leader_epoch: int
 
 
-_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)  # in C
+# A function in C makes a FetchedRecords from a tuple.
+_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)
 
 
 class FetchedColumns(NamedTuple):
@@ -192,7 +193,9 @@ class Fetcher:
                     raise error
                 self._kept = _Kept(state, buffer.at, error)
             finally:
-                del error  # a cycle: the traceback refers to this frame
+                # The traceback of the error refers to this frame, which refers to the error: `del` breaks
+                # this cycle.
+                del error
         elif not buffer.left:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
@@ -260,8 +263,8 @@ class Fetcher:
         self.began[:] = [each for each in self.began if each[0] not in left_out]
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for a publication. The result is finite only if there are
-        records that may not be returned yet because of fetch_min_bytes or the byte rate.
+        """Return how long, in ms, the consumer may wait for newly published log ends. The result is finite
+        only if there are records that may not be returned yet because of fetch_min_bytes or the byte rate.
         """
         if self._throttled:
             self._throttled = False
@@ -316,7 +319,8 @@ class Fetcher:
 
     def _drop(self, state: TopicPartitionState) -> None:
         memory = self._buffers[state].memory
-        del self._buffers[state]  # no interrupt between these two statements
+        # No interrupt comes between the next two statements, because neither calls a Python function.
+        del self._buffers[state]
         self._memory -= memory
 
     def _make_room(self) -> bool:
@@ -384,7 +388,8 @@ class Fetcher:
         if leader is not None and self._config.client_rack:
             near = log.nearest(self._config.client_rack, position)
             if near is not log:
-                with suppress(SegstoreError, OSError):  # If the replica fails, read the leader.
+                with suppress(SegstoreError, OSError):
+                    # If the nearest replica fails, the leader's log is read.
                     return near.read_view(None, position, *how)
         return log.read_view(view, position, *how)
 

@@ -31,8 +31,8 @@ from segstore.storage.store.store import Store
 
 Topics = Mapping[str, TopicInfo]
 _A_POLL = 3
-"""How many times in max_poll_interval_ms a consumer that waits within a poll records in its `Pulse` that it
-polls.
+"""How many times in max_poll_interval_ms a consumer that waits within a poll writes the present time into its
+`Pulse`, so that the coordinator does not remove it as too slow.
 """
 
 
@@ -183,13 +183,16 @@ class GroupSubscription(ABC):
                 self._commits.positions(gone)
                 self._give_up(gone, "revoked")
         finally:
-            if subscription.automatic:  # the listener may unsubscribe
+            if subscription.automatic:
+                # The consumer is still subscribed: the listener has not unsubscribed.
                 subscription.have(wanted)
                 if added or not self.is_incremental:
                     self._call_listener("assigned", added if self.is_incremental else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
-        """Call the listener's method `how`, then give up the partitions `gone`, even if the method raises."""
+        """Call the listener's on_partitions_revoked or on_partitions_lost, as `how` says. Then give up the
+        partitions `gone`, even if the listener raises an exception.
+        """
         try:
             if gone:
                 self._call_listener(how, gone)
@@ -200,7 +203,8 @@ class GroupSubscription(ABC):
     @calls_out
     def _call_listener(self, how: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None or self._in_listener:  # not for the listener's own changes
+        if listener is None or self._in_listener:
+            # The listener is not called for a change that the listener itself makes.
             return
         # A listener for an older version of kafka-python, or an object that is no ConsumerRebalanceListener,
         # may have no on_partitions_lost: on_partitions_revoked is called instead.

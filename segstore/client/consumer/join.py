@@ -2,7 +2,8 @@
 sync requests, and finds out when the group rebalances. `GroupLeader`: computes the assignments if this member
 is the group's leader.
 
-Threads: one, the consumer's; the coordinator reads the membership's `Pulse`.
+Threads: one, the consumer's; the coordinator reads the membership's `Pulse`, which has the times of the last
+poll and heartbeat.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class ClassicMembership(GroupMembership):
 
     @property
     def may_commit(self) -> bool:
-        """Return whether the member is in a generation, or has been and now waits for the next generation."""
+        """Return whether the member is in a generation, or has been in one and waits for the next
+        generation.
+        """
         return self.phase is MemberPhase.IN or (self.phase is MemberPhase.JOINING and self.generation >= 0)
 
     @property

@@ -1,6 +1,7 @@
 """`GroupMembership`: one consumer's membership in its group, by either protocol.
 
-Threads: one, the consumer's; the coordinator reads its `Pulse`.
+Threads: one, the consumer's; the coordinator reads the member's `Pulse`, which has the times of the last poll
+and heartbeat.
 """
 
 from __future__ import annotations

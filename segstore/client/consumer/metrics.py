@@ -21,7 +21,8 @@ from segstore.errors import InvalidTypeError
 from segstore.logger import Logger
 from segstore.mutex import calls_out
 
-_MOST_NOTED = 3000  # items in a list of recorded values
+# The list of recorded values has at most about this many items.
+_MOST_NOTED = 3000
 
 
 class ConsumerMetrics:
@@ -39,7 +40,8 @@ class ConsumerMetrics:
         self._polled = math.nan
         # The list is flat, because a tuple for each value would make the garbage collector scan the whole
         # process often.
-        self._noted: list[Any] = []  # sensor, value, ms, sensor, value, ms, ...
+        # The items are: sensor, value, ms, sensor, value, ms, and so on.
+        self._noted: list[Any] = []
         self.singles: list[Any] | None = []
         """Five items for each record that the C code has read within a wait: partition, log start offset,
         offset of the record, bytes of the record's batch, and time of the read in monotonic seconds. None if
@@ -63,7 +65,8 @@ class ConsumerMetrics:
         and the log begins at offset `start` and ends at `end`.
         """
         if self.singles:
-            self._take_in()  # single records are older: they come first
+            # Single records are older than these, so they are passed to the sensors first.
+            self._take_in()
         self._lags[tp] = end - at, at - start
         self._noted += self._lag, end - at, time.monotonic() * 1000
 
@@ -76,7 +79,8 @@ class ConsumerMetrics:
         now *= 1000
         if self.singles and len(self.singles) > _MOST_NOTED:
             self._take_in()
-        if self._polled == self._polled:  # not NaN
+        if self._polled == self._polled:
+            # The condition is false if `_polled` is NaN, before the first poll.
             self._noted += self._between_polls, now - self._polled, now
             if len(self._noted) > _MOST_NOTED:
                 self._take_in()
@@ -169,7 +173,7 @@ _HOUR = 3600
 
 
 class GroupMetrics:
-    """The metrics of a group's member. Times are ms."""
+    """The metrics of a group's member. Times are in ms."""
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._config = config
@@ -225,8 +229,8 @@ class GroupMetrics:
     # --- snapshot ----------------------------------------------------------------------------------
 
     def snapshot(self, assigned: int, pulse: Pulse | None, now: float) -> dict[str, dict[str, float]]:
-        """Return {group of metrics: {name: value}}; empty with metrics_enabled=False. `now` is a time of the
-        pulse's clock.
+        """Return {group of metrics: {name: value}}. With metrics_enabled=False the dict is empty. `now` is a
+        time of the pulse's clock.
         """
         if not self._config.metrics_enabled:
             return {}

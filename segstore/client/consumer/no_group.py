@@ -191,7 +191,8 @@ class ManualSubscription:
             self._revoke([tp for tp in subscription.states if tp not in kept])
         finally:
             new = [tp for tp in wanted if tp not in subscription.states]
-            if new and subscription.automatic:  # the listener may unsubscribe
+            if new and subscription.automatic:
+                # The consumer is still subscribed: the listener has not unsubscribed.
                 subscription.have(wanted)
                 self._call_listener("on_partitions_assigned", new)
 
@@ -207,7 +208,8 @@ class ManualSubscription:
     @calls_out
     def _call_listener(self, what: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None or self._in_listener:  # not for the listener's own changes
+        if listener is None or self._in_listener:
+            # The listener is not called for a change that the listener itself makes.
             return
         self._in_listener = True
         try:

@@ -53,7 +53,8 @@ class Lookups:
             return None
         try:
             found = log.read(offset, 0, isolation_level=self._level)
-        except OffsetOutOfRangeError:  # Retention has just deleted the record.
+        except OffsetOutOfRangeError:
+            # Retention has deleted the record after the look-up.
             return self.for_time(log, timestamp)
         if not len(found):
             return None
@@ -124,7 +125,8 @@ class Positions:
         from an older copy.
         """
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
-        if log is None or log.leader_epoch < 0:  # only the writer, another process, has epochs
+        if log is None or log.leader_epoch < 0:
+            # The log has no leader epochs if another process writes the store: nothing can be compared.
             return
         try:
             self.validate(log, state)
@@ -156,7 +158,8 @@ class Positions:
         again, unless the next poll will update the assignment.
         """
         state.log, state.lost = None, True
-        closed = self._store.publications < 0  # closed, or in a forked child
+        # The counter is negative if the store is closed, and in a forked child.
+        closed = self._store.publications < 0
         if closed or not self._subscription.automatic:
             raise
         self._coordination.stale()
@@ -170,7 +173,8 @@ class Positions:
         while True:
             leader, position, epoch = log.leader_epoch, state.position, state.leader_epoch
             end = log.epoch_end(epoch).end_offset if epoch >= 0 else INT64_MAX
-            if log.leader_epoch == leader:  # if not, ask the new leader
+            if log.leader_epoch == leader:
+                # The leader epoch is still the same, so `end` is the answer of the leader.
                 break
         if position is not None and end < position:
             if self._policy == NONE:

@@ -131,7 +131,8 @@ def consumer_records(
         counted = ((*each, count) for each, count in zip(columns, _each(delivered)))  # noqa: B905
         return list(map(_make_delivered, counted)), error
     finally:
-        del error  # else a cycle: the error's traceback refers to this frame
+        # The traceback of the error refers to this frame, which refers to the error: `del` breaks this cycle.
+        del error
 
 
 def _plain(tp: TopicPartition, records: Records, delivered: Counts | None) -> list[ConsumerRecord]:
@@ -167,7 +168,9 @@ def _deserialized(
         try:
             return made, error
         finally:
-            del error  # else a cycle: the error's traceback refers to this frame
+            # The traceback of the error refers to this frame, which refers to the error: `del` breaks this
+            # cycle.
+            del error
     return made, None
 
 

@@ -43,12 +43,13 @@ class Assigning(Parts):
     ) -> None:
         """Subscribe to the named topics, or to all present and future topics whose name begins with a match
         of the regular expression `pattern`. With group_protocol="consumer", `pattern` may also be a
-        SubscriptionPattern, which the group's coordinator matches. Replaces an earlier subscription.
+        SubscriptionPattern, which the group's coordinator matches against topic names. The subscription
+        replaces an earlier one.
 
-        `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`. Raises
-        InvalidArgumentError, InvalidRegularExpressionError, InvalidTypeError. Raises
-        UnknownTopicOrPartitionError for a named topic that does not exist, and IllegalStateError after
-        `assign`.
+        `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`. If the consumer
+        has no group, it is called only after partitions were created or deleted. Raises InvalidArgumentError,
+        InvalidRegularExpressionError, InvalidTypeError. Raises UnknownTopicOrPartitionError for a named topic
+        that does not exist, and IllegalStateError after `assign`.
         """
         if isinstance(pattern, SubscriptionPattern) and not self._coordination.takes_regex:
             raise InvalidArgumentError(

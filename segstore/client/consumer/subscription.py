@@ -169,7 +169,7 @@ class Subscription:
 
     def have(self, partitions: Collection[TopicPartition]) -> None:
         """Set the assigned partitions. A partition that was assigned before keeps its position and its
-        buffer, and stays paused if it was.
+        buffer, and stays paused if it was paused.
         """
         wanted = dict.fromkeys(partitions)
         states = {tp: state for tp, state in self.states.items() if tp in wanted}

@@ -2,8 +2,9 @@
 
 A wait is one call of the C code. The call returns when the end offset of one of the consumer's partitions has
 changed. If the log has grown by one record, the C code reads the record and makes the result of `poll`
-(`storage/log/log_end.py`). The C code calls no Python function, because after a wait Python's objects are no
-longer in the CPU caches. After any other change the consumer checks all its partitions for records.
+(`storage/log/log_end.py`). The C code calls no Python function: after a wait Python's objects are no longer
+in the CPU caches, so a call would be slow. After any other change the consumer checks all its partitions for
+records.
 
 After a wait that returned a single record, the next poll begins with a wait (`again`), and does not check all
 partitions first. It does check them if another method of the consumer was called between the polls, or if the
@@ -114,7 +115,8 @@ class Tailing:
             self._nudges = tailed.nudges()
             self._turns = turns
 
-    @calls_out  # a signal handler may close the consumer here: nothing is half changed
+    # A signal handler that comes here may close the consumer, because nothing is half changed.
+    @calls_out
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
         """Wait for a record until `deadline`, but for `others_ms` at most, because the group or the fetcher
         has work after that time. Return the record that came, or [] if the consumer must check all
@@ -188,7 +190,8 @@ class Tailing:
         store, throttle = self._store.context, self._throttle
         assert last is not None
         assert turns is not None
-        self._quiet = self._looked = -1  # after an interrupt the next poll must check
+        # If an interrupt comes after this, the next poll must check all partitions.
+        self._quiet = self._looked = -1
         calls, number = guard.calls, self._number + 1
         self._number = number
         late = until if until < deadline else deadline
@@ -209,7 +212,8 @@ class Tailing:
         if self._singles is not None:
             self._singles += tp, start, offset, size, ended
         self._subscription.cursor = at + 1 if at + 1 < len(turns) else 0
-        self._goes_on = state, offset + 1  # the position after the record
+        # The last record's partition continues at the offset after the record.
+        self._goes_on = state, offset + 1
         self._quiet = quiet
         return polled, state, offset + 1, epoch
 

@@ -173,7 +173,8 @@ class Accumulator:
         self._refused: list[BaseException] = []
         self._aborted: list[ProducerBatch] = []  # batches whose futures do not have the error yet
         self._abortion: BaseException | None = None
-        self._after: list[Callable[[], None]] = []  # called when `incomplete` is empty
+        # The sender calls these functions when `incomplete` is empty.
+        self._after: list[Callable[[], None]] = []
         self._ended = False
 
     @property
@@ -249,7 +250,8 @@ class Accumulator:
         while queue.block:
             self._seal(queue)
             self.gate.wake()
-            queue.held = True  # `_seal` has set it to False
+            # `_seal` has set `held` to False.
+            queue.held = True
         room, queue.created = size if size > self._room else self._room, time.monotonic()
         # The queue is added before `allocate` is called. If an interrupt comes between, the sender finds the
         # queue and its allocated block in `open`, and frees the block.
@@ -257,7 +259,8 @@ class Accumulator:
         if not self.pool.allocate(room + HEADER_SIZE, waiter, queue):
             self._schedule.open.pop(queue, None)
             queue.held = False
-            self.gate.wake()  # sending lingering batches frees memory
+            # The sender is woken, because memory becomes free when it sends the lingering batches.
+            self.gate.wake()
             return False
         queue.room, queue.left, queue.held = room, room - size, False
         return True
@@ -272,7 +275,8 @@ class Accumulator:
     def _seal(self, queue: PartitionQueue) -> None:
         queue.held = True
         queue.seal(True, self.incomplete.batches, self._schedule.sealed)
-        if queue.block:  # There was no record in the open batch.
+        if queue.block:
+            # The open batch has no record, so `seal` made no batch of it.
             self.pool.give_back(queue)
         self._schedule.open.pop(queue, None)
         queue.held = False
@@ -297,7 +301,8 @@ class Accumulator:
                 for queue in full:
                     if queue.seal(False, self.incomplete.batches, schedule.sealed):
                         self._full.append(queue)
-                    if queue in schedule.open:  # its open batch is the newest: move the queue to the end
+                    if queue in schedule.open:
+                        # The queue's open batch is newer than all others, so the queue moves to the end.
                         del schedule.open[queue]
                         schedule.open[queue] = None
             if schedule.open:
@@ -414,7 +419,8 @@ class Accumulator:
             self._take_all()
             self._fail_aborted()
         except BaseException:
-            self._fail_aborted()  # if interrupted again, `hand_over` does it
+            # If a second interrupt prevents this call, the next `hand_over` makes it.
+            self._fail_aborted()
             raise
 
     def _take_all(self) -> None:
@@ -434,7 +440,8 @@ class Accumulator:
         self.incomplete.complete(failed)
         with self.lock:
             self._aborted = [batch for batch in self._aborted if batch in self.incomplete.batches]
-            self.gate.wake()  # A function in `_after` may be due.
+            # The sender is woken, because a function in `_after` may be due now.
+            self.gate.wake()
 
     def abandon(self, error: BaseException) -> None:
         """Fail all records, in a forked child. Takes no lock, because at the fork another thread may have

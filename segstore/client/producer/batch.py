@@ -29,8 +29,10 @@ from segstore.records import Columns
 from segstore.records.columns import valid_stamps
 from segstore.threads import Latch
 
-_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))  # functions in C
-_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)  # in C
+# These are functions in C.
+_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))
+# A function in C makes a RecordMetadata from a tuple.
+_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)
 
 
 class Stamp(NamedTuple):
@@ -268,7 +270,8 @@ class PartitionQueue(Records):
         self.records: list[FutureRecordMetadata] = []
         self.batches: deque[ProducerBatch] = deque()
         self.left = -1
-        self.retry_at = 0.0  # monotonic seconds; no batch is sent before
+        # Before this time, in monotonic seconds, no batch of the queue is sent.
+        self.retry_at = 0.0
         # `done` and `error` are set only in a forked child, because there the open records will never be
         # sealed.
         self.done = False

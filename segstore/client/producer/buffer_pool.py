@@ -128,7 +128,8 @@ class BufferPool(Memory):
             if entry in self.waiters:
                 self.waiters.remove(entry)
             self.waited_seconds += time.monotonic() - began
-            self.wake()  # there may be memory for the next thread
+            # The next thread is woken, because there may already be enough memory for it.
+            self.wake()
 
     def _exhausted(self, size: int, max_block: float) -> BufferExhaustedError:
         self.exhausted += 1

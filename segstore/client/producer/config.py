@@ -67,7 +67,8 @@ def _serializer(value: Any) -> Any:
 
 
 def _partitioner(value: Any) -> Any:
-    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # not `str.partition`
+    # A str, bytes or array has a method `partition` that is no partitioner.
+    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)
     has = callable(getattr(value, "partition", None)) and not sorts
     if value is not None and not callable(value) and not has:
         raise ValueError

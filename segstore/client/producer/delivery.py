@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from segstore.storage.store.store import Store
 
 
-_size_of, _records_of = attrgetter("size"), attrgetter("n")  # functions in C
+# These are functions in C.
+_size_of, _records_of = attrgetter("size"), attrgetter("n")
 
 # --- appender ----------------------------------------------------------------------------------
 
@@ -321,7 +322,8 @@ class Delivery:
         """Complete batches that were appended, and record the append in the metrics."""
         if not batches:
             return
-        self._metrics.sent(batches, size, began, time.monotonic())  # before the futures are done
+        # The metrics are recorded before the futures are done.
+        self._metrics.sent(batches, size, began, time.monotonic())
         if self.reported:
             self._log_recovery(batches[0])
         self._incomplete.complete(batches)
@@ -335,7 +337,8 @@ class Delivery:
         except DuplicateSequenceError as error:
             if not batches[0].doubt:
                 return _without_traceback(error)
-            appended = Appended(-1, -1, 0)  # in the log, at an unknown offset
+            # The log has the batch, at an unknown offset.
+            appended = Appended(-1, -1, 0)
         except Exception as error:
             return _without_traceback(error)
         first = appended.first
@@ -452,7 +455,8 @@ class Delivery:
             return
         where = batches[0].topic_partition
         if isinstance(error, StoreClosedError) and self.aborted is not None:
-            error = self.aborted  # the reason for the abort
+            # `aborted` is the reason why records are aborted, and says more than StoreClosedError.
+            error = self.aborted
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)
@@ -461,7 +465,8 @@ class Delivery:
         for batch in batches:
             batch.error = error
             self._stamps.given_up(batch)
-            self._metrics.failed(batch, batch.n)  # before the futures are done
+            # The metrics are recorded before the futures are done.
+            self._metrics.failed(batch, batch.n)
         self._incomplete.complete(batches)
 
     def _outcome(self, error: BaseException) -> BaseException:

@@ -1,8 +1,8 @@
 """`ProducerEnding`: closes a producer when the application calls `close`, when the store is closed, or when
 the interpreter exits.
 
-Threads: any. The producer and its running sender both refer to the `ProducerEnding`, so that a dropped
-producer is closed, too, while its sender runs.
+Threads: any. The producer and its running sender both refer to the `ProducerEnding`, so that a producer that
+is dropped while its sender runs is closed, too.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ class ProducerEnding:
     ) -> None:
         self._name, self._store = name, store
         self._accumulator, self._routing, self._intake = accumulator, routing, intake
-        self._sender = weakref.ref(sender)  # weak: a running sender refers to this object
-        self._held: list[ProducerBatch] = []  # waiting when the store began to close
+        # The reference is weak, because a running sender refers to this object.
+        self._sender = weakref.ref(sender)
+        # These batches waited when the store began to close.
+        self._held: list[ProducerBatch] = []
         self._are_parts_closed = False
         sender.ending = self
         _live.add(self)
@@ -94,12 +96,14 @@ class ProducerEnding:
         return held
 
     def _finish(self, held: list[ProducerBatch], deadline: float | None, error: SegstoreError) -> None:
-        """Wait until the batches `held` are sent and the sender has stopped, which aborts an open
-        transaction. Batches that are unwritten at `deadline` (monotonic seconds) fail with `error`.
+        """Wait until the batches `held` are sent, and until the sender has stopped. A sender that stops
+        aborts an open transaction. Batches that are unwritten at `deadline` (monotonic seconds) fail with
+        `error`.
         """
         sender = self._sender()
         if sender is None:
-            return  # The sender has stopped: no record waits.
+            # The sender was freed because it has stopped: no record waits.
+            return
         with contextlib.suppress(KafkaTimeoutError):
             self._accumulator.incomplete.wait(held, _left(deadline))
         self._give_up(sender, held, error)

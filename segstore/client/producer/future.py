@@ -1,5 +1,5 @@
-"""`FutureRecordMetadata`: the result of `send`: the record's metadata, or the record's error. Until then
-`is_done` is False.
+"""`FutureRecordMetadata`: the result of `send`: the record's metadata, or the record's error. Before the
+outcome is known, `is_done` is False.
 
 Before the future's record is in a sealed batch, the future has the record's value, key and time. After that
 it has the record's index in the batch. The future also refers to the object that gets the outcome, its
@@ -140,7 +140,8 @@ class FutureRecordMetadata:
         return self._metadata()
 
     def _metadata(self) -> RecordMetadata:
-        batch: Any = self._holder  # a batch, because the record is written
+        # The holder is a batch, because the record is written.
+        batch: Any = self._holder
         made: RecordMetadata = batch.metadata(self._at)
         return made
 
@@ -201,7 +202,8 @@ def run_callback(future: FutureRecordMetadata, callback: Callback | None, errbac
     SystemExit and CancelledError, because other records wait for their outcomes. Only KeyboardInterrupt is
     raised.
     """
-    batch: Any = future._holder  # a batch, because the future is done
+    # The holder is a batch, because the future is done.
+    batch: Any = future._holder
     error = batch.error_of(future._at)
     try:
         if error is not None:

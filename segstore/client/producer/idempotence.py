@@ -42,10 +42,12 @@ from segstore.storage.store.store import Store
 # in a new epoch (KIP-360) in two cases: a batch has failed for good and the log may have it, or the log lacks
 # the previous batch. `restart` is called only while the sender has no batch of the producer.
 
-_LAST = INT32_MAX  # after it comes 0
+# The sequence after the last one is 0.
+_LAST = INT32_MAX
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
-_doubt_of = attrgetter("doubt")  # these three are functions in C
+# The next three are functions in C.
+_doubt_of = attrgetter("doubt")
 _stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)
 _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Template)
 
@@ -118,7 +120,7 @@ class Sequences:
         return Template(self._attributes, at.producer_id, at.epoch, at.next)
 
     def written(self, topic_partition: TopicPartition) -> None:
-        """Count the record of `next_record` as written."""
+        """Go on to the next sequence, because the record of `next_record` was written."""
         at = self._partition(topic_partition)
         at.next = (at.next + 1) & _LAST
 
@@ -232,7 +234,7 @@ class ProducerStamps:
     # --- after an append --------------------------------------------------------------------
 
     def written(self, where: TopicPartition) -> None:
-        """Count the record of `next_record` as written."""
+        """Go on to the next sequence, because the record of `next_record` was written."""
         if self._sequences is not None:
             self._sequences.written(where)
 

@@ -28,7 +28,8 @@ class Incomplete:
     def __init__(self, lock: ProducerLock, pool: BufferPool) -> None:
         self._lock, self._pool = lock, pool
         self.batches: dict[ProducerBatch, None] = {}
-        self._calling: dict[int, None] = {}  # threads that are running callbacks
+        # The keys are the ids of the threads that run callbacks.
+        self._calling: dict[int, None] = {}
 
     def complete(self, batches: Sequence[ProducerBatch]) -> None:
         """Complete batches whose outcome is stored: run the batches' callbacks, then wake the threads that
@@ -42,7 +43,8 @@ class Incomplete:
                     batch.forget_records()
                 if batch.block:
                     self._pool.give_back(batch)
-                batch.done = True  # set last: other threads read `done` without the lock
+                # `done` is set after all other attributes, because other threads read it without the lock.
+                batch.done = True
             for batch in batches:
                 if batch.callbacks:
                     called += batch.callbacks

@@ -63,7 +63,8 @@ class _Sent(NamedTuple):
     ended: float
 
 
-_sizes_of = attrgetter("size", "n", "created")  # both are functions in C
+# The next two are functions in C.
+_sizes_of = attrgetter("size", "n", "created")
 _sent: Callable[[tuple[Any, ...]], _Sent] = partial(tuple.__new__, _Sent)
 
 

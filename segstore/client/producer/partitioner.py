@@ -92,7 +92,8 @@ def key_hashes(keys: Column) -> NDArray[np.int32]:
 # (KIP-794, but without adaptive partitioning, because all partitions share one disk).
 
 _MOST_KEYS = 1 << 16
-_AGE = 1.0  # seconds after which a topic is checked for new partitions
+# After so many seconds a topic is checked for new partitions again.
+_AGE = 1.0
 
 
 class PartitionerCluster:
@@ -195,7 +196,8 @@ class Routing:
             route = self._look(topic)
         queue = route.sticky
         if len(route.ids) == 1:
-            return queue  # `append` seals a batch that is full
+            # If the batch is full, `append` seals it and opens a new one in the same queue.
+            return queue
         sent = queue.produced - route.since + queue.room - (queue.left if queue.left > 0 else 0)
         if sent + size + HEADER_SIZE > self._batch_size and sent:
             self._accumulator.close_batch(queue)
@@ -228,7 +230,8 @@ class Routing:
         info = self._store.topics().get(topic)
         if info is None:
             self.forget(topic)
-            self._store.partition(topic, 0)  # this raises an error that lists the topics
+            # This call raises an error that lists the topics.
+            self._store.partition(topic, 0)
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
         route = self._routes.get(topic)
         if route is not None and route.ids == info.partition_ids:

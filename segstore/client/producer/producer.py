@@ -106,7 +106,8 @@ class Producer(Closing):
     def _made_transactional(self) -> Transactions | None:
         if self.config.transactional_id is None:
             return None
-        me = weakref.ref(self)  # weak, because the sender must not keep a dropped producer alive
+        # The reference is weak, because the sender must not keep a dropped producer alive.
+        me = weakref.ref(self)
 
         def let(open_: bool) -> None:
             if (producer := me()) is not None:
@@ -175,9 +176,9 @@ class Producer(Closing):
         self._transactional().init()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Consumers with read_committed see all records of the transaction, after the
-        transaction was committed, or none of them. Raises IllegalStateError before init_transactions(), and
-        within a transaction.
+        """Begin a transaction. After the commit, consumers with read_committed see all records of the
+        transaction. Before the commit, and after an abort, they see none of these records. Raises
+        IllegalStateError before init_transactions(), and within a transaction.
         """
         self._may_wait("begin_transaction()")
         self._transactional().begin()
@@ -247,9 +248,9 @@ class Producer(Closing):
         self._accumulator.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Send all waiting records, and wait for that up to `timeout` seconds. Records that are unwritten
-        then fail with ClientClosedError. An open transaction is aborted. A second call waits, too. A call
-        within a callback does not wait.
+        """Send all waiting records, and wait for that up to `timeout` seconds. After that, unwritten records
+        fail with ClientClosedError. An open transaction is aborted. A second call waits, too. A call within a
+        callback does not wait.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)

@@ -106,9 +106,9 @@ Serialize = Callable[[str, Any, Any], "bytes | None"]
 
 def serializer(what: str, given: Any) -> Serialize:
     """Return a function that serializes by `given`, which is a callable f(data), or an object with
-    serialize(topic, headers, data). If `given` is None, the data are not changed. The result of `given` must
-    be bytes, bytearray, memoryview or None; a mutable result is copied. The returned function raises
-    SerializationError for any other result, and if `given` raises an exception.
+    serialize(topic, headers, data). If `given` is None, the function returns the data unchanged. Serialized
+    data must be bytes, bytearray, memoryview or None; mutable data are copied. The returned function raises
+    SerializationError for data of any other type, and if `given` raises an exception.
     """
     call: Callable[[str, Any, Any], Any] | None = None
     if given is not None:
@@ -155,8 +155,8 @@ log = Logger("segstore")
 
 
 class ProducerInterceptors:
-    """The interceptors of a producer. If an interceptor raises an exception, it is logged, and the next
-    interceptor gets the record that this interceptor got (Kafka: ProducerInterceptors).
+    """The interceptors of a producer. If an interceptor raises an exception, the exception is logged, and the
+    next interceptor gets the record that the failed interceptor got (Kafka: ProducerInterceptors).
     """
 
     def __init__(self, hooks: Sequence[Any]) -> None:

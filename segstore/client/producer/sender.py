@@ -66,7 +66,8 @@ class Sender(Background):
         self._delivery = Delivery(config, incomplete, routing, metrics, stamps, appender, transactions)
         self._post = self._made_post(metrics)
         self._sending: list[ProducerBatch] = []
-        self.ending: object = None  # this reference keeps the `ProducerEnding` alive
+        # This reference keeps the `ProducerEnding` alive while the sender runs.
+        self.ending: object = None
 
     def _made_post(self, metrics: ProducerMetrics) -> Post:
         post = Post()
@@ -81,7 +82,8 @@ class Sender(Background):
         while True:
             if self._transactions is None:
                 self._post_singles()
-            else:  # The C code appends no records of transactions.
+            else:
+                # The C code of `_post_singles` appends no records of transactions.
                 accumulator.work()
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:
@@ -90,7 +92,8 @@ class Sender(Background):
                 self._sending = batches
                 try:
                     self._send_or_keep(queue, batches)
-                except BaseException as error:  # Every record needs an outcome.
+                except BaseException as error:
+                    # Any exception is caught, because every record needs an outcome.
                     log.exception("the producer's sender failed")
                     self._delivery.fail([batch for batch in batches if not batch.done], error)
             self._sending = []
@@ -107,7 +110,9 @@ class Sender(Background):
         """
         try:
             self._post.run()
-        except BaseException:  # `_send_all` sends the remaining records.
+        except BaseException:
+            # Any exception is caught, for example MemoryError, because `_send_all` can send the remaining
+            # records.
             log.exception("the producer's sender failed")
 
     def abort(self, error: BaseException) -> None:
@@ -159,7 +164,8 @@ class Sender(Background):
             delivery.fail(batches, delivery.aborted)
             return []
         if self._transactions is not None and self._transactions.refusal() is not None:
-            return batches  # They will fail: no byte rate is charged.
+            # These batches will fail, so they don't count for the byte rate.
+            return batches
         wait, left = self._throttle.wait_ms(), self._throttle.most_at_once
         sizes = accumulate(batch.size for batch in batches)
         count = 0 if wait else sum(size <= left for size in sizes) or 1

@@ -121,11 +121,14 @@ class Transactions:
         self._id: str = config.transactional_id
         self._timeout_ms = config.transaction_timeout_ms
         self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
-        self._lock = Mutex()  # guards the fields below
-        self._calls = Mutex()  # held by each call that changes the phase
+        # This lock guards the attributes below.
+        self._lock = Mutex()
+        # Each call that changes the phase holds this lock.
+        self._calls = Mutex()
         self.phase = TransactionPhase.UNINITIALIZED
         self._identity: Identity | None = None
-        self._failed: BaseException | None = None  # set by a failed record: only an abort is allowed
+        # The error of a failed record. If it is set, only an abort is allowed.
+        self._failed: BaseException | None = None
         self._fatal: BaseException | None = None
         self._started = False  # whether the coordinator may know the transaction
         self.restart: Callable[[], None] = lambda: None
@@ -172,7 +175,8 @@ class Transactions:
                 TransactionPhase.COMMITTING,
             ):
                 self._failed = self._failed or copy_of(error)
-                self._gate(False)  # now `send` raises the error (`check_send`)
+                # From now on each `send` calls `check_send`, which raises the error.
+                self._gate(False)
         return error
 
     def _outdated(self, error: BaseException) -> BaseException:
@@ -269,7 +273,8 @@ class Transactions:
             self.phase = TransactionPhase.COMMITTING
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
-            except InvalidTxnStateError as error:  # the coordinator has aborted the transaction
+            except InvalidTxnStateError as error:
+                # The coordinator has aborted the transaction, for example after its time-out.
                 self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:

@@ -63,9 +63,8 @@ class SentAcknowledgements(NamedTuple):
     renewals: Sequence[ConsumerRecord]
 
 
-_sending: Callable[[tuple[Any, ...]], SentAcknowledgements] = partial(
-    tuple.__new__, SentAcknowledgements
-)  # functions in C
+# The next two are functions in C.
+_sending: Callable[[tuple[Any, ...]], SentAcknowledgements] = partial(tuple.__new__, SentAcknowledgements)
 _acknowledged: Callable[[tuple[Any, ...]], AckBatch] = partial(tuple.__new__, AckBatch)
 
 

@@ -99,7 +99,7 @@ class ShareParts:
 
     def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[PolledRecords], Kept | None]:
         """Return (records, queue). `queue` has the deliveries that remain after these records, or is None if
-        no record was taken from the queue. The caller must pass the queue to `Deliveries.keep` as soon as the
+        the queue stays as it is. The caller must pass the queue to `Deliveries.keep` as soon as the
         application has the records.
         """
         most, want = self._limits(max_records)
@@ -139,7 +139,8 @@ class ShareParts:
                 return [], None
             try:
                 membership.poll()
-            except LOADING:  # The coordinator still loads.
+            except LOADING:
+                # The coordinator still loads the group: call `poll` again after a pause.
                 if not back_off(self._store, deadline):
                     return [], None
                 continue
@@ -149,7 +150,8 @@ class ShareParts:
                 return given, None if guard.closed else waiting
             self._check_woken()
             left = deadline - time.monotonic()
-            if is_found:  # All acquired offsets were gaps.
+            if is_found:
+                # All acquired offsets were gaps, so this loop acquires again at once.
                 continue
             if left <= 0:
                 return [], None
@@ -186,7 +188,9 @@ class ShareParts:
         try:
             raise error
         finally:
-            del error  # else a cycle: the error's traceback has this frame
+            # The traceback of the error refers to this frame, which refers to the error: `del` breaks this
+            # cycle.
+            del error
 
     def _hold_failed(self, failed: Undelivered) -> None:
         """Store RELEASE for a record that could not be deserialized. The application may replace it by

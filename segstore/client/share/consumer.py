@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from segstore.client.share.settings import ShareConsumerSettings
 
 _CLOSE_MS = 30_000
-_FLUSH_S = 0.1  # an iteration sends acknowledgements after this time
+# An iteration sends its acknowledgements at the latest after this time, in seconds.
+_FLUSH_S = 0.1
 
 
 class ShareConsumer(Acknowledging):
@@ -57,7 +58,7 @@ class ShareConsumer(Acknowledging):
     records of a poll. With share_acknowledgement_mode="explicit" the application must acknowledge each record
     before the next `poll`. If a record gets no acknowledgement, it is delivered again after its acquisition
     lock has expired. A record's `delivery_count` is the number of its deliveries. Delivery is at least once,
-    in no order.
+    in no particular order.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ShareConsumerConfig.defaults()
@@ -164,7 +165,9 @@ class ShareConsumer(Acknowledging):
                 given[0].records if len(given) == 1 else [each for part in given for each in part.records]
             )
             self._metrics.left()
-            if waiting is not None:  # set last: an interrupt may lose the records
+            if waiting is not None:
+                # The queue is replaced after all other work: if an interrupt comes before that, the records
+                # count as not returned.
                 self._deliveries.keep(waiting)
                 self._acks.held = held
             return records
@@ -221,7 +224,9 @@ class ShareConsumer(Acknowledging):
     def _accept_current(self) -> None:
         record, self._current = self._current, None
         if record is not None and not self._is_explicit:
-            with suppress(IllegalStateError):  # a commit may have sent the acknowledgement
+            with suppress(IllegalStateError):
+                # `note` raises IllegalStateError if a commit has already sent an acknowledgement for this
+                # record.
                 self._acks.note(record[0], record[1], record[3], ACCEPT)
                 self._flush_at = min(self._flush_at, time.monotonic() + _FLUSH_S)
 

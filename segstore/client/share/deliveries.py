@@ -70,7 +70,7 @@ class Made(NamedTuple):
         return [record.offset for record in self.records]
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, rest): `rest` has the remaining records, None if there are none."""
+        """Return (up to `most` records, the remaining records, or None if none remain)."""
         if len(self.records) <= most:
             return TakenRecords(list(self.records)), None
         n = int(most)
@@ -94,16 +94,19 @@ class DeliveredColumns(NamedTuple):
         return offsets
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, rest): `rest` has the remaining records, None if there are none."""
+        """Return (up to `most` records, the remaining records, or None if none remain)."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)
         try:
-            done = len(made) + (error is not None and not made)  # a bad record is taken alone
+            # A record that can't be deserialized is taken alone, without records after it.
+            done = len(made) + (error is not None and not made)
             rest = self._slice(done, len(self.records)) if done < len(self.records) else None
             return TakenRecords(made, None if made else error), rest
         finally:
-            del error  # else a cycle: the error's traceback has this frame
+            # The traceback of the error refers to this frame, which refers to the error: `del` breaks this
+            # cycle.
+            del error
 
     def _slice(self, begin: int, end: int) -> DeliveredColumns:
         if begin == 0 and end == len(self.records):
@@ -193,15 +196,19 @@ class Deliveries:
                     self._waiting = waiting
                     raise Undelivered(part.tp, part.at, part.until, error)
                 finally:
-                    del error  # else a cycle: the error's traceback has this frame
+                    # The traceback of the error refers to this frame, which refers to the error: `del` breaks
+                    # this cycle.
+                    del error
             if rest is not None:
                 waiting.appendleft(rest)
             most -= len(records)
             given.append(PolledRecords(part.tp, part.at, records, part.until))
             if rest is not None and most > 0:
-                break  # The next `look` raises the next record's error.
+                # The next record can't be deserialized: the next `look` raises the error.
+                break
         if not given:
-            self._waiting = waiting  # without the expired records
+            # `waiting` has no expired records any more.
+            self._waiting = waiting
         return given, waiting
 
     def keep(self, waiting: deque[Waiting | PendingError]) -> None:

@@ -1,5 +1,5 @@
-"""`ShareFetcher`: acquires records for a share consumer in the process that writes the store, and reads them
-(Kafka: ShareFetchCollector, ShareCompletedFetch).
+"""`ShareFetcher`: acquires and reads records for a share consumer. It is used in the process that writes the
+store (Kafka: ShareFetchCollector, ShareCompletedFetch).
 
 On disk: reads logs. Threads: one, the consumer's. If an acquired offset has no record for the application
 (control records, compacted records), it is at once acknowledged as GAP. An offset in a damaged batch is at
@@ -90,8 +90,8 @@ class ShareFetcher:
         return not math.isnan(self._some_since)
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for a publication. The result is finite only if there are
-        records that may not be returned yet because of fetch_min_bytes or the byte rate.
+        """Return how long, in ms, the consumer may wait for newly published log ends. The result is finite
+        only if there are records that may not be returned yet because of fetch_min_bytes or the byte rate.
         """
         if self._is_throttled:
             return min(self._throttle.wait_ms(), MOST_WAIT_MS)
@@ -107,7 +107,7 @@ class ShareFetcher:
 
     def _are_enough(self, found: Sequence[AcquiredPartition], now: float) -> bool:
         """Return True if the acquired records may be returned: they have at least fetch_min_bytes, or
-        fetch_max_wait_ms have passed. If not, cancel their acquisition, and return False.
+        fetch_max_wait_ms have passed. If not, cancel the acquisition of these records, and return False.
         """
         if self._config.fetch_min_bytes <= 1:
             return True
@@ -188,7 +188,8 @@ class _Reading:
                 if begin <= at:
                     yield PendingError(copy_of(error))
                     return
-                self._finish(at, begin - 1, GAP)  # Retention deleted these records.
+                # Retention has deleted the records from `at` to `begin` - 1.
+                self._finish(at, begin - 1, GAP)
                 at = begin
             except CorruptRecordError as error:
                 begin = last + 1 if error.next_offset is None else min(error.next_offset, last + 1)

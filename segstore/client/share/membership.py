@@ -3,7 +3,7 @@ consumer's partitions (KIP-932; Kafka: ShareMembershipManager, ShareHeartbeatReq
 
 A member sends a heartbeat only when it joins, and after a change of its subscription, of the group, or of the
 store's topics. A change of the group or of the topics wakes the members in this process. The coordinator sees
-by the member's `Pulse` that the member is alive.
+that the member is alive by its `Pulse`, which has the times of the last poll and heartbeat.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -35,8 +35,8 @@ from segstore.storage.store.store import Store
 _FENCED = (UnknownMemberIdError, FencedMemberEpochError, GroupNotFoundError)
 _GONE = (*_FENCED, RetriableError, StorageError, StoreClosedError)
 _A_POLL = 3
-"""How many times in max_poll_interval_ms a consumer that waits within a poll records in its `Pulse` that it
-polls.
+"""How many times in max_poll_interval_ms a consumer that waits within a poll writes the present time into its
+`Pulse`, so that the coordinator does not remove it as too slow.
 """
 _INTERVAL_MS = 5_000
 """The interval of the `Pulse` until the answer to the first heartbeat sets another one."""
@@ -85,7 +85,8 @@ class ShareConsumerMembership:
             self._beat()
         except _FENCED:
             if self._epoch == JOIN_EPOCH:
-                raise  # The group refuses the member.
+                # The heartbeat that should join the group failed: the group refuses the member.
+                raise
             self._epoch = JOIN_EPOCH
             self._beat()
 
@@ -103,7 +104,8 @@ class ShareConsumerMembership:
 
     def _beat(self) -> None:
         topics, wanted = self._store.engine.topics, self.topics
-        seen = self._coordinator.changes(self._group)  # read first: a later change causes a heartbeat
+        # The counter is read before the heartbeat is sent: a change after this line causes another heartbeat.
+        seen = self._coordinator.changes(self._group)
         is_sent = self._epoch != JOIN_EPOCH and self._sent_topics == wanted
         beaten = self._send(self._epoch, None if is_sent else wanted)
         self._epoch, self._sent_topics = beaten.epoch, wanted

@@ -21,7 +21,8 @@ from segstore.mutex import calls_out
 from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.store.store import Store
 
-_MOST = 86_400.0  # seconds
+# The longest sleep, in seconds.
+_MOST = 86_400.0
 
 
 class ShareWait:
@@ -72,7 +73,8 @@ class ShareWait:
         if tailed is not None:
             self._nudges = tailed.nudges()
 
-    @calls_out  # a signal handler may close the consumer here: nothing is half changed
+    # A signal handler that comes here may close the consumer, because nothing is half changed.
+    @calls_out
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
         """Sleep for `seconds`, or until a process publishes log ends, the group changes, or `ring` or
         `wakeup` is called. If `is_deaf`, only published log ends and `wakeup` end the sleep early.

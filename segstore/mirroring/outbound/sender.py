@@ -119,7 +119,8 @@ class OutboundSender(BrokerThread):
             return each.take()
         except BrokerError as error:
             self._failed(each, error)
-        except OffsetOutOfRangeError:  # Retention removed records: `take` will find the gap.
+        except OffsetOutOfRangeError:
+            # Retention has removed records. The next `take` raises an error because of the gap.
             each.delay(self._pause, each.error or UnequalOffsetsError(f"{each!r} is being removed here"))
         except (StoreClosedError, OSError):
             raise
@@ -204,7 +205,8 @@ class OutboundSender(BrokerThread):
     def _compare(self, connection: BrokerConnection, each: SentLog, at: int, end: int) -> None:
         while at < end and not self._closing.is_open:
             fetched = self._fetched(connection, each, at)
-            if not fetched:  # above the target's high watermark
+            if not fetched:
+                # Nothing was fetched, because the target's high watermark has not reached `at` yet.
                 raise broker_error(Code.OFFSET_NOT_AVAILABLE, f"{each!r} at offset {at} of the target")
             at = each.compare(fetched, at)
 
