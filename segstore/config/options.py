@@ -254,8 +254,9 @@ def _counted(option: Option, value: object) -> str:
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
-    """Return the error for an unknown setting. For a broker's setting, its text says what to use instead. For
-    any other setting it suggests similar names, or lists all settings, or names the page that lists them.
+    """Return the error for an unknown setting. For a broker's setting, the error's text says what to use
+    instead. For any other setting, the text suggests similar names, or lists all settings, or names the page
+    that lists them.
     """
     # This module is imported here, because only error messages need it.
     from segstore.config.broker_names import OF_A_BROKER

@@ -26,8 +26,8 @@ log = Logger("segstore")
 
 class MirroredGroups:
     """The mirroring of committed offsets. An offset is committed here only after the log here has reached the
-    offset. If it were committed earlier, the position of a consumer of the group would be out of range. If
-    this client may not read a group, one warning is logged for the group.
+    offset. If the offset were committed earlier, the position of a consumer of the group would be out of
+    range. If this client may not read a group, one warning is logged for the group.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:

@@ -104,8 +104,8 @@ def mirror(
     file_mode: int | None = None,
 ) -> Mirror:
     """Mirror topics of the cluster at `bootstrap` ("HOST:PORT", or several of them with commas between) into
-    a directory. Return the running mirror. If the directory does not exist, it is made. If it is an earlier
-    mirror's, the mirror appends to the logs there.
+    a directory. Return the running mirror. If the directory does not exist, it is made. If the directory is
+    an earlier mirror's, the mirror appends to the logs there.
 
     `topics` has names, and regular expressions for whole names. With `isolation` "uncommitted" (or
     "read_uncommitted") logs are mirrored up to the high watermark; with "committed" (or "read_committed") up

@@ -1,1 +1,3 @@
-"""Hot standbys: a standby is a directory that replicates a primary. It can be promoted to the primary."""
+"""Hot standbys: a standby is a directory that replicates a primary. A standby can be promoted to the
+primary.
+"""

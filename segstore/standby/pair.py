@@ -82,8 +82,8 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
 
 
 def _note_of(files: Files, path: str, side: Side) -> LagNote | None:
-    """Return the content of the lag file, or None if there is no file, or it was written in another role or
-    for another standby.
+    """Return the content of the lag file, or None if there is no lag file, or the lag file was written in
+    another role or for another standby.
     """
     note = LAG_NOTE.read(files, path)
     matches = note is not None and (note.side, note.directory_id) == (side.role, side.directory_id)

@@ -56,8 +56,9 @@ def promote_directory(
     files: Files,
 ) -> int:
     """Promote the standby in a directory that no process has open, durably, and return the new leader epoch.
-    It is `epoch`, or, if `epoch` is None, an epoch above every epoch that a primary can have reached. If a
-    crash has interrupted an earlier promotion, complete that promotion, with the leader epoch in the role.
+    The new leader epoch is `epoch`; if `epoch` is None, it is an epoch above every epoch that a primary can
+    have reached. If a crash has interrupted an earlier promotion, complete that promotion, with the leader
+    epoch in the role.
 
     Raises StoreLockedError, StorageError, and InvalidArgumentError if the directory is no standby, or if
     `epoch` is not above all known leader epochs.

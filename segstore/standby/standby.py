@@ -52,7 +52,7 @@ MODES = (ASYNC, SYNC)
 T = TypeVar("T")
 _LOOK, _LOOK_FOR_REQUEST = 0.02, 0.1
 _ANSWERING = 10.0
-"""If a primary has not answered for this many seconds of retries, it counts as not reachable."""
+"""If a primary has not answered for this many seconds of retries, the primary counts as not reachable."""
 
 
 class StandbyStore(FollowingStore):
@@ -252,8 +252,8 @@ class Standby(Following[StandbyControl]):
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return the error of the last call of the lease, or of the promotion that followed it; None if there
-        was no error.
+        """Return the error of the last call of the lease, or of the promotion that followed that call; None
+        if there was no error.
         """
         return None if self._lease is None else self._lease.error
 

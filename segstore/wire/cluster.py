@@ -93,9 +93,9 @@ class Cluster:
         return found
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Send a request to any broker, and return the answer's body. If there is no open connection, or it
-        fails, use a new connection. Raises AuthenticationFailedError, UnsupportedVersionError, and
-        DisconnectedError or RequestTimedOutError if no broker answers.
+        """Send a request to any broker, and return the answer's body. If there is no open connection, or the
+        open connection fails, use a new connection. Raises AuthenticationFailedError,
+        UnsupportedVersionError, and DisconnectedError or RequestTimedOutError if no broker answers.
         """
         connection = self._control
         if connection is not None:

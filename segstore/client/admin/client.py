@@ -1,4 +1,5 @@
-"""`AdminClient`: kafka-python's KafkaAdminClient for a store: its topics, settings, groups and records.
+"""`AdminClient`: kafka-python's KafkaAdminClient for a store. It manages the store's topics, settings, groups
+and records.
 
 On disk: what the store's functions write. Threads: any.
 """
@@ -279,7 +280,7 @@ class AdminClient(ShareGroupAdmin, Closing):
         return list(self.describe_groups(group_ids).values())
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
-        """Delete groups with their committed offsets. Return {group: error, or None if the group was
+        """Delete groups, and the groups' committed offsets. Return {group: error, or None if the group was
         deleted}.
         """
         groups, deleted = self._groups, dict[str, SegstoreError | None]()

@@ -55,7 +55,7 @@ class ConfigResource:
     configs: Mapping[str, Any] | Iterable[str] | None = field(default=None)
 
     def __post_init__(self) -> None:
-        """Convert `resource_type` to a ConfigResourceType if it is a name. Raises InvalidArgumentError."""
+        """If `resource_type` is a name, convert it to a ConfigResourceType. Raises InvalidArgumentError."""
         given = self.resource_type
         if isinstance(given, ConfigResourceType):
             return

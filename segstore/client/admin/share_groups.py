@@ -1,5 +1,5 @@
-"""`ShareGroupAdmin`: the methods of `AdminClient` for share groups (KIP-932): their members, start offsets
-and lag, by the names of Kafka's Admin.
+"""`ShareGroupAdmin`: the methods of `AdminClient` for share groups (KIP-932), with the names of Kafka's
+Admin. They are for the groups' members, start offsets and lag.
 
 On disk: what the store's functions write. Threads: any.
 """

@@ -1,8 +1,8 @@
 """`AsyncConsumer`: the consumer for asyncio, with aiokafka's methods. The work of its coroutines is done in
-the consumer's own thread; a plain method runs in the thread that calls the method.
+the consumer's own thread; a method that is no coroutine runs in the thread that calls the method.
 
-Threads: one event loop; the coroutines of several tasks run one after another. A plain method first ends a
-wait of the consumer's thread (see `ConsumerEntry`).
+Threads: one event loop; the coroutines of several tasks run one after another. A method that is no coroutine
+first ends a wait of the consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _LONG_MS = 3_600_000
 
 
 class AsyncConsumer(InThread):
-    """`Consumer` with aiokafka's methods: methods that may wait are coroutines, other methods are plain;
-    `async for` yields single records, `async with` starts and stops the consumer.
+    """`Consumer` with aiokafka's methods: methods that may wait are coroutines, all other methods are
+    ordinary methods. `async for` yields single records, and `async with` starts and stops the consumer.
 
     A cancelled call returns only after the consumer's thread has finished the call. That takes at most
     SLICE_MS and the time of a read. No records are lost: the next call returns the records that a cancelled
     `poll` has read. Deserializers, interceptors and listeners are called in the consumer's thread;
-    `unsubscribe` calls the listener in the thread that calls `unsubscribe`. A listener's methods must be
-    plain methods, no coroutines; they may call plain methods of the consumer. A call in another event loop
-    than the first call raises IllegalStateError.
+    `unsubscribe` calls the listener in the thread that calls `unsubscribe`. A listener's methods must not be
+    coroutines. They may call those methods of the consumer that are no coroutines. A call in another event
+    loop than the first call raises IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
@@ -124,7 +124,7 @@ class AsyncConsumer(InThread):
 
     def _check_subscribed(self) -> None:
         """Raise IllegalStateError if the consumer has no subscription or assignment, because a wait for
-        records would never end. Kafka's Java consumer raises it too.
+        records would never end. Kafka's Java consumer raises the error, too.
         """
         self._consumer._guard.check()
         if self._consumer._subscription.kind is SubscriptionType.NONE:
@@ -330,8 +330,8 @@ class AsyncConsumer(InThread):
 
     async def start(self) -> None:
         """Bind the consumer to this event loop, and update the assignment. If the consumer has no group, all
-        partitions of its topics are assigned. If it has a group, it begins to join the group. Raises
-        ClientClosedError.
+        partitions of its topics are assigned. If the consumer has a group, it begins to join the group.
+        Raises ClientClosedError.
         """
         await self._call(self._consumer._update)
 

@@ -27,16 +27,16 @@ class ClientHome:
         loop, even if that loop is closed.
         """
         loop = asyncio.get_running_loop()
-        # `setdefault` is atomic: if several threads call it at the same time, exactly one of them sets the
-        # loop.
+        # `setdefault` is atomic: if several threads call `setdefault` at the same time, exactly one of them
+        # sets the loop.
         if self._loops.setdefault("loop", loop) is not loop:
             raise IllegalStateError(f"{self._client} belongs to another event loop: make one in this")
         return loop
 
     def visit(self) -> None:
         """Raise IllegalStateError if this thread runs another loop than the client's. Do nothing if this
-        thread runs no loop: a plain method may be called before the loop runs, or by a listener in the
-        consumer's thread.
+        thread runs no loop: a method that is no coroutine may be called before the loop runs, or by a
+        listener in the consumer's thread.
         """
         try:
             asyncio.get_running_loop()
@@ -46,7 +46,8 @@ class ClientHome:
 
     def due(self) -> bool:
         """Count a call that does not suspend its task. Return whether the task must yield to other tasks
-        before the call, because it has made MOST_CALLS calls, and no other task has made a call between them.
+        before the call, because the task has made MOST_CALLS calls, and no other task has made a call between
+        them.
         """
         task = id(asyncio.current_task())
         if task != self._task:

@@ -1,8 +1,8 @@
 """`InThread`: the base of the asyncio consumers. The work of coroutines is done in the consumer's own thread;
-plain methods run in the calling thread.
+methods that are no coroutines run in the calling thread.
 
-Threads: one event loop; the coroutines of several tasks run one after another. A plain method first ends a
-wait of the consumer's thread (see `ConsumerEntry`).
+Threads: one event loop; the coroutines of several tasks run one after another. A method that is no coroutine
+first ends a wait of the consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class InThread:
         return await self._turns.take(run)
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        """Make `call` in the consumer's thread, and return its result. If the task is cancelled, wait until
-        the call has returned, then call `undo`.
+        """Make `call` in the consumer's thread, and return the result of `call`. If the task is cancelled,
+        wait until the call has returned, then call `undo`.
         """
         self._inner._guard.check()
         return await self._run(call, undo)

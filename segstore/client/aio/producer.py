@@ -154,7 +154,7 @@ class Room:
             self._waiters[0].turn.set_result(None)
         else:
             with contextlib.suppress(KafkaTimeoutError):
-                # With `timeout=0`, this begins a flush, and does not wait for its end.
+                # With `timeout=0`, this begins a flush, and does not wait for the end of the flush.
                 self._producer.flush(timeout=0)
 
     def _give_up(self, waiter: _Waiter) -> None:
@@ -179,7 +179,7 @@ log = Logger("segstore")
 
 class Transactional(ABC):
     """The transactions of `Producer` as coroutines. A cancelled commit or abort continues, and the next call
-    waits for its end. If `begin_transaction` is cancelled, the transaction is aborted.
+    waits until it has ended. If `begin_transaction` is cancelled, the transaction is aborted.
     """
 
     _producer: Producer
@@ -196,7 +196,7 @@ class Transactional(ABC):
 
     @abstractmethod
     def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Run a method in the producer's thread; return a future of its result."""
+        """Run a method in the producer's thread; return a future of the method's result."""
 
     async def begin_transaction(self) -> None:
         """Begin a transaction, as `Producer.begin_transaction` does. If the call is cancelled, the
@@ -274,11 +274,11 @@ _OVERHEAD = HEADER_SIZE + MAX_RECORD_OVERHEAD
 
 
 class AsyncProducer(Transactional):
-    """`Producer` with coroutines in place of methods; `async with` starts and stops it.
+    """`Producer` with coroutines in place of methods; `async with` starts and stops the producer.
 
     Serializers, partitioner and `on_send` of interceptors are called in the event loop, `on_acknowledgement`
-    in the sender's thread. A call that runs in the producer's thread continues if it is cancelled, and the
-    next call waits for its end.
+    in the sender's thread. If a call that runs in the producer's thread is cancelled, the call continues, and
+    the next call waits until it has ended.
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
@@ -378,7 +378,7 @@ class AsyncProducer(Transactional):
 
     async def stop(self, timeout: float | None = None) -> None:
         """Close the producer, as `Producer.close` does. A cancelled call continues, and another call of
-        `stop` waits for its end. Raises InvalidTypeError, InvalidArgumentError; after these errors the
+        `stop` waits until it has ended. Raises InvalidTypeError, InvalidArgumentError; after these errors the
         producer is still open.
         """
         if timeout is not None:

@@ -1,8 +1,8 @@
 """`AsyncShareConsumer`: the share consumer for asyncio. The work of its coroutines is done in the consumer's
-own thread; a plain method runs in the thread that calls the method.
+own thread; a method that is no coroutine runs in the thread that calls the method.
 
-Threads: one event loop; the coroutines of several tasks run one after another. A plain method first ends a
-wait of the consumer's thread (see `ConsumerEntry`).
+Threads: one event loop; the coroutines of several tasks run one after another. A method that is no coroutine
+first ends a wait of the consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 class Noted:
-    """The result of a plain method. The method has done its work when it returns. Callers may await the
-    result, but need not.
+    """The result of a method that is no coroutine. The method has done its work when it returns. Callers may
+    await the result, but need not.
     """
 
     __slots__ = ()
@@ -47,10 +47,10 @@ _NOTED = Noted()
 
 
 class AsyncShareConsumer(InThread):
-    """`ShareConsumer` for asyncio: methods that may wait are coroutines, other methods are plain. The results
-    of `acknowledge`, `subscribe` and `unsubscribe` may be awaited, too. `async with` starts and stops it.
-    `async for` yields single records. In implicit mode a record is accepted when the iteration asks for the
-    next record.
+    """`ShareConsumer` for asyncio: methods that may wait are coroutines, all other methods are ordinary
+    methods. The results of `acknowledge`, `subscribe` and `unsubscribe` may be awaited, too. `async with`
+    starts and stops the consumer. `async for` yields single records. In implicit mode a record is accepted
+    when the iteration asks for the next record.
 
     A cancelled call returns only after the consumer's thread has finished the call. That takes at most
     SLICE_MS and the time of a read. No records are lost: the next `poll` returns the records that a cancelled
@@ -103,7 +103,7 @@ class AsyncShareConsumer(InThread):
         raise StopAsyncIteration
 
     def _check_store(self) -> None:
-        """Raise StoreClosedError if the consumer was closed with its store."""
+        """Raise StoreClosedError if the consumer was closed because its store was closed."""
         refusal = self._consumer._guard.refusal()
         if isinstance(refusal, StoreClosedError):
             raise copy_of(refusal)

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 # --- guard -------------------------------------------------------------------------------------
 
-# `Guard`: the lock of a consumer that refuses a second thread instead of letting it wait. Threads: any.
+# `Guard`: the lock of a consumer. A second thread that takes the lock does not wait, but gets an error.
+# Threads: any.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,7 +85,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         a signal handler that interrupted a method of this thread. An interrupt never leaves the guard locked
         (see `Mutex`).
         """
-        # If `_is_left`, the outer method has called code that closes the store, and so the consumer.
+        # If `_is_left`, the outer method has called code that closes the store, and thereby the consumer.
         if self._is_owned() and not self._is_left:
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
@@ -136,8 +137,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
             raise self.refusal()
 
     def check_wait(self) -> None:
-        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. A method may call
-        `check_wait` only before it has changed anything.
+        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. A method must not
+        call `check_wait` after it has changed anything.
         """
         self.check()
         if self.asked:
@@ -155,7 +156,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     @property
     def ending(self) -> bool:
-        """Return whether another thread is closing the store, so that this thread must leave its method at
+        """Return whether another thread is closing the store. If so, this thread must leave its method at
         once.
         """
         return self.ender is not None and self.ender != threading.get_ident()

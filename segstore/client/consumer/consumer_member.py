@@ -3,8 +3,8 @@ member sends heartbeats, and the coordinator assigns the partitions (Kafka: Cons
 ConsumerHeartbeatRequestManager).
 
 A heartbeat is sent only after a change of the group, of the topics, or of the member's own subscription or
-partitions. A change of the group wakes the group's members in this process. The coordinator sees that the
-member is alive by its `Pulse`, which has the times of the last poll and heartbeat.
+partitions. A change of the group wakes the group's members in this process. The member's `Pulse` has the
+times of the last poll and heartbeat; by these the coordinator sees that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -121,8 +121,8 @@ class ConsumerGroupMembership(GroupMembership):
             self.generation, self.is_settled = -1, False
 
     def leave(self) -> None:
-        """Leave the group. If the coordinator can't write that to the group's log, it removes the member
-        later, because the member no longer has a pulse.
+        """Leave the group. If the coordinator can't write to the group's log that the member has left, it
+        removes the member later, because the member no longer has a pulse.
         """
         if self._asked:
             epoch = LEAVE_EPOCH if self._instance is None else STATIC_LEAVE_EPOCH
@@ -213,7 +213,9 @@ class ConsumerSubscription(GroupSubscription):
         return True
 
     def _beat(self) -> None:
-        """Send a heartbeat, and store the assignment that the answer has. The next step applies it."""
+        """Send a heartbeat, and store the assignment that the answer has, so that the next step applies the
+        assignment.
+        """
         wanted, seen = self._wanted(), self._coordinator.changes(self._group)
         try:
             given = self._membership.heartbeat(wanted, self._owned())

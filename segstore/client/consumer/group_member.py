@@ -156,10 +156,10 @@ class GroupSubscription(ABC):
     # --- an assignment ---------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Apply the new assignment: give up the partitions that are not in it. The next step reports to the
-        group which partitions were given up, so that the group can assign them to other members. After an
-        interrupt the next poll repeats `_take`. If the listener or a commit raises an exception, `_take` is
-        not repeated, and raises the exception.
+        """Apply the new assignment: give up the partitions that are not in the new assignment. The next step
+        reports to the group which partitions were given up, so that the group can assign them to other
+        members. After an interrupt the next poll repeats `_take`. If the listener or a commit raises an
+        exception, `_take` is not repeated, and raises the exception.
         """
         topics = self._store.topics()
         try:

@@ -233,8 +233,8 @@ class GroupLeader:
         return {member: encode_assignment(by_member.get(member, ())) for member in self._subscriptions}
 
     def complete(self, members: Iterable[MemberInfo]) -> bool:
-        """Return whether `members` have all existing partitions. They don't if partitions were added while
-        the leader, a static member, was not running.
+        """Return whether `members` have all existing partitions. The result is False if partitions were added
+        while the leader, a static member, was not running.
         """
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}

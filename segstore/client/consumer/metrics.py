@@ -52,8 +52,8 @@ class ConsumerMetrics:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Record one read of a partition: `stored` bytes of batches, and the number of `records`; it took
-        `took_ms`.
+        """Record one read of a partition: `stored` bytes of batches, and the number of `records`. The read
+        took `took_ms`.
         """
         now = time.monotonic() * 1000
         self._noted += self._bytes, stored, now, self._records, records, now, self._latency, took_ms, now

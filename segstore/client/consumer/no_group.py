@@ -1,4 +1,4 @@
-"""`ManualSubscription`: the coordination of a consumer without a group, which gets all partitions of its
+"""`ManualSubscription`: the coordination of a consumer that has no group, and gets all partitions of its
 topics. `Coordination`: the protocol that `ManualSubscription` and `GroupSubscription` implement.
 
 Threads: one, the consumer's.
@@ -26,11 +26,11 @@ from segstore.storage.store.store import Store
 _SHARE = 100
 """A consumer spends at most 1/_SHARE of its time on reading the list of topics."""
 _LEAST_AGE_MS = 10
-"""The least time, in ms, between two reads of the list of topics if it has not changed."""
+"""The least time, in ms, between two reads of the list of topics, if the list has not changed."""
 
 
 class TopicWatch:
-    """Reads the list of a store's topics if it may have changed: after a change of the store's `news`
+    """Reads the list of a store's topics if the list may have changed: after a change of the store's `news`
     counter, but at the latest `max_age_ms` after the last read. A process that creates or deletes a topic or
     partition changes the counter, and so wakes waiting consumers; appends do not change the counter. A
     broker's directory has no counter: the list is then read as often as `_SHARE` allows.
@@ -43,9 +43,9 @@ class TopicWatch:
         self._looked = -1, -math.inf, -math.inf
 
     def look(self) -> dict[str, TopicInfo] | None:
-        """Return the topics. Return None if they have not changed since the last read, or if it is too early
-        to read them again. A caller that has used the topics calls `done`; without that call the next `look`
-        returns the topics again.
+        """Return the topics. Return None if the topics have not changed after the last read, or if it is too
+        early to read them again. A caller that has used the topics calls `done`; without that call the next
+        `look` returns the topics again.
         """
         now, seen = time.monotonic(), self._store.news
         if now < self._may_look or (self._has_no_news(seen) and now < self._must_look):
@@ -84,8 +84,8 @@ OnCommit = Callable[[Offsets, "BaseException | None"], Any]
 
 
 class Coordination(Protocol):
-    """The coordination of one consumer. No other methods than `poll`, `unsubscribe` and `close` change the
-    assignment of the consumer's `Subscription` (they call `have`), or call the listener.
+    """The coordination of one consumer. Only in `poll`, `unsubscribe` and `close` is the assignment of the
+    consumer's `Subscription` changed (by `have`), and the listener called.
     """
 
     @property
@@ -117,7 +117,7 @@ class Coordination(Protocol):
         """
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets, and wait until they are written."""
+        """Commit offsets, and wait until the offsets are written."""
 
     def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> Any:
         """Commit offsets without waiting, and return a future. `callback` is called with (offsets, None or

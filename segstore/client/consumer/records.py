@@ -102,8 +102,8 @@ NO_DESERIALIZERS = Deserializers(None, None)
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers, delivered: Counts | None = None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """Return (records, None). If a record can't be deserialized, return (the records before that one, its
-    error). With delivery counts in `delivered` the records are DeliveredRecords.
+    """Return (records, None). If a record can't be deserialized, return (the records before the bad record,
+    the error). With delivery counts in `delivered` the records are DeliveredRecords.
     """
     if deserializers == NO_DESERIALIZERS and not records.headers.present:
         return _plain(tp, records, delivered), None
@@ -183,8 +183,8 @@ def _timestamp_types(records: Records) -> int | list[int]:
 
 
 def _per_record(of_batch: NDArray[Any], records: Records) -> int | list[int]:
-    """Return the value that all batches have in common. If they differ, return a list with each record's
-    value.
+    """Return the value that all batches have in common. If the values differ, return a list with each
+    record's value.
     """
     first: int = of_batch.item(0)
     if len(of_batch) == 1 or (of_batch == first).all():

@@ -47,9 +47,10 @@ class Assigning(Parts):
         replaces an earlier one.
 
         `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`. If the consumer
-        has no group, it is called only after partitions were created or deleted. Raises InvalidArgumentError,
-        InvalidRegularExpressionError, InvalidTypeError. Raises UnknownTopicOrPartitionError for a named topic
-        that does not exist, and IllegalStateError after `assign`.
+        has no group, the listener is called only after partitions were created or deleted. Raises
+        InvalidArgumentError, InvalidRegularExpressionError, InvalidTypeError. Raises
+        UnknownTopicOrPartitionError for a named topic that does not exist, and IllegalStateError after
+        `assign`.
         """
         if isinstance(pattern, SubscriptionPattern) and not self._coordination.takes_regex:
             raise InvalidArgumentError(
@@ -215,8 +216,9 @@ class Seeking(Parts):
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the offset after the last readable record of each partition. It is the high watermark; with
-        read_committed it is the last stable offset. Raises UnknownTopicOrPartitionError.
+        """Return the offset after the last readable record of each partition. With read_uncommitted the
+        offset is the high watermark; with read_committed it is the last stable offset. Raises
+        UnknownTopicOrPartitionError.
         """
         lookups = self._lookups
         return {tp: lookups.end(lookups.log(tp)) for tp in topic_partitions(partitions)}

@@ -295,8 +295,8 @@ class ConsumerRebalanceListener(ABC):
 
     @abstractmethod
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Called before the partitions `revoked` are given up. Their positions can still be read and
-        committed.
+        """Called before the partitions `revoked` are given up. The positions of these partitions can still be
+        read and committed.
         """
 
     @abstractmethod

@@ -7,8 +7,8 @@ in the CPU caches, so a call would be slow. After any other change the consumer 
 records.
 
 After a wait that returned a single record, the next poll begins with a wait (`again`), and does not check all
-partitions first. It does check them if another method of the consumer was called between the polls, or if the
-time `_until` has passed.
+partitions first. The poll does check all partitions if another method of the consumer was called between the
+polls, or if the time `_until` has passed.
 
 On disk: nothing of its own. Threads: one, the consumer's. An interrupt in a wait changes no position, so the
 record counts as not read, and the next poll checks all partitions.

@@ -238,7 +238,8 @@ class Accumulator:
                 queue.records.append(record)
                 return True
             finally:
-                # The sender is woken after all other work, because it competes with this thread for the GIL.
+                # The sender is woken after all other work, because a woken sender competes with this thread
+                # for the GIL.
                 if left < 0 and (not self._linger or len(self._schedule.open) == 1):
                     self.gate.wake()
 

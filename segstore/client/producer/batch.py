@@ -278,7 +278,9 @@ class PartitionQueue(Records):
         self.error: BaseException | None = None
 
     def error_of(self, at: Any) -> BaseException | None:
-        """Return the error of all records that are not in a sealed batch; None if they have none."""
+        """Return the error of all records that are not in a sealed batch; None if these records have no
+        error.
+        """
         return self.error
 
     def seal(

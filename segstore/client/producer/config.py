@@ -138,8 +138,8 @@ class ProducerConfig(StoreClientSettings):
 
     def _resolve_idempotence(self) -> str | None:
         """Set enable_idempotence, and return None. If the application has set enable_idempotence or a
-        transactional_id, and another setting is in conflict with it, return an error text. If it has set
-        neither, a conflict turns idempotence off, as in kafka-python.
+        transactional_id, and another setting is in conflict with that, return an error text. If the
+        application has set neither, a conflict turns idempotence off, as in kafka-python.
         """
         asked = self.enable_idempotence if self.transactional_id is None else True
         if self.transactional_id is not None and self.enable_idempotence is False:

@@ -1,7 +1,7 @@
-"""`Delivery`: gives each batch an outcome: it is appended, retried, split, or failed.
+"""`Delivery`: gives each batch an outcome. A batch is appended, retried, split, or failed.
 
-On disk: `Appender` appends to the store's logs. Threads: the sender's. No other thread uses a batch between
-its drain and its completion.
+On disk: `Appender` appends to the store's logs. Threads: the sender's. From the time when the sender drains a
+batch until the batch has an outcome, no other thread uses the batch.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ the batch still gets an attempt.
 
 class Delivery:
     """Delivers the batches of one producer. If the error `aborted` is set, all unwritten batches fail with
-    it, without another attempt.
+    this error, without another attempt.
     """
 
     def __init__(

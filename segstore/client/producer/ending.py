@@ -134,7 +134,7 @@ class ProducerEnding:
     # --- with the store -------------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """Return whether this thread can't wait for the sender, because it is the sender or runs a
+        """Return whether this thread can't wait for the sender, because this thread is the sender or runs a
         callback.
         """
         return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
@@ -216,8 +216,8 @@ def _quietly(
 
 def _end_all() -> None:
     """Close all producers when the interpreter exits. If a daemon thread continues to send, `send` raises an
-    error in that thread. If the thread does not catch the error, it ends silently, because the exiting
-    interpreter also stops daemon threads silently.
+    error in that thread. If the thread does not catch the error, the thread ends silently, because the
+    exiting interpreter also stops daemon threads silently.
     """
     threading.excepthook = _quietly(threading.excepthook)
     live = _live.all()

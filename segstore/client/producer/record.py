@@ -3,7 +3,7 @@ interceptors.
 
 Threads: any; the functions have no state, and the tuples are immutable. Serializers and `on_send` run in the
 thread that calls `send`. `on_acknowledgement` runs in the sender's thread; if `send` fails, in the thread
-that called it.
+that called `send`.
 """
 
 from __future__ import annotations

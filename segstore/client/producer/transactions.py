@@ -157,8 +157,8 @@ class Transactions:
         return error
 
     def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that adds these partitions to the transaction. Within its block, batches
-        may be appended to the partitions.
+        """Return a context manager that adds these partitions to the transaction. Within the context
+        manager's block, batches may be appended to the partitions.
         """
         self._started = True
         return self._coordinator().appending(self._id, self.identity, partitions)

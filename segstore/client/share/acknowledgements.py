@@ -37,8 +37,9 @@ OnAcknowledged = Callable[[dict[TopicPartition, set[int]], "Exception | None"], 
 
 class HeldRecords:
     """The records of a partition that polls have returned to the application, and whose acknowledgements were
-    not sent yet. `records`: {offset: record, or None if it could not be deserialized}. `notes`: {offset: the
-    stored acknowledgement}. `until`: the time when the first acquisition lock expires, in monotonic seconds.
+    not sent yet. `records`: {offset: record, or None if the record could not be deserialized}. `notes`:
+    {offset: the stored acknowledgement}. `until`: the time when the first acquisition lock expires, in
+    monotonic seconds.
     """
 
     __slots__ = ("at", "notes", "records", "until")

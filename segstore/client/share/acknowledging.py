@@ -67,8 +67,8 @@ class Acknowledging(ShareParts):
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
         """Send all stored acknowledgements. In implicit mode, first store ACCEPT for all other records of the
         last poll. Return {partition: None if its acknowledgements are in the log, or an error}. With an error
-        none of the partition's acknowledgements counts. It may be StorageError, or InvalidRecordStateError if
-        an acquisition lock has expired.
+        none of the partition's acknowledgements counts. The error may be StorageError, or
+        InvalidRecordStateError if an acquisition lock has expired.
 
         Raises InvalidTypeError, ClientClosedError, StoreClosedError.
         """
@@ -97,10 +97,10 @@ class Acknowledging(ShareParts):
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
         """Set a function that is called as callback({partition: offsets}, error), once for each partition
-        whose acknowledgements were sent. `poll`, `commit_sync` and `close` call it. `error` is None if the
-        acknowledgements were accepted. If the callback raises an exception, the method that called the
-        callback raises it, too. Of the consumer's methods the callback may call only `wakeup`. If `callback`
-        is None, none is called any more.
+        whose acknowledgements were sent. `poll`, `commit_sync` and `close` call this function. `error` is
+        None if the acknowledgements were accepted. If the callback raises an exception, the method that
+        called the callback raises it, too. Of the consumer's methods the callback may call only `wakeup`. If
+        `callback` is None, none is called any more.
         """
         guard = self._guard
         with guard:

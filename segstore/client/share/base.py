@@ -193,8 +193,8 @@ class ShareParts:
             del error
 
     def _hold_failed(self, failed: Undelivered) -> None:
-        """Store RELEASE for a record that could not be deserialized. The application may replace it by
-        `acknowledge_offset`.
+        """Store RELEASE for a record that could not be deserialized. The application may call
+        `acknowledge_offset` to replace RELEASE.
         """
         offset = failed.error.offset
         held = self._acks.hold(failed.tp, failed.at, offset, None, failed.until)

@@ -2,8 +2,8 @@
 consumer's partitions (KIP-932; Kafka: ShareMembershipManager, ShareHeartbeatRequestManager).
 
 A member sends a heartbeat only when it joins, and after a change of its subscription, of the group, or of the
-store's topics. A change of the group or of the topics wakes the members in this process. The coordinator sees
-that the member is alive by its `Pulse`, which has the times of the last poll and heartbeat.
+store's topics. A change of the group or of the topics wakes the members in this process. The member's `Pulse`
+has the times of the last poll and heartbeat; by these the coordinator sees that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -148,8 +148,8 @@ class ShareConsumerMembership:
     # --- the end -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group, and drop the subscription. If the coordinator can't write that to the group's log,
-        it removes the member later, because the member no longer has a pulse.
+        """Leave the group, and drop the subscription. If the coordinator can't write to the group's log that
+        the member has left, it removes the member later, because the member no longer has a pulse.
         """
         if self._is_known:
             leaving = ShareHeartbeat(member_id=self.member_id, epoch=LEAVE_EPOCH)

@@ -52,8 +52,8 @@ class ShareConsumerMetrics:
             self._left = time.monotonic() * 1000
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Record one fetch of a partition: `stored` bytes of batches, and the number of `records`; it took
-        `took_ms`.
+        """Record one fetch of a partition: `stored` bytes of batches, and the number of `records`. The fetch
+        took `took_ms`.
         """
         self._record("bytes", stored)
         self._record("records", records)

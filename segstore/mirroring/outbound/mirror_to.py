@@ -122,8 +122,8 @@ class MirrorTo(Running):
         return self._until(lambda: self._groups_synced >= asked, deadline)
 
     def close(self) -> None:
-        """Stop the mirror. If the target has not acknowledged a batch, it may have the batch nevertheless; a
-        later mirror asks the target for the log end offsets.
+        """Stop the mirror. If the target has not acknowledged a batch, the target may have the batch
+        nevertheless; a later mirror asks the target for the log end offsets.
         """
         check_apart("close()")
         self._done.open()
@@ -192,8 +192,8 @@ class MirrorTo(Running):
             self._done.open()
         except (SegstoreError, OSError) as error:
             if isinstance(error, AuthenticationFailedError) and not self._rounds:
-                # A refused login is final only at the first request. Later, the broker may refuse it because
-                # it is just starting.
+                # A refused login is final only at the first request. Later, a broker may refuse a login
+                # because the broker is just starting.
                 self._fail(error)
                 return 0.0
             if not self._done.is_open and str(error) != str(self.error):

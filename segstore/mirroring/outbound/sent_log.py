@@ -46,8 +46,8 @@ class SentLog:
 
     @property
     def lag(self) -> Lag:
-        """Return the lag of the target. It is in records, or -1 before the target's first answer; bytes and
-        ms are -1.
+        """Return the lag of the target: a number of records, or -1 before the target's first answer. Bytes
+        and ms are always -1.
         """
         at = self.next_offset
         return Lag(-1 if at is None else max(self.log.high_watermark - at, 0), -1, -1)
