@@ -33,8 +33,8 @@ class Settings:
             raise ConfigError(conflict)
 
     def _judge(self) -> list[str]:
-        """Check and convert every value. Return the names of the settings that were given a value that is not
-        the same object as the default.
+        """Check and convert every value. Return the names of the settings whose value was another object than
+        the default.
         """
         changed = []
         for name, (attribute, option) in _table(type(self)).items():

@@ -68,8 +68,9 @@ class ConfigResource:
 
 
 def new_topics(given: object) -> list[NewTopic]:
-    """Return NewTopics for a list of names or NewTopics, or for a dict of options by name (num_partitions,
-    replication_factor, assignments, configs). Raises InvalidTypeError, InvalidArgumentError.
+    """Return a list of NewTopics. `given` is a list of names or NewTopics, or a dict {name: options}; the
+    options are num_partitions, replication_factor, assignments and configs. Raises InvalidTypeError,
+    InvalidArgumentError.
     """
     if isinstance(given, Mapping):
         return [_of_options(name, options) for name, options in given.items()]

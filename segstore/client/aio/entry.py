@@ -48,7 +48,7 @@ class ConsumerEntry:
 
     def plain(self, call: Callable[[], T]) -> T:
         """Make a short call in any thread. Raises ConcurrentModificationError if the consumer's thread does
-        not leave its call within PATIENCE.
+        not leave its call within PATIENCE seconds.
         """
         if not self._is_free(0.0):
             self._interrupt_wait()

@@ -48,7 +48,7 @@ Awaited = asyncio.Future[RecordMetadata]
 
 
 class Bridge:
-    """The bridge of one producer. After it has delivered outcomes, the event loop calls `freed`, because the
+    """The bridge of one producer. After the event loop has delivered outcomes, it calls `freed`, because the
     memory of the delivered records is free then.
     """
 
@@ -179,7 +179,8 @@ log = Logger("segstore")
 
 class Transactional(ABC):
     """The transactions of `Producer` as coroutines. A cancelled commit or abort continues, and the next call
-    waits until it has ended. If `begin_transaction` is cancelled, the transaction is aborted.
+    waits until that commit or abort has ended. If `begin_transaction` is cancelled, the transaction is
+    aborted.
     """
 
     _producer: Producer
@@ -278,7 +279,7 @@ class AsyncProducer(Transactional):
 
     Serializers, partitioner and `on_send` of interceptors are called in the event loop, `on_acknowledgement`
     in the sender's thread. If a call that runs in the producer's thread is cancelled, the call continues, and
-    the next call waits until it has ended.
+    the next call waits until the cancelled call has ended.
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
@@ -317,9 +318,9 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> Awaited:
-        """Send a record; return a future of its metadata. Waits up to `max_block_ms` while `buffer_memory` is
-        full, and sometimes yields to other tasks. If the call is cancelled, nothing was sent. Raises the
-        errors of `Producer.send`.
+        """Send a record, and return a future of the record's metadata. Waits up to `max_block_ms` while
+        `buffer_memory` is full, and sometimes yields to other tasks. If the call is cancelled, nothing was
+        sent. Raises the errors of `Producer.send`.
         """
         loop, need = self._home.here(), self._most(value, key, headers)
         if self._home.due():
@@ -378,8 +379,8 @@ class AsyncProducer(Transactional):
 
     async def stop(self, timeout: float | None = None) -> None:
         """Close the producer, as `Producer.close` does. A cancelled call continues, and another call of
-        `stop` waits until it has ended. Raises InvalidTypeError, InvalidArgumentError; after these errors the
-        producer is still open.
+        `stop` waits until the cancelled call has ended. Raises InvalidTypeError, InvalidArgumentError; after
+        these errors the producer is still open.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)

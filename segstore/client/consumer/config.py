@@ -27,8 +27,9 @@ _OF_PROTOCOL = {
     "heartbeat_interval_ms": "classic",
     "group_remote_assignor": "consumer",
 }
-"""{setting: the group_protocol that allows it}, as in Kafka's Java consumer. With the other protocol only the
-default value is allowed, because programs pass all settings of DEFAULT_CONFIG.
+"""{setting: the group_protocol that allows it}, as in Kafka's Java consumer. With the other protocol the
+default value is allowed, too, because programs pass all settings of DEFAULT_CONFIG; any other value is
+refused.
 """
 
 Deserialize = Callable[[str, "list[tuple[str, bytes | None]]", "bytes | None"], Any]

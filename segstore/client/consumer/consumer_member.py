@@ -62,7 +62,8 @@ class ConsumerGroupMembership(GroupMembership):
         super().__init__(coordinator, config)
         self.member_id = str(uuid.uuid4())
         self.is_settled = False
-        self._asked = False  # whether a heartbeat was sent, so the group may know it
+        # Whether a heartbeat was sent. If so, the group may know the member.
+        self._asked = False
 
     @property
     def _state(self) -> str:

@@ -395,7 +395,7 @@ class Fetcher:
 
     def _enough(self) -> bool:
         """Return whether the records may be returned: they have at least fetch_min_bytes, or
-        fetch_max_wait_ms have passed since the first one.
+        fetch_max_wait_ms have passed after the first of them was found.
         """
         least = self._config.fetch_min_bytes
         stored = self._stored(least)

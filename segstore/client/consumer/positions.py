@@ -54,7 +54,7 @@ class Lookups:
         try:
             found = log.read(offset, 0, isolation_level=self._level)
         except OffsetOutOfRangeError:
-            # Retention has deleted the record after the look-up.
+            # After the look-up of the offset, retention has deleted the record there.
             return self.for_time(log, timestamp)
         if not len(found):
             return None

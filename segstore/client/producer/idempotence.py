@@ -98,8 +98,8 @@ class Sequences:
         return self._partitions.get(topic_partition)
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
-        """Return the header for one append of batches of a partition. If a batch already has a stamp, it must
-        be the only batch.
+        """Return the header for one append of batches of a partition. A batch that already has a stamp must
+        be the only one in `batches`.
         """
         first = batches[0].stamp
         if first is None:

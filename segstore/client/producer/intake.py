@@ -83,8 +83,8 @@ class Intake:
         return future
 
     def take_next(self, topic: str, value: bytes, time_ms: int) -> FutureRecordMetadata:
-        """Append a record without a key that is not larger than a usual batch. Called if the C code of `send`
-        found no room for the record in the open batch.
+        """Append a record that has no key, and is not larger than a usual batch. Called if the C code of
+        `send` found no room for the record in the open batch.
         """
         future, size = FutureRecordMetadata(), len(value) + RECORD_OVERHEAD
         future._value, future._time = value, time_ms

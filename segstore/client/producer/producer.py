@@ -188,8 +188,9 @@ class Producer(Closing):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit a group's offsets if and when the transaction is committed. `group_metadata` is the result
-        of Consumer.group_metadata(), or a group's id.
+        """Commit a group's offsets when the transaction is committed. If the transaction is aborted, the
+        offsets are not committed. `group_metadata` is the result of Consumer.group_metadata(), or a group's
+        id.
 
         Raises InvalidTypeError, InvalidArgumentError, InvalidGroupIdError, and IllegalStateError outside of a
         transaction. If the member is no longer in the group, raises UnknownMemberIdError,

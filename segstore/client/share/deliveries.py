@@ -22,7 +22,7 @@ At = tuple[str, int]
 
 class TakenRecords(NamedTuple):
     """Records of a partition for the application. If the first record could not be deserialized, `records` is
-    empty, and `error` is the reason. If not, `error` is None.
+    empty, and `error` is the reason. If the first record could be deserialized, `error` is None.
     """
 
     records: list[ConsumerRecord]
@@ -170,8 +170,8 @@ class Deliveries:
 
     def look(self, most: float) -> tuple[list[PolledRecords], deque[Waiting | PendingError]]:
         """Return (up to `most` records, the queue without these records). The caller must pass the queue to
-        `keep` as soon as the application has the records. If an error is next in the queue, raises it. Raises
-        Undelivered if the next record can't be deserialized.
+        `keep` as soon as the application has the records. Raises the error that is next in the queue, if
+        there is one. Raises Undelivered if the next record can't be deserialized.
         """
         given: list[PolledRecords] = []
         waiting, now = self._waiting.copy(), time.monotonic()

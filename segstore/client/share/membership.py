@@ -62,7 +62,8 @@ class ShareConsumerMembership:
         self.partitions: dict[At, TopicPartition] = {}
         self.pulse: Pulse | None = None
         self._epoch = JOIN_EPOCH
-        self._is_known = False  # whether a heartbeat was sent, so the group may know it
+        # Whether a heartbeat was sent. If so, the group may know the member.
+        self._is_known = False
         self._sent_topics: frozenset[str] | None = None
         self._seen, self._topics = -1, object()
         self._assignment: Assignment = NOTHING
