@@ -115,8 +115,8 @@ def switch(name: str, value: Any) -> bool:
 
 
 def path(name: str, value: Any) -> str:
-    """Convert `value`, a str, bytes or os.PathLike, to the absolute path of a directory. Also raises
-    StorageError, if the path is relative and the current directory was deleted.
+    """Convert `value`, a str, bytes or os.PathLike, to the absolute path of a directory. Raises StorageError,
+    too, if the path is relative and the current directory was deleted.
     """
     try:
         text = os.fsdecode(value)

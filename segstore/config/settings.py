@@ -80,7 +80,7 @@ class Settings:
 
     @classmethod
     def describe(cls) -> Iterator[OptionRow]:
-        """Yield a row of the reference of settings for each setting: name, type, default, allowed values,
+        """Yield, for each setting, a row of the reference of settings: name, type, default, allowed values,
         unit, meaning.
         """
         for name, o in options(cls).items():

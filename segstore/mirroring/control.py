@@ -1,8 +1,8 @@
 """`MirrorControl`: the control thread of a mirror. It reads the source's topics and leaders again and again,
 and also mirrors committed offsets of groups.
 
-On disk: the files of `Control`, and `__consumer_offsets`, which `MirroredGroups` writes. Threads: its own;
-any thread may call `sync_groups`.
+On disk: the files of `Control`, and `__consumer_offsets`, which `MirroredGroups` writes. Threads: it runs in
+its own thread; any thread may call `sync_groups`.
 """
 
 from __future__ import annotations

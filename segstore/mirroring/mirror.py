@@ -116,8 +116,9 @@ def mirror(
     /metrics, /healthz and /readyz, as in `serve`. `clock`, `files` and `file_mode` are the same as in `open`.
 
     Raises StoreLockedError, ConfigError, StorageError. Raises InvalidArgumentError if the directory has
-    another store, and StaleDirectoryError if it is a mirror of another cluster. If the directory is new, and
-    the source does not answer, raises DisconnectedError, RequestTimedOutError or AuthenticationFailedError.
+    another store, and StaleDirectoryError if the directory is a mirror of another cluster. If the directory
+    is new, and the source does not answer, raises DisconnectedError, RequestTimedOutError or
+    AuthenticationFailedError.
     """
     check_apart("mirror()")
     choice = TopicChoice(topics)

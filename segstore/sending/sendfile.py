@@ -45,7 +45,7 @@ has the call, the function returns -EBADF.
 
 
 class SendfileCalls:
-    """The calls with sinks. A sink is a descriptor. Positions and counts are in bytes. A window is a
+    """The system calls on sinks. A sink is a descriptor. Positions and counts are in bytes. A window is a
     `seg_window *` of transfer.h.
     """
 

@@ -126,7 +126,7 @@ def _marked(
 
 def lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -> None:
     """Begin the leader epoch `epoch` in the partitions `numbers` of a topic, and move the high watermark of
-    each to its log end offset.
+    each partition to the partition's log end offset.
     """
     ends: dict[int, int] = {}
     for number in numbers:

@@ -1,6 +1,6 @@
 """`BrokerThread`: a thread that sends requests to one broker over one connection, and reconnects if the
-connection is lost (Kafka: a ShutdownableThread that has a BlockingSend). Nothing is on disk. Threads: its
-own; any thread may call `close`.
+connection is lost (Kafka: a ShutdownableThread that has a BlockingSend). Nothing is on disk. Threads: it runs
+in its own thread; any thread may call `close`.
 """
 
 from __future__ import annotations

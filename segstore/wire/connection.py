@@ -164,7 +164,7 @@ class BrokerConnection:
 
     def begin(self, api: str, request: bytearray, extra_ms: int = 0) -> Coming:
         """Send a request that `encoded` has made, with a new correlation id. Wait until the answer begins to
-        arrive, and return the answer's first bytes.
+        arrive, and return a `Coming` with the answer's first bytes.
         """
         limit = self._config.request_timeout_ms + extra_ms
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF

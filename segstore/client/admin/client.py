@@ -342,7 +342,7 @@ def _topics_of(given: Any) -> list[NewTopic]:
 
 
 def _check_one_replica(more: Mapping[str, Any]) -> None:
-    """Raise InvalidArgumentError if several replicas are requested of a store without replicas."""
+    """Raise InvalidArgumentError if `more` requests several replicas, because this store has no replicas."""
     if more.get("replication_factor", 1) != 1 or any(
         len(r) != 1 for r in more.get("assignments", {}).values()
     ):

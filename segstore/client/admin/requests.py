@@ -46,7 +46,7 @@ class ConfigResourceType(IntEnum):
 
 @dataclass(frozen=True)
 class ConfigResource:
-    """A topic, the store, or a group: `resource_type` is a ConfigResourceType or its name. `configs` has the
+    """A topic, the store, or a group. `resource_type` is a ConfigResourceType or its name. `configs` has the
     names of some settings (to describe them), or values by name (to change them); None means all settings.
     """
 

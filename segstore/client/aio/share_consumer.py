@@ -141,7 +141,7 @@ class AsyncShareConsumer(InThread):
         return _NOTED
 
     def subscribe(self, topics: Collection[str]) -> Noted:
-        """Subscribe to topics in place of the earlier ones, as `ShareConsumer.subscribe` does."""
+        """Subscribe to topics instead of the earlier topics, as `ShareConsumer.subscribe` does."""
         self._now(self._consumer.subscribe, topics)
         return _NOTED
 

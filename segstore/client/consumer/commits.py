@@ -99,7 +99,7 @@ class CommitFuture:
 
 class Commits:
     """The commits of one consumer. If the consumer uses `assign`, it commits without a member id. The
-    coordinator allows that while the group has no members.
+    coordinator allows such commits while the group has no members.
     """
 
     def __init__(

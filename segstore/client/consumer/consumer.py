@@ -206,7 +206,7 @@ class Consumer(Assigning, Seeking, Committing):
 
     def _may_resolve(self) -> bool:
         """Return whether `resolve` can find a missing position at once, because the partition's log is open.
-        Such a position was dropped because the records there had been deleted or truncated.
+        Such a position was dropped because the records at the position had been deleted or truncated.
         """
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)

@@ -242,7 +242,7 @@ class Fetcher:
         return found
 
     def _charge(self, buffer: Buffer) -> None:
-        """Count the read that filled the buffer for the client's byte rate, unless it was counted before."""
+        """For the client's byte rate, count the read that filled the buffer, unless it was counted before."""
         if not buffer.charged:
             buffer.charged = True
             self._metrics.throttled(self.throttle.charge(buffer.stored))

@@ -1,5 +1,6 @@
-"""`GroupSubscription`: the coordination of a consumer that is a member of a group, by either protocol. The
-members share the partitions of their topics (Kafka: ConsumerCoordinator, ConsumerMembershipManager).
+"""`GroupSubscription`: the coordination of a consumer that is a member of a group, by either of Kafka's two
+group protocols. The members share the partitions of their topics (Kafka: ConsumerCoordinator,
+ConsumerMembershipManager).
 
 On disk: nothing of its own. Threads: one, the consumer's. No method waits for other members, so that one
 thread may poll several consumers of a group one after another. If a rebalance must wait for another member, a
@@ -38,7 +39,7 @@ _A_POLL = 3
 
 class GroupSubscription(ABC):
     """The coordination of a consumer with a group; implements `no_group.Coordination`. There is a subclass
-    for each of the two protocols, with the steps of the protocol's rebalances.
+    for each of the two protocols. It has the steps of the protocol's rebalances.
 
     If a listener raises an exception, the member first completes the step of the rebalance. Then `poll`
     raises the exception.

@@ -37,8 +37,8 @@ _NOT_IN = (
     UnknownMemberIdError,
     IllegalGenerationError,
     RebalanceInProgressError,
-    # This error is raised if a member by KIP-848 has joined between this member's join and sync requests: the
-    # group may have chosen another protocol then.
+    # This error is raised if a member with KIP-848's protocol has joined between this member's join and sync
+    # requests: the group may have chosen another protocol then.
     InconsistentGroupProtocolError,
 )
 """If `sync` raises one of these errors, the member must join again."""

@@ -1,4 +1,4 @@
-"""`GroupMembership`: one consumer's membership in its group, by either protocol.
+"""`GroupMembership`: one consumer's membership in its group, by either of Kafka's two group protocols.
 
 Threads: one, the consumer's; the coordinator reads the member's `Pulse`, which has the times of the last poll
 and heartbeat.
@@ -41,7 +41,7 @@ class GroupMembership(ABC):
     @property
     @abstractmethod
     def may_commit(self) -> bool:
-        """Return whether the partitions still belong to the member, so that it may commit."""
+        """Return whether the member may commit, because the partitions still belong to it."""
 
     @property
     @abstractmethod

@@ -1,4 +1,5 @@
-"""The metrics of a consumer and of a member of a group, by Kafka's names; and the consumer's interceptors.
+"""`ConsumerMetrics` and `GroupMetrics`: the metrics of a consumer, and of a member of a group, with Kafka's
+names. `ConsumerInterceptors`: calls a consumer's interceptors.
 
 Threads: one, the consumer's. It records the values, and calls the interceptors.
 """
@@ -71,7 +72,7 @@ class ConsumerMetrics:
         self._noted += self._lag, end - at, time.monotonic() * 1000
 
     def throttled(self, wait_ms: int) -> None:
-        """Record the ms that the client must wait after a fetch because of its byte rate."""
+        """Record the ms that the client must wait after a fetch because of the client's byte rate."""
         self._throttle.record(wait_ms)
 
     def polled(self, now: float) -> None:

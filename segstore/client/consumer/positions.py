@@ -121,7 +121,7 @@ class Positions:
         return undecided
 
     def _compare_committed(self, tp: TopicPartition, state: TopicPartitionState) -> None:
-        """Compare a position that was a committed offset with the log, because the log may have been restored
+        """Compare with the log a position that came from a committed offset: the log may have been restored
         from an older copy.
         """
         log = self.log(tp, state) if state.leader_epoch >= 0 else None

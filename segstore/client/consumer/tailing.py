@@ -88,7 +88,7 @@ class Tailing:
         self._nudges = self._publications = 0
         # Before `_until` (monotonic seconds) the partitions need not be checked as long as the guard's
         # `calls` is `_quiet`, and the partition in `_goes_on` is at the position in `_goes_on`. If `_quiet`
-        # is -1, they must be checked, because `calls` is never -1.
+        # is -1, the partitions must be checked, because `calls` is never -1.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
         self._looked = -1  # the guard's `calls` at the last `begin`; -1 after a wait

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 # and the times when these batches are due. Threads: every caller holds the producer's lock.
 
 MOST_TAKEN = 8 << 20
-"""Most bytes of one partition's batches that the sender takes at once."""
+"""The largest number of bytes of one partition's batches that the sender takes at once."""
 MOST_SEALED = 32
-"""Most open batches that the sender seals at once. While the sender writes these batches, more records are
-added to the other open batches.
+"""The largest number of open batches that the sender seals at once. While the sender writes these batches,
+more records are added to the other open batches.
 """
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 

@@ -188,8 +188,8 @@ class ProducerBatch(Owner):
 
 @untracked(_producer.Written)
 class NativeRecord:
-    """A record without headers that the C code has appended alone (`_native/post.c`). The record's future
-    refers to this object in place of a batch. The size of a null key or value is -1.
+    """A record that has no headers, and that the C code has appended alone (`_native/post.c`). The record's
+    future refers to this object in place of a batch. The size of a null key or value is -1.
     """
 
     __slots__ = ("key_size", "lock", "offset", "timestamp", "topic_partition", "value_size")

@@ -182,7 +182,7 @@ class Appender:
 log = Logger("segstore")
 
 MOST_AT_ONCE = 1 << 20
-"""Most bytes of the batches in one append. The limit keeps the batches in a core's cache."""
+"""The largest number of bytes of the batches in one append. The limit keeps the batches in a core's cache."""
 MANY = 4
 """If there are more batches than this, `append_pieces` appends them, because it is faster for many
 batches.

@@ -282,8 +282,8 @@ class ProducerStamps:
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """Called after this batch has failed for good: later batches need a new epoch if the log may have
-        this one.
+        """Called after this batch has failed for good. If the log may have the batch, later batches get a new
+        epoch.
         """
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

@@ -20,7 +20,7 @@ class ProducerLock(Mutex):
 
     def check_wait(self, call: str) -> None:
         """Raise ReentrantCallError in the sender's thread, and in a signal handler that interrupted a call
-        which holds a lock: a wait for a record's outcome would never end there.
+        which holds a lock, because a wait for a record's outcome would never end there.
         """
         if self.is_sender():
             raise refused(under_way(), call)

@@ -144,7 +144,7 @@ class ProducerMetrics:
                 sensors.errors.record(records)
 
     def throttled(self, wait_ms: int) -> None:
-        """Record the ms that the client must wait after an append because of its byte rate."""
+        """Record the ms that the client must wait after an append because of the client's byte rate."""
         if self.enabled:
             self._throttle.record(wait_ms)
 

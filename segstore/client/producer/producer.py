@@ -207,7 +207,7 @@ class Producer(Closing):
 
         Raises TransactionAbortedError if a record was not written: the transaction can then only be aborted.
         Raises IllegalStateError outside of a transaction. Raises KafkaTimeoutError or StorageError; the call
-        may be repeated after these.
+        may be repeated after these errors.
         """
         self._may_wait("commit_transaction()")
         self._transactional().commit()
@@ -216,7 +216,7 @@ class Producer(Closing):
         """Abort the transaction. The futures of unwritten records fail with TransactionAbortedError.
 
         Raises IllegalStateError outside of a transaction. Raises KafkaTimeoutError or StorageError; the call
-        may be repeated after these.
+        may be repeated after these errors.
         """
         self._may_wait("abort_transaction()")
         self._transactional().abort()

@@ -27,7 +27,7 @@ MAX_RECORD_OVERHEAD = 21
 
 
 class ProducerRecord(NamedTuple):
-    """A record before serialization, which interceptors get. They make a changed copy by `_replace`."""
+    """A record before serialization. Interceptors get it, and make a changed copy by `_replace`."""
 
     topic: str
     value: Any = None

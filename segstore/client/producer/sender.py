@@ -119,7 +119,7 @@ class Sender(Background):
         """Fail all unwritten records with `error`, without another attempt."""
         self._delivery.aborted = error
         if self._transactions is not None:
-            # This is called before the records fail, so that a commit that waits for them fails, too.
+            # `failed` is called before the records fail, so that a commit that waits for them fails, too.
             self._transactions.failed(error)
         self._accumulator.abort(error)
 

@@ -107,7 +107,8 @@ class ShareFetcher:
 
     def _are_enough(self, found: Sequence[AcquiredPartition], now: float) -> bool:
         """Return True if the acquired records may be returned: they have at least fetch_min_bytes, or
-        fetch_max_wait_ms have passed. If not, cancel the acquisition of these records, and return False.
+        fetch_max_wait_ms have passed after the first of them was found. If not, cancel the acquisition of
+        these records, and return False.
         """
         if self._config.fetch_min_bytes <= 1:
             return True

@@ -60,7 +60,7 @@ class ShareConsumerMetrics:
         self._record("latency", took_ms)
 
     def throttled(self, wait_ms: int) -> None:
-        """Record the ms that the client must wait after a fetch because of its byte rate."""
+        """Record the ms that the client must wait after a fetch because of the client's byte rate."""
         self._record("throttle", wait_ms)
 
     def acknowledged(self, sent: int, failed: int) -> None:

@@ -2,8 +2,8 @@
 leads (Kafka: Sender).
 
 Nothing is on disk. The sender waits for the answer to a request before it sends the next one, and a request
-has at most one batch of each partition. So a partition's batches stay in order. Threads: its own; any thread
-may call `close`.
+has at most one batch of each partition. So a partition's batches stay in order. Threads: it runs in its own
+thread; any thread may call `close`.
 """
 
 from __future__ import annotations
