@@ -230,12 +230,12 @@ class AsyncConsumer(InThread):
         return self._now(self._consumer.paused)
 
     def highwater(self, partition: TopicPartition) -> int:
-        """Return the high watermark of an assigned partition. Raises IllegalStateError."""
+        """Return the high watermark of a partition. Raises IllegalStateError if it is not assigned."""
         return self._look(Consumer.highwater, partition)
 
     def last_stable_offset(self, partition: TopicPartition) -> int:
-        """Return the last stable offset of an assigned partition: all transactions below that offset are
-        complete. Raises IllegalStateError.
+        """Return the last stable offset of a partition: all transactions below that offset are complete.
+        Raises IllegalStateError if the partition is not assigned.
         """
         self._check_assigned(partition)
         return self._consumer._lookups.log(partition).last_stable_offset

@@ -1,7 +1,7 @@
 """`AsyncProducer`: the producer for asyncio, with aiokafka's names.
 
-Threads: one event loop, which is never blocked: while there is no memory, `send` is suspended, and a thread
-of the producer makes the blocking calls, one after another.
+Threads: one event loop, which is never blocked. `send` is suspended while there is no memory. A thread of the
+producer makes the blocking calls, one after another.
 """
 
 from __future__ import annotations
@@ -277,9 +277,9 @@ _OVERHEAD = HEADER_SIZE + MAX_RECORD_OVERHEAD
 class AsyncProducer(Transactional):
     """`Producer` with coroutines in place of methods; `async with` starts and stops the producer.
 
-    Serializers, partitioner and `on_send` of interceptors are called in the event loop, `on_acknowledgement`
-    in the sender's thread. If a call that runs in the producer's thread is cancelled, the call continues, and
-    the next call waits until the cancelled call has ended.
+    Serializers, partitioner and `on_send` of interceptors are called in the event loop. `on_acknowledgement`
+    is called in the sender's thread. If a call that runs in the producer's thread is cancelled, the call
+    continues, and the next call waits until the cancelled call has ended.
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:

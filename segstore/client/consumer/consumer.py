@@ -170,9 +170,10 @@ class Consumer(Assigning, Seeking, Committing):
         sleep: Callable[[float, float], list[T] | None],
     ) -> list[T]:
         """Call `look` and `sleep` alternately until one of them returns records, and return the records.
-        `sleep` waits until a process appends or publishes; if `sleep` itself has read new records, it returns
-        these records. Return an empty list after `deadline`. Return an empty list earlier if a listener or
-        signal handler closes the consumer, or if another thread closes the store or waits for the guard.
+        `sleep` waits until a process publishes new log ends, or wakes waiting consumers for another reason;
+        if `sleep` itself has read new records, it returns these records. Return an empty list after
+        `deadline`. Return an empty list earlier if a listener or signal handler closes the consumer, or if
+        another thread closes the store or waits for the guard.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:

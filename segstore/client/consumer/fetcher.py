@@ -149,8 +149,8 @@ class Fetcher:
     # --- records for the application ---------------------------------------------------------
 
     def records(self, most: int) -> list[FetchedRecords]:
-        """Return up to `most` records. The first partition is the one after the partition that was read last.
-        The caller must then set the positions.
+        """Return up to `most` records, beginning with the partition after the one that was read last. The
+        caller must then set the positions.
 
         If a partition has an error, and no partition before it had records, the error is raised at once. If
         there are such records, they are returned, and the next call raises the error.

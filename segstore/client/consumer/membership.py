@@ -46,7 +46,7 @@ class GroupMembership(ABC):
     @property
     @abstractmethod
     def is_rebalancing(self) -> bool:
-        """Return whether the member waits for its assignment. A poll fetches it."""
+        """Return whether the member waits for its assignment. A poll fetches the assignment."""
 
     @property
     @abstractmethod
@@ -74,6 +74,7 @@ class GroupMembership(ABC):
         """
         if self.pulse is None:
             self.pulse = Pulse(self._coordinator.now(), interval_ms, self._config.max_poll_interval_ms)
-        # Without this, a member that joins again because it had polled too late would count as late at once.
+        # Without this call, a member that joins again because it had polled too late would count as late at
+        # once.
         self.polled()
         return self.pulse

@@ -247,8 +247,8 @@ class Committing(Parts):
 
     @alone
     def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
-        """Commit `offsets`, by default the positions of all partitions. Either all of them are committed, or
-        none.
+        """Commit `offsets`, by default the positions of all partitions. All of these offsets are committed,
+        or none.
 
         Raises CommitFailedError if the group has removed the member, or has rebalanced: this or another
         member may then read the records since the last commit again. Raises RebalanceInProgressError; the

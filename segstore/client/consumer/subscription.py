@@ -82,8 +82,8 @@ class TopicPartitionState:
 class SubscriptionPattern:
     """A regular expression in RE2's syntax, for `Consumer.subscribe(pattern=...)` with
     group_protocol="consumer" (Kafka: SubscriptionPattern, KIP-848). The group's coordinator subscribes the
-    member to the topics whose whole name matches. Flags, counted repeats and named classes need the package
-    google-re2.
+    member to the topics whose whole names match the expression. Flags, counted repeats and named classes need
+    the package google-re2.
     """
 
     pattern: str
@@ -222,7 +222,9 @@ class Subscription:
 
 
 def topic_partition(value: Any) -> TopicPartition:
-    """Convert a TopicPartition, also kafka-python's, to this package's. Raises InvalidTypeError."""
+    """Convert a TopicPartition, which may be kafka-python's, to this package's TopicPartition. Raises
+    InvalidTypeError.
+    """
     if not (isinstance(value, tuple) and len(value) == 2 and hasattr(value, "partition")):
         raise InvalidTypeError(f"a partition must be a TopicPartition, not {type(value).__name__}")
     topic, partition = value
@@ -232,7 +234,9 @@ def topic_partition(value: Any) -> TopicPartition:
 
 
 def topic_partitions(values: Any) -> list[TopicPartition]:
-    """Convert TopicPartitions, also kafka-python's, to this package's. Raises InvalidTypeError."""
+    """Convert TopicPartitions, which may be kafka-python's, to this package's TopicPartition. Raises
+    InvalidTypeError.
+    """
     if not isinstance(values, Iterable):
         raise InvalidTypeError(f"partitions must be a list of TopicPartition, not {type(values).__name__}")
     return [topic_partition(value) for value in values]

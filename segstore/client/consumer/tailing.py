@@ -79,7 +79,7 @@ class Tailing:
     ) -> None:
         self._store, self._guard, self._subscription = store, guard, subscription
         self._coordination, self._fetcher = coordination, fetcher
-        # `_wait` changes these lists of the fetcher and the metrics itself, to save calls.
+        # To save calls, `_wait` itself changes these lists, which belong to the fetcher and to the metrics.
         self._began, self._singles = fetcher.began, metrics.singles
         self._throttle = fetcher.throttle
         self._how = config.isolation_level == "read_committed", config.check_crcs
@@ -95,8 +95,9 @@ class Tailing:
         self._number = 0  # the number of calls of `begin` and `_wait`
 
     def begin(self) -> None:
-        """Called before the partitions are checked for records. If anything is published after this call, the
-        next wait returns at once. Raises StoreClosedError, ForkedError.
+        """Called before the partitions are checked for records. If, after this call, a process publishes new
+        log ends, or wakes waiting consumers for another reason, the next wait returns at once. Raises
+        StoreClosedError, ForkedError.
         """
         self._number += 1
         self._publications, self._looked = self._store.publications, self._guard.calls
@@ -134,7 +135,9 @@ class Tailing:
 
     @calls_out
     def sleep(self, deadline: float, others_ms: float) -> None:
-        """Sleep until a process publishes something, or until `deadline`, but for `others_ms` at most."""
+        """Sleep until a process publishes new log ends, or wakes waiting consumers for another reason. Sleep
+        until `deadline` and for `others_ms` at most.
+        """
         seconds = min(deadline - time.monotonic(), others_ms / 1000)
         if self._last is not None and self._follows_all():
             self._store.wait_for(self._last.tailed, self._nudges, seconds)

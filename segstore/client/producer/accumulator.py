@@ -105,8 +105,8 @@ class Schedule:
         return min(looks)
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put batches that `take` returned back at the head of their queue. `take` skips the queue until
-        `retry_at`.
+        """Put batches back at the head of their queue, after `take` has returned them. `take` skips the queue
+        until `retry_at`.
         """
         queue.batches.extendleft(reversed(batches))
         queue.retry_at = retry_at
@@ -320,8 +320,8 @@ class Accumulator:
             return ready, look
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put batches that `drain` returned back at the head of `queue`. `drain` skips the queue until
-        `retry_at` (monotonic seconds).
+        """Put batches back at the head of `queue`, after `drain` has returned them. `drain` skips the queue
+        until `retry_at` (monotonic seconds).
         """
         with self.lock:
             self._schedule.put_back(queue, batches, retry_at)
@@ -414,7 +414,7 @@ class Accumulator:
             return self._ended
 
     def abort(self, error: BaseException) -> None:
-        """Fail all records that `drain` has not returned yet, with `error`."""
+        """Fail, with `error`, all records that `drain` has not returned yet."""
         self._abortion = error
         try:
             self._take_all()

@@ -54,7 +54,7 @@ class ProducerBatch(Owner):
     None; `keys` is None if no record has a key or headers; `times`: the records' timestamps, int64 ms, as
     bytes. `created` and `attempts` are those of Kafka's ProducerBatch. `block`: the bytes of the buffer pool
     that the batch occupies. `stamp`: the batch's producer id, epoch and sequence, which the first attempt
-    sets. `doubt`: whether an attempt failed that may have written the batch.
+    sets. `doubt`: whether a failed attempt may have written the batch.
     """
 
     __slots__ = (

@@ -65,8 +65,8 @@ class _Partition:
 
 
 class Sequences:
-    """The sequences of one producer. The function `identity` returns (producer id, epoch). It is called when
-    the first batch needs a stamp, and may raise StorageError.
+    """The sequences of one producer. The function `identity` returns (producer id, epoch). `identity` is
+    called when the first batch needs a stamp, and may raise StorageError.
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
@@ -146,8 +146,8 @@ class Sequences:
     def renew(self, batch: ProducerBatch, known: int) -> bool:
         """Remove the stamp of a batch that the log has refused because of the batch's epoch or sequence;
         continue the partition in a new epoch, and return True. If another producer has used the same producer
-        id, `known` is the largest producer id in the log, and the partition gets a larger one. If not,
-        `known` is -1. For a transactional producer, change nothing and return False.
+        id, `known` is the largest producer id in the log, and the partition gets a larger one. If no other
+        producer has used it, `known` is -1. For a transactional producer, change nothing and return False.
         """
         if self._new_id is None:
             return False

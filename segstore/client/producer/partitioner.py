@@ -92,7 +92,7 @@ def key_hashes(keys: Column) -> NDArray[np.int32]:
 # (KIP-794, but without adaptive partitioning, because all partitions share one disk).
 
 _MOST_KEYS = 1 << 16
-# After so many seconds a topic is checked for new partitions again.
+# After this many seconds a topic is checked for new partitions again.
 _AGE = 1.0
 
 

@@ -128,8 +128,8 @@ class Sender(Background):
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return the last append error in the partition of the first batch whose partition has had an error
-        after the batch was created. Return None if there is no such batch.
+        """Find the first batch in whose partition an append has failed after the batch was created, and
+        return the last such error. Return None if there is no such batch.
         """
         return self._delivery.last_error(batches)
 
