@@ -39,8 +39,8 @@ class Settings:
         changed = []
         for name, (attribute, option) in _table(type(self)).items():
             value = getattr(self, attribute)
+            # A default is not checked here: a unit test checks all defaults.
             if value is option.default:
-                # A default is not checked here: a unit test checks all defaults.
                 continue
             object.__setattr__(self, attribute, judge(name, option, value))
             changed.append(name)
@@ -116,8 +116,8 @@ class KafkaSettings(Settings):
         refused or unknown setting.
         """
         values = cls._values(mapping)
+        # All topics without settings of their own share one object.
         if not values:
-            # All topics without settings of their own share one object.
             defaults: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
             return defaults
         return cls(explicit=frozenset(mapping), **values)

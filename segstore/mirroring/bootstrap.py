@@ -22,9 +22,8 @@ def found_role(files: Files, root: str) -> Role | None:
     if not files.exists(root):
         return None
     held = ROLE.read(files, root)
+    # A directory with only the lock file counts as new, because an interrupted call may leave the lock file.
     if held is None and not has_only(files, root, {LOCK}):
-        # A directory with only the lock file counts as new, because an interrupted call may leave the lock
-        # file.
         raise InvalidArgumentError(
             f"{root} is not empty, and no mirror: a store of its own can't become one; give a new directory"
         )

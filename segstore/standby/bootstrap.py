@@ -162,7 +162,7 @@ def _largest_epoch(files: Files, root: str) -> int:
     largest = -1
     for name in files.listdir(root):
         path = names.below(root, f"{name}/{names.LEADER_EPOCHS}")
+        # A power cut may leave an empty file, which is skipped.
         if files.exists(path) and files.size(path):
-            # A power cut may leave an empty file, which is skipped.
             largest = max(largest, LeaderEpochs.load(files, path).current)
     return largest

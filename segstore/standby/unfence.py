@@ -45,9 +45,9 @@ def unfence(
     """Remove the fence of a demoted store that no process has open. Return the store, which is open for
     writing.
 
-    Call this only if no other node leads. If another node leads, both nodes accept appends; when one of them
-    later becomes the standby of the other, its records are truncated. The store leads with a new leader
-    epoch, above the epoch of the fence, and no longer has a standby.
+    Call this only if no other node leads. If another node leads, both nodes accept appends; when one of the
+    two later becomes the standby of the other, the records that only the new standby has are truncated. The
+    store leads with a new leader epoch, above the epoch of the fence, and no longer has a standby.
 
     Raises StoreLockedError, CorruptCheckpointError, StorageError, and InvalidArgumentError for a store
     without a fence, and for a standby or mirror.

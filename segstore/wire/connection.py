@@ -34,8 +34,8 @@ _INT32 = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _ID_AT, _LEAST, _ROOM = 8, 8, 1 << 16
 """_ID_AT: the byte position of the correlation id in a request; the request's size field is at position 0.
-_LEAST: the bytes of the smallest answer, including the size field. _ROOM: the most bytes of an answer that
-the first receiving call may return.
+_LEAST: the bytes of the smallest answer, including the size field. _ROOM: the largest number of bytes of an
+answer that the first receiving call returns.
 """
 _NO_ROOM = memoryview(b"")
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
@@ -170,8 +170,8 @@ class BrokerConnection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
         try:
+            # The time-out is not set to the same value again, because setting it costs a system call.
             if self._socket.gettimeout() != limit / 1000:
-                # The time-out is not set to the same value again, because setting it costs a system call.
                 self._socket.settimeout(limit / 1000)
             self._socket.sendall(request)
             size, here = self._begun()

@@ -99,8 +99,8 @@ def _of_one(each: Any) -> NewTopic:
     if isinstance(each, str):
         return NewTopic(each)
     names = NewTopic.__dataclass_fields__
+    # kafka-python's NewTopic is accepted, too, because it has these fields.
     if not all(hasattr(each, name) for name in names):
-        # kafka-python's NewTopic is accepted, too, because it has these fields.
         raise InvalidTypeError(f"a topic must be a name or a NewTopic, not {type(each).__name__}")
     return NewTopic(**{name: getattr(each, name) for name in names})
 

@@ -54,7 +54,7 @@ class ShareGroupAdmin:
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, SharePartitionOffsetInfo]:
         """Return the progress of a share group in these partitions, by default in all partitions for which
-        the coordinator stores the group's acknowledgements. Raises GroupNotFoundError.
+        the coordinator has a share-partition state of the group. Raises GroupNotFoundError.
         """
         states = self.describe_share_groups([group_id])[group_id].partitions
         known = {state.partition: _offset_info(state) for state in states}

@@ -80,8 +80,8 @@ class ConsumerMetrics:
         now *= 1000
         if self.singles and len(self.singles) > _MOST_NOTED:
             self._take_in()
+        # The condition is false if `_polled` is NaN, before the first poll.
         if self._polled == self._polled:
-            # The condition is false if `_polled` is NaN, before the first poll.
             self._noted += self._between_polls, now - self._polled, now
             if len(self._noted) > _MOST_NOTED:
                 self._take_in()

@@ -125,8 +125,8 @@ class Positions:
         from an older copy.
         """
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
+        # If another process writes the store, the log has no leader epochs, and nothing can be compared.
         if log is None or log.leader_epoch < 0:
-            # The log has no leader epochs if another process writes the store: nothing can be compared.
             return
         try:
             self.validate(log, state)

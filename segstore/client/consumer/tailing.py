@@ -135,8 +135,8 @@ class Tailing:
 
     @calls_out
     def sleep(self, deadline: float, others_ms: float) -> None:
-        """Sleep until a process publishes new log ends, or wakes waiting consumers for another reason. Sleep
-        until `deadline` and for `others_ms` at most.
+        """Sleep until a process publishes new log ends, or wakes waiting consumers for another reason. The
+        sleep ends at `deadline`, or after `others_ms`, at the latest.
         """
         seconds = min(deadline - time.monotonic(), others_ms / 1000)
         if self._last is not None and self._follows_all():

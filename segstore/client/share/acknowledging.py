@@ -100,7 +100,7 @@ class Acknowledging(ShareParts):
         whose acknowledgements were sent. `poll`, `commit_sync` and `close` call this function. `error` is
         None if the acknowledgements were accepted. If the callback raises an exception, the method that
         called the callback raises it, too. Of the consumer's methods the callback may call only `wakeup`. If
-        `callback` is None, none is called any more.
+        `callback` is None, no function is called any more.
         """
         guard = self._guard
         with guard:

@@ -70,7 +70,7 @@ class Made(NamedTuple):
         return [record.offset for record in self.records]
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, the remaining records, or None if none remain)."""
+        """Return (up to `most` records, remaining records or None). None means that no records remain."""
         if len(self.records) <= most:
             return TakenRecords(list(self.records)), None
         n = int(most)
@@ -94,7 +94,7 @@ class DeliveredColumns(NamedTuple):
         return offsets
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, the remaining records, or None if none remain)."""
+        """Return (up to `most` records, remaining records or None). None means that no records remain."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)

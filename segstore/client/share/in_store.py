@@ -3,7 +3,8 @@ store (Kafka: ShareFetchCollector, ShareCompletedFetch).
 
 On disk: reads logs. Threads: one, the consumer's. If an acquired offset has no record for the application
 (control records, compacted records), it is at once acknowledged as GAP. An offset in a damaged batch is at
-once acknowledged as REJECT. These acknowledgements are not in the requests that have the application's.
+once acknowledged as REJECT. These acknowledgements are sent in requests of their own, without the
+application's acknowledgements.
 """
 
 from __future__ import annotations

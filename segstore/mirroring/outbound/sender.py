@@ -57,7 +57,7 @@ class SenderContext(Protocol):
         """Return the logs that the broker `node` leads now."""
 
     def stale(self, error: Exception) -> None:
-        """Make the mirror ask the cluster for its leaders again, because they may have changed."""
+        """Make the mirror ask the cluster for the leaders again, because leaders may have changed."""
 
     def ended(self, node: int) -> bool:
         """Return whether the broker `node` leads no log any more. If so, remove the broker's sender, which
