@@ -68,8 +68,8 @@ class Mirror(Following[MirrorControl]):
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until each partition has all records that the source had at the time of the partition's first
-        fetch. Then, if committed offsets of groups are mirrored, wait until that is done once. Return True,
-        or False after `timeout_ms`. Raises the errors of `wait`.
+        fetch. Then, if the settings ask for committed offsets of groups, wait until these have been mirrored
+        once. Return True, or False after `timeout_ms`. Raises the errors of `wait`.
         """
         deadline, control = deadline_in(timeout_ms), self._control
         if not self._until(self._has_caught_up, deadline):

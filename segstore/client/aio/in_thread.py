@@ -94,5 +94,5 @@ def nothing() -> None:
 
 
 def part_of(left: float) -> float:
-    """Return the length of the next call of a wait, in ms, if `left` ms of the wait remain."""
+    """Return how long, in ms, the next call of a wait may wait, if `left` ms of the wait remain."""
     return min(max(left, 0), SLICE_MS)

@@ -42,8 +42,9 @@ class Buffer:
     `at` is the position before the first such record. If the consumer's position differs from `at`, the
     buffer can't be used. `memory`: bytes in memory; `stored`: bytes read from the log; `start` and `end`: the
     log start offset, and the end of the readable records, at the time of the read. `leader_epoch` is the
-    epoch of the last batch, which may be a marker. `charged`: whether the read was counted for the client's
-    byte rate. `leader`: the leader epoch at the time of the read, or None for a log without replicas.
+    leader epoch of the last batch, even if that batch is a transaction marker. `charged`: whether the read
+    was counted for the client's byte rate. `leader`: the leader epoch at the time of the read, or None for a
+    log without replicas.
     """
 
     __slots__ = (
@@ -365,8 +366,8 @@ class Fetcher:
             self._positions.gone(state)
             return None
         if leader is not None and log.leader_epoch != leader:
-            # Another leader was elected since `validate`, which compared the position with the earlier
-            # leader's log.
+            # Another leader was elected after `validate` had compared the position with the earlier leader's
+            # log.
             return None
         n = len(records)
         if not n:

@@ -104,9 +104,9 @@ class MirrorTo(Running):
         return [_shown(each) for _, each in sorted(self._logs.items())]
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the target has all records that this store has now. Then, if committed offsets of groups
-        are mirrored, wait until that is done once. Topics and partitions in `problems` are not waited for.
-        Return True, or False after `timeout_ms`.
+        """Wait until the target has all records that this store has now. Then, if the settings ask for
+        committed offsets of groups, wait until these have been mirrored once. Topics and partitions in
+        `problems` are not waited for. Return True, or False after `timeout_ms`.
         """
         deadline, rounds = deadline_in(timeout_ms), self._rounds
         self._news.put(None)

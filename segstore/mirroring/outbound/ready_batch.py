@@ -60,8 +60,8 @@ def producer_id(topic_id: str, partition: int) -> int:
 
 
 def ready_batch(data: bytes, offset: int, producer: int, max_bytes: int, where: str) -> ReadyBatch:
-    """Make a batch of the records from `offset` on, which are in the stored batches `data`. The first stored
-    batch must have a record with `offset`. The returned batch has at most `max_bytes` bytes
+    """Make a batch of the records from `offset` on. These records are in the stored batches `data`. The first
+    stored batch must have a record with `offset`. The returned batch has at most `max_bytes` bytes
     (`max.message.bytes` at the target).
 
     Raises RecordTooLargeError, CorruptRecordError, and UnequalOffsetsError for a transaction or a gap in the

@@ -57,7 +57,7 @@ class SentLog:
         self.not_before, self.error = time.monotonic() + seconds, error
 
     def refuse(self, error: Exception) -> None:
-        """Set a final error, which prevents any more sending."""
+        """Set a final error, after which nothing more is sent."""
         self.error = self.refused = error
 
     # --- sending ----------------------------------------------------------------------------------
