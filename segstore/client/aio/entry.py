@@ -23,7 +23,9 @@ PATIENCE = 2.0
 deserializer or interceptor. If that application code waits for the event loop while the event loop waits in
 `plain`, only this limit ends the deadlock.
 """
-_AGAIN = 0.01  # seconds between wake-ups: after a wake-up the consumer's thread may begin another wait
+# The consumer's thread is woken again after this many seconds, because after a wake-up it may begin another
+# wait.
+_AGAIN = 0.01
 
 
 class Entered(Protocol):

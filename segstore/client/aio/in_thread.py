@@ -36,7 +36,8 @@ class InThread:
         self._line, self._turns = Line(thread), Turns()
         self._home = ClientHome(f"<{name}>")
         self._entry = ConsumerEntry(inner)
-        self._astray = False  # whether a cancelled call may still run in the thread
+        # `_astray`: whether a cancelled call may still run in the consumer's thread.
+        self._astray = False
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Run a method in the consumer's thread, after the calls of tasks that asked earlier."""

@@ -48,7 +48,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 # A code object has its name in these attributes; in Python 3.10 only in co_name.
 _NAMES = ("co_name", "co_qualname")
-_AGAIN = 0.01  # seconds until a waiting thread is woken again
+# A waiting thread is woken again after this many seconds.
+_AGAIN = 0.01
 
 
 class Guard(OwnedLock):  # type: ignore[misc]
@@ -77,7 +78,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
         """Whether another thread waits for the guard. If so, a method that waits for records returns without
         a result.
         """
-        self._is_left = False  # whether `end` was called, and has found no thread in a method
+        # `_is_left`: whether `end` was called, and has found no other thread in a method.
+        self._is_left = False
 
     def __enter__(self) -> bool:
         """Take the guard. Raises ConcurrentModificationError if another thread is within a method. Raises

@@ -133,7 +133,8 @@ class Fetcher:
         self._subscription, self._positions = subscription, positions
         self._config, self._metrics, self.throttle = config, metrics, throttle
         self._committed = config.isolation_level == "read_committed"
-        self._throttled = False  # whether a partition was not read because of the byte rate
+        # `_throttled`: whether a partition was not read because of the byte rate.
+        self._throttled = False
         self._deserializers = Deserializers(
             deserialize_with(config.key_deserializer), deserialize_with(config.value_deserializer)
         )

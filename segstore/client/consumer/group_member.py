@@ -86,7 +86,8 @@ class GroupSubscription(ABC):
             self._measured,
         )
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
-        self._must_ask = False  # whether a step must ask the coordinator in any case
+        # `_must_ask`: whether the next step must ask the coordinator, even if the group has not changed.
+        self._must_ask = False
         self._in_listener = False
         self._ids: dict[str, str] = {}
         # Work that the next poll does if an interrupt has prevented it: to apply the new assignment

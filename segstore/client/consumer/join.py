@@ -61,7 +61,8 @@ class ClassicMembership(GroupMembership):
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
         super().__init__(coordinator, config)
         self.phase = MemberPhase.OUT
-        self._new_id = ""  # the member id that the member chooses for its first join
+        # `_new_id` is the member id that the member itself chooses for its first join.
+        self._new_id = ""
         self.protocol = ""
         self._joining: Ticket[JoinGroupResult] | None = None
         self._syncing: Ticket[bytes] | None = None

@@ -91,8 +91,10 @@ class Tailing:
         # is -1, the partitions must be checked, because `calls` is never -1.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
-        self._looked = -1  # the guard's `calls` at the last `begin`; -1 after a wait
-        self._number = 0  # the number of calls of `begin` and `_wait`
+        # `_looked` is the guard's `calls` at the last call of `begin`, or -1 after a wait.
+        self._looked = -1
+        # `_number` counts the calls of `begin` and `_wait`.
+        self._number = 0
 
     def begin(self) -> None:
         """Called before the partitions are checked for records. If, after this call, a process publishes new

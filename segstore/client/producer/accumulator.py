@@ -168,10 +168,12 @@ class Accumulator:
         self.pool = BufferPool(config.buffer_memory, batch_size)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._schedule = Schedule(self._linger)
-        self._full: list[PartitionQueue] = []  # queues in which the C code has filled a batch
+        # `_full` has the queues in which the C code has filled a batch.
+        self._full: list[PartitionQueue] = []
         self.incomplete = Incomplete(self.lock, self.pool)
         self._refused: list[BaseException] = []
-        self._aborted: list[ProducerBatch] = []  # batches whose futures do not have the error yet
+        # `_aborted` has the aborted batches whose futures do not have the error yet.
+        self._aborted: list[ProducerBatch] = []
         self._abortion: BaseException | None = None
         # The sender calls these functions when `incomplete` is empty.
         self._after: list[Callable[[], None]] = []

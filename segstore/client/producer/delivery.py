@@ -212,7 +212,8 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
-        self.reported = ReportedFailures()  # each partition's last error that causes retries
+        # `reported` has each partition's last error that causes retries.
+        self.reported = ReportedFailures()
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:

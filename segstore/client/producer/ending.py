@@ -35,7 +35,8 @@ from segstore.threads import LiveSet
 
 log = Logger("segstore")
 
-_LAST_APPEND = 5.0  # seconds that closing waits for a running append
+# Closing waits for a running append up to this many seconds.
+_LAST_APPEND = 5.0
 _live: LiveSet[ProducerEnding] = LiveSet()
 
 

@@ -88,7 +88,8 @@ class FutureRecordMetadata:
     _value: Any
     _key: bytes | None
     _time: int
-    _at: int  # the record's index, if the holder is a batch
+    # `_at` is the record's index in the batch, if the holder is a batch.
+    _at: int
 
     def __repr__(self) -> str:
         """Return the class's name and the outcome, which may be "pending"."""

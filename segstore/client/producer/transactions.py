@@ -130,7 +130,8 @@ class Transactions:
         # The error of a failed record. If it is set, only an abort is allowed.
         self._failed: BaseException | None = None
         self._fatal: BaseException | None = None
-        self._started = False  # whether the coordinator may know the transaction
+        # `_started`: whether the coordinator may know the transaction.
+        self._started = False
         self.restart: Callable[[], None] = lambda: None
 
     # --- the sender's side ----------------------------------------------------------------

@@ -86,7 +86,8 @@ class ShareParts:
         parts = config.key_deserializer, config.value_deserializer
         self._deliveries = Deliveries(Deserializers(*map(deserialize_with, parts)))
         self._wait = ShareWait(store)
-        self._current: ConsumerRecord | None = None  # the last record that an iteration returned
+        # `_current` is the last record that an iteration has returned.
+        self._current: ConsumerRecord | None = None
         self._flush_at = math.inf
         self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
         closes = [getattr(part, "close", None) for part in parts]
