@@ -1,1 +1,3 @@
-"""Producers and consumers over a store, in kafka-python's names; each module states its thread contract."""
+"""Producers and consumers of a store, with kafka-python's names. Each module's docstring says which threads
+may use the module.
+"""

@@ -21,15 +21,16 @@ log = Logger("segstore")
 
 @dataclass(frozen=True, kw_only=True)
 class StoreClientSettings(client.ClientSettings):
-    """Settings of a client of a store, by kafka-python's names."""
+    """The settings of a client of a store, with kafka-python's names."""
 
     IGNORED: ClassVar[Mapping[str, str]] = client.IGNORED
-    """The settings that are accepted but have no effect, each with the reason."""
+    """{setting that is accepted and has no effect: the reason}."""
 
     @classmethod
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
-        """Return the settings from a mapping of names to values. Missing settings get their defaults.
-        Settings of the network are ignored, with one warning. Raises the errors of `Settings.parse`.
+        """Return the settings that `mapping`, {name: value}, describes. Missing settings get their defaults.
+        Settings of the network are ignored, and one warning names them. Raises the errors of
+        `Settings.parse`.
         """
         given = mapping.items() if isinstance(mapping, dict | Mapping) else ()
         ignored = sorted(name for name, value in given if cls._is_ignored(name, value))
@@ -41,7 +42,7 @@ class StoreClientSettings(client.ClientSettings):
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Return the default of each setting that has an effect, by name (kafka-python: DEFAULT_CONFIG)."""
+        """Return {name: default} of the settings that have an effect (kafka-python: DEFAULT_CONFIG)."""
         return {name: option.default for name, option in options(cls).items()}
 
     def __getitem__(self, name: str) -> Any:

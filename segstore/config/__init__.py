@@ -2,7 +2,8 @@
 no files.
 
 Defaults are Kafka's (4.1; org.apache.kafka.storage.internals.log.LogConfig, CleanerConfig, ServerLogConfigs),
-with one exception, `retention.ms`: an embedded log deletes nothing unless a setting asks for it.
+with one exception: by default `retention.ms` is no limit, because an embedded log shall delete nothing unless
+a setting asks for that.
 
 Threads: any; settings are immutable.
 """
@@ -37,8 +38,8 @@ C = TypeVar("C", bound="StoreConfig")
 
 _MIB = 1 << 20
 
-# The meanings of two settings of replicas. Topics have these settings, and a store has defaults for them. A
-# store without replicas ignores them.
+# Descriptions of two settings. Topics have these settings, and a store has the defaults of its topics. A
+# store without replicas ignores both settings.
 _MIN_ISR = (
     'in-sync replicas that acks="all" needs, at most the number of replicas; without replicas that is one'
 )
@@ -117,7 +118,7 @@ class TopicConfig(KafkaSettings):
         -1,
     )
     segment_bytes: int = whole(1 << 30, 14, MAX_INT, "bytes", "roll a segment before it becomes larger")
-    # A time index needs room for two entries, or it would be full from the start.
+    # A time index needs room for two entries, because with one it would be full from the start.
     segment_index_bytes: int = whole(
         10 * _MIB, 24, MAX_INT, "bytes", "roll a segment when an index is that large"
     )
@@ -129,7 +130,9 @@ class TopicConfig(KafkaSettings):
 
     @property
     def max_segment_ms(self) -> int:
-        """Return the age in ms at which a segment is rolled (Kafka: LogConfig.maxSegmentMs)."""
+        """Return the age, in ms, that a segment may have before it is rolled (Kafka:
+        LogConfig.maxSegmentMs).
+        """
         compacted = "compact" in self.cleanup_policy
         return min(self.segment_ms, self.max_compaction_lag_ms) if compacted else self.segment_ms
 
@@ -148,8 +151,8 @@ class StoreConfig(ShareGroupSettings):
 
     @classmethod
     def parse(cls: type[C], mapping: Mapping[str, Value]) -> C:
-        """Return the settings of a mapping by Kafka's dotted names; missing settings get defaults. Raises
-        InvalidTypeError; ConfigError, which says so if a setting is a topic's.
+        """Return the settings that `mapping`, {Kafka's dotted name: value}, describes. Missing settings get
+        their defaults. Raises InvalidTypeError and ConfigError. If a setting is a topic's, the error says so.
         """
         if isinstance(mapping, dict | Mapping) and mapping:
             known, of_topics = options(cls), options(TopicConfig)

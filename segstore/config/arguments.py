@@ -20,8 +20,8 @@ MOST_MS = 10**12
 
 
 def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> int:
-    """Return an int from `least` to `most`; NumPy integers are accepted too. Raises InvalidTypeError,
-    InvalidArgumentError, like all functions here.
+    """Check that `value` is an int from `least` to `most`, and return it as an int. NumPy integers are
+    accepted, too. Raises InvalidTypeError, InvalidArgumentError, as all functions of this module do.
     """
     if type(value) is int and (least is None or value >= least) and value <= most:
         return value
@@ -38,8 +38,8 @@ def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> in
 
 
 def span(name: str, value: Any) -> tuple[int, int]:
-    """Return (first, last) of a range of int64 numbers, both included; the first must not be above
-    the last.
+    """Check that `value` is a pair (first, last) of int64 numbers, the bounds of a range, and return it. The
+    first must not be above the last.
     """
     try:
         first, last = value
@@ -53,13 +53,15 @@ def span(name: str, value: Any) -> tuple[int, int]:
 
 
 def moment(name: str, value: Any) -> int:
-    """Return a time in ms since the epoch, from an int or a datetime (UTC if it has no zone). Fractions of a
-    ms are rounded up, so that a record is at or after the result exactly if it is at or after the datetime.
+    """Convert an int (ms since the epoch) or a datetime to ms since the epoch. A datetime without a time zone
+    is in UTC. Fractions of a ms are rounded up, so that exactly the same records are at or after the result
+    as are at or after the datetime.
     """
-    from datetime import datetime, timedelta, timezone  # imported late: most calls get an int
+    # `datetime` is imported here, because most calls get an int and don't need it.
+    from datetime import datetime, timedelta, timezone
 
     if isinstance(value, datetime) and value == value:
-        # `value == value` is false for pandas.NaT, a datetime that is no time.
+        # pandas.NaT, which is a datetime but no time, is not equal to itself.
         zoned = value.replace(tzinfo=timezone.utc) if value.utcoffset() is None else value
         return -((datetime(1970, 1, 1, tzinfo=timezone.utc) - zoned) // timedelta(milliseconds=1))
     try:
@@ -71,8 +73,8 @@ def moment(name: str, value: Any) -> int:
 
 
 def milliseconds(name: str, value: Any) -> float:
-    """Return a time span in ms from 0 to MOST_MS; values outside, also infinite values, are set to the
-    nearest bound.
+    """Check a time span in ms, and return it as a float from 0 to MOST_MS. A value outside of this range,
+    also an infinite one, is replaced by the nearest bound.
     """
     if type(value) is int and 0 <= value <= MOST_MS:
         return float(value)
@@ -84,7 +86,9 @@ def milliseconds(name: str, value: Any) -> float:
 
 
 def seconds(name: str, value: Any, default: float) -> float:
-    """Return a time span in seconds, at least 0, which may be infinite; `default` if `value` is None."""
+    """Check a time span in seconds, at least 0 or infinite, and return it; if `value` is None, return
+    `default`.
+    """
     if value is None:
         return default
     if isinstance(value, bool) or not _is_real(value):
@@ -102,7 +106,7 @@ def _is_real(value: Any) -> bool:
 
 
 def switch(name: str, value: Any) -> bool:
-    """Return a bool; NumPy booleans, 0 and 1 are accepted too."""
+    """Convert `value` to a bool. It may be a bool, a NumPy boolean, 0 or 1."""
     if not isinstance(value, numbers.Integral) and not is_numpy_bool(value):
         raise InvalidTypeError(f"{name} must be True or False, not {type(value).__name__}")
     if value not in (0, 1):
@@ -111,8 +115,8 @@ def switch(name: str, value: Any) -> bool:
 
 
 def path(name: str, value: Any) -> str:
-    """Return the absolute path of a directory, from a str, bytes or os.PathLike. Raises StorageError too, if
-    the path is relative and the current directory was deleted.
+    """Convert `value`, a str, bytes or os.PathLike, to the absolute path of a directory. Raises StorageError,
+    too, if the path is relative and the current directory was deleted.
     """
     try:
         text = os.fsdecode(value)
@@ -129,7 +133,7 @@ def path(name: str, value: Any) -> str:
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
-    """Return a str that is one of `allowed`."""
+    """Check that `value` is a str in `allowed`, and return it."""
     if not isinstance(value, str) or value not in allowed:
         raise InvalidArgumentError(f"{name}={shown(value)}: must be one of {', '.join(allowed)}")
     return str(value)

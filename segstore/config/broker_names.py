@@ -1,4 +1,6 @@
-"""Broker settings that topics have under other names. No file is touched. Threads: any; immutable."""
+"""Settings that have one name at a broker, and another name at a topic. This module touches no files.
+Threads: any; nothing here is changed.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ BROKER_NAMES: dict[str, str | None] = {
     "segment.jitter.ms": None,
     "segment.ms": None,
 }
-"""The broker's name of each topic setting (org.apache.kafka.server.config. ServerTopicConfigSynonyms). The
-name is None if a broker has no such setting.
+"""{name of a topic's setting: the same setting's name at a broker, or None if a broker does not have it}
+(org.apache.kafka.server.config.ServerTopicConfigSynonyms).
 """
 
 _MORE = {
@@ -48,4 +50,4 @@ OF_A_BROKER: dict[str, str] = {
     },
     **{name: f"it is a broker's setting; a topic is made with {its}" for name, its in _ARGUMENTS.items()},
 }
-"""Name of a broker's setting -> the reason why a topic refuses this setting."""
+"""{name of a broker's setting: the reason why a topic refuses it}."""

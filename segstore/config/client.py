@@ -1,5 +1,5 @@
-"""Settings of producers and consumers with kafka-python's names: their value kinds, and the reasons why
-some are refused. Nothing on disk.
+"""The kinds of values that settings of producers and consumers can have, and the reasons why some settings
+are refused or ignored. The settings have kafka-python's names. Nothing on disk.
 
 Threads: any; settings are immutable.
 """
@@ -29,13 +29,13 @@ def switch(default: bool, doc: str) -> Any:
 
 
 LONGEST_TEXT = 32_000
-"""The longest text, in bytes of UTF-8. A member id begins with the client_id, and is limited to 32,767 bytes
-on disk.
+"""The greatest length of a text, in bytes of UTF-8. A member id begins with the client_id, and may have at
+most 32,767 bytes on disk.
 """
 
 
 def off(name: str, reason: str) -> Any:
-    """Return a field for a switch of kafka-python that can only be off, for this `reason`."""
+    """Return a field for a switch of kafka-python that can only be off. `reason` says why."""
 
     def read(value: Any) -> bool:
         if value is not False:
@@ -50,14 +50,15 @@ def text(default: str, doc: str) -> Any:
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.encode()) <= LONGEST_TEXT:
-            raise ValueError  # `encode` raises one too, for lone surrogates
+            # `encode` raises a ValueError, too, if the text has lone surrogates.
+            raise ValueError
         return value
 
     return made(default, f"a str of 1 to {LONGEST_TEXT:,} bytes of UTF-8", doc, read)
 
 
 def duration(default: float, doc: str, *, forever: bool = False) -> Any:
-    """Return a field for a time span in ms. If `forever`, inf is allowed, and negative numbers mean inf."""
+    """Return a field for a time span in ms. If `forever`, inf is allowed, and a negative number means inf."""
 
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
@@ -72,7 +73,7 @@ def duration(default: float, doc: str, *, forever: bool = False) -> Any:
 
 
 def function(doc: str) -> Any:
-    """Return a field for a callable; None is allowed too."""
+    """Return a field for a callable or None."""
 
     def read(value: Any) -> Any:
         if value is not None and not callable(value):
@@ -83,7 +84,7 @@ def function(doc: str) -> Any:
 
 
 def parts(doc: str, *methods: str) -> Any:
-    """Return a field for a sequence of objects, each of which has one of `methods`."""
+    """Return a field for a sequence of objects. Each object must have at least one of `methods`."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, bytes)):
@@ -128,8 +129,8 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Setting that producers and consumers refuse -> the reason. If these settings were ignored, a program would
-not behave as its settings say.
+"""{setting that producers and consumers refuse: the reason}. If such a setting were ignored, a program would
+behave differently from what its settings say.
 """
 IGNORED: dict[str, str] = {
     "bootstrap_timeout_ms": NO_NETWORK,
@@ -156,7 +157,7 @@ IGNORED: dict[str, str] = {
         NO_CONNECTION,
     ),
 }
-"""Network setting that has no effect on a store -> the reason."""
+"""{network setting that has no effect on a store: the reason}."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ _DAY_MS, _HOUR_MS, _MINUTE_MS, _SECOND_MS = 86_400_000, 3_600_000, 60_000, 1000
 
 
 class AutoReset(NamedTuple):
-    """The start of a share group in a new partition: `strategy` is LATEST, EARLIEST or BY_DURATION. With
-    BY_DURATION the group starts at the time that is `duration_ms` before now (Kafka:
+    """The offset at which a share group starts in a new partition. `strategy` is LATEST, EARLIEST or
+    BY_DURATION. With BY_DURATION it is the offset of the time `duration_ms` before the present time (Kafka:
     ShareGroupAutoOffsetResetStrategy).
     """
 
@@ -35,7 +35,7 @@ class AutoReset(NamedTuple):
 
 
 def parse_reset(value: str) -> AutoReset:
-    """Return the `AutoReset` that a value of `share.auto.offset.reset` means. Raises ValueError."""
+    """Convert a value of `share.auto.offset.reset` to an `AutoReset`. Raises ValueError."""
     if value in (LATEST, EARLIEST):
         return AutoReset(value)
     strategy, _, duration = value.partition(":")
@@ -45,7 +45,7 @@ def parse_reset(value: str) -> AutoReset:
 
 
 def _milliseconds(text: str) -> int:
-    """Return the milliseconds of an ISO 8601 duration (java.time.Duration.parse). Raises ValueError."""
+    """Convert an ISO 8601 duration (as in java.time.Duration.parse) to milliseconds. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groupdict().values()):
         raise ValueError(f"{text!r} is no duration")
@@ -80,7 +80,9 @@ def _read_prefix(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig(KafkaSettings):
-    """Settings of one group, which override the store's settings for all groups (KIP-848, KIP-932)."""
+    """Settings of one group. They override the settings that the store has for all groups (KIP-848,
+    KIP-932).
+    """
 
     consumer_heartbeat_interval_ms: int = whole(
         5_000, 1, MAX_INT, "ms", "how often members of the group are told to send heartbeats"
@@ -228,6 +230,6 @@ BOUNDED = (
     "record_lock_duration_ms",
     "session_timeout_ms",
 )
-"""The last parts of the names of share group settings. A store has group.share.NAME with the bounds
-group.share.min.NAME and group.share.max.NAME; a group has share.NAME.
+"""The ends of the names of share group settings. For each NAME a store has the setting group.share.NAME, and
+its bounds group.share.min.NAME and group.share.max.NAME; a group has the setting share.NAME.
 """

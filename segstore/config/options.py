@@ -1,8 +1,8 @@
-"""The declaration of one setting, with the reading and checking of its values. This module touches no files.
+"""Declares settings, and converts and checks their values. This module touches no files.
 
-A settings class is a frozen dataclass whose fields are made by the functions here. Only the field states a
-setting's type, default, range, unit and meaning. The setting's name is the attribute's with dots for
-underscores, as in Kafka.
+A settings class is a frozen dataclass whose fields are made by the functions here. A setting's type, default,
+range, unit and meaning are stated nowhere but in the field. The setting's name is the name of the attribute,
+with dots in place of underscores, as in Kafka.
 
 Threads: any; options and settings are immutable.
 """
@@ -29,9 +29,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 @dataclass(frozen=True)
 class Option:
-    """One setting. `read` converts a value to the form in which it is used, or raises ValueError. `allowed`
-    describes the valid values. The default is converted already. Values of a `secret` setting are never
-    shown.
+    """One setting. The function `read` converts a value that was given, such as a text, to the value that is
+    used; it raises ValueError for an invalid value. `allowed` describes the valid values. `default` is
+    converted already. If `secret`, no message shows the value.
     """
 
     default: Any
@@ -43,7 +43,7 @@ class Option:
 
 
 class OptionRow(NamedTuple):
-    """A line of the settings reference (`Settings.describe`)."""
+    """A line of the reference of settings (`Settings.describe`)."""
 
     name: str
     kind: str
@@ -62,13 +62,15 @@ def made(
     *,
     secret: bool = False,
 ) -> Any:
-    """Return a field whose values `read` checks and converts; a `secret` field is left out of the repr."""
+    """Return a field whose values `read` checks and converts. If `secret`, the repr does not have the
+    field.
+    """
     option = Option(default, allowed, unit, doc, read, secret)
     return field(default=default, repr=not secret, metadata={"option": option})
 
 
 def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
-    """Return a field for a non-empty text; None, the default, stands for no text."""
+    """Return a field for a text that is not empty. None, the default, stands for no text."""
 
     def read(value: object) -> str:
         if not isinstance(value, str) or not value:
@@ -79,7 +81,7 @@ def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
 
 
 def location(doc: str) -> Any:
-    """Return a field for the path of a file. The path is made absolute at once, since the current directory
+    """Return a field for the path of a file. The path is made absolute at once, because the current directory
     may change before the file is read. None, the default, stands for no file.
     """
 
@@ -105,12 +107,12 @@ def whole(default: int, least: int, most: int, unit: str, doc: str, special: int
 
 
 def real(default: float, least: float, most: float, unit: str, doc: str, *, above: bool = False) -> Any:
-    """Return a field for a finite number from `least` to `most`. If `above`, `least` itself is excluded."""
+    """Return a field for a finite number from `least` to `most`. If `above`, `least` is not allowed."""
     allowed = f"a number {'above' if above else 'from'} {least:g} {'up ' if above else ''}to {most:g}"
 
     def read(value: object) -> float:
         number = _number(value)
-        # NaN fails the first comparison; infinity does too, since the bounds are finite.
+        # NaN and infinity fail the first comparison, because the bounds are finite.
         if not least <= number <= most or (above and number == least):
             raise ValueError
         return number
@@ -119,7 +121,9 @@ def real(default: float, least: float, most: float, unit: str, doc: str, *, abov
 
 
 def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, str] | None = None) -> Any:
-    """Return a field for one of `words`; `synonyms` are accepted too, and replaced by their words."""
+    """Return a field for one of `words`. `synonyms`, {synonym: word}, are accepted, too; a synonym is
+    replaced by its word.
+    """
     known = {word: word for word in words} | (synonyms or {})
 
     def read(value: object) -> str:
@@ -131,8 +135,8 @@ def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, s
 
 
 def words(default: str, allowed: tuple[str, ...], doc: str, least: int = 1) -> Any:
-    """Return a field for `least` or more of `allowed`, separated by commas or as a list. Spaces and
-    repetitions are removed.
+    """Return a field for `least` or more words of `allowed`, given as a list, or as a text with commas
+    between the words. Spaces and repeated words are removed.
     """
 
     def read(value: object) -> str:
@@ -150,7 +154,7 @@ def words(default: str, allowed: tuple[str, ...], doc: str, least: int = 1) -> A
 
 
 def switch(default: bool, doc: str) -> Any:
-    """Return a field for true or false, as a bool or as a word in any case."""
+    """Return a field for a bool, given as a bool, or as "true" or "false" in any case."""
 
     def read(value: object) -> bool:
         if isinstance(value, bool):
@@ -163,7 +167,7 @@ def switch(default: bool, doc: str) -> Any:
 
 
 def never(doc: str) -> Any:
-    """Return a field for a Kafka switch that can only be off in segstore."""
+    """Return a field for a switch of Kafka that can only be off in segstore."""
 
     def read(value: object) -> bool:
         if not (value is False or (isinstance(value, str) and value.strip().lower() == "false")):
@@ -174,7 +178,9 @@ def never(doc: str) -> Any:
 
 
 def only(default: int, unit: str, reason: str, doc: str) -> Any:
-    """Return a field for a Kafka integer that can have only one value in segstore, for this `reason`."""
+    """Return a field for an integer setting of Kafka that can only be `default` in segstore. `reason` says
+    why.
+    """
 
     def read(value: object) -> int:
         if _integer(value) != default:
@@ -186,7 +192,7 @@ def only(default: int, unit: str, reason: str, doc: str) -> Any:
 
 def _integer(value: object) -> int:
     if isinstance(value, str):
-        # The pattern is needed, because int() alone would accept "1_000" and digits of other scripts.
+        # The pattern is needed, because int() would accept "1_000", and digits of other scripts.
         if len(value) > 64 or not _INTEGER.fullmatch(value.strip()):
             raise ValueError
         return int(value)
@@ -210,18 +216,19 @@ def _number(value: object) -> float:
 
 # --- checking ----------------------------------------------------------------------------------
 
-# Checks the values of settings of stores and clients, and makes the error messages.
-#
-# Threads: any; functions without state.
+# The functions below check the values of settings of stores and clients, and make the error messages.
+# Threads: any; the functions have no state.
 
-_SHOWN = 80  # most characters of a wrong value that a message shows
+# A message shows at most this many characters of a value.
+_SHOWN = 80
 _CLOSE = 0.75
-_LISTED = 50  # most names that a message lists
+# A message lists at most this many names.
+_LISTED = 50
 
 
 def judge(name: str, option: Option, value: object) -> Any:
-    """Return the value converted to the form in which it is used. Raises ConfigError, which names the
-    setting, the value and the allowed values.
+    """Check a value of the setting `name`, and convert it by `option.read`. Raises ConfigError; its text has
+    the setting, the value and the allowed values.
     """
     try:
         return option.read(value)
@@ -234,22 +241,25 @@ def judge(name: str, option: Option, value: object) -> Any:
 
 
 def _counted(option: Option, value: object) -> str:
-    """Return the part of an error's text that says which number `value` stands for, if it is a text like
-    "7d"; else return "".
+    """If `value` is a text with a unit, such as "7d", return the end of an error's text, which says what
+    number that is. For any other value return "".
     """
     if not isinstance(value, str):
         return ""
-    from segstore.units import UNITS, plain_number  # imported late, because only errors need UNITS
+    # This module is imported here, because only error messages need it.
+    from segstore.units import UNITS, plain_number
 
     number = plain_number(value, UNITS.get(option.unit, {}))
     return "" if number is None else f"; {value.strip()} is {number}"
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
-    """Return the error for an unknown setting. The message says where a broker's setting is, suggests
-    similar settings, lists all settings, or names the page with all settings.
+    """Return the error for an unknown setting. For a broker's setting, the error's text says what to use
+    instead. For any other setting, the text suggests similar names, or lists all settings, or names the page
+    that lists them.
     """
-    from segstore.config.broker_names import OF_A_BROKER  # only errors need it
+    # This module is imported here, because only error messages need it.
+    from segstore.config.broker_names import OF_A_BROKER
 
     reason = OF_A_BROKER.get(name) if isinstance(name, str) else None
     hint = (
@@ -265,18 +275,23 @@ def unknown(name: object, known: Collection[str]) -> ConfigError:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return a question that suggests names of `known` that are similar to `name`; "" if none is."""
-    import difflib  # only errors need it
+    """Return a question that suggests the names in `known` that are similar to `name`, or "" if none is
+    similar.
+    """
+    # This module is imported here, because only error messages need it.
+    import difflib
 
     close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
 def shown(value: object) -> str:
-    """Return a value's repr for a message, shortened if it is long."""
+    """Return a value's repr for a message. A long repr is shortened."""
     try:
         text = repr(value)
-    except ValueError:  # `value` is an int with more digits than Python prints
+    except ValueError:
+        # `value` is an int with more digits than Python converts to a str.
         text = f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "?"
-    text = text.replace("\n", "")  # the repr of an array has newlines
+    # The repr of an array has newlines, which are removed.
+    text = text.replace("\n", "")
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

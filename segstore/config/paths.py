@@ -1,7 +1,7 @@
-"""`settled`: makes relative paths absolute. An object that keeps a path gets the path from `settled`,
-mostly through `arguments.path` or `options.location`. This module touches no files.
+"""`settled`: makes relative paths absolute. Every path that an object stores comes from `settled`, mostly by
+way of `arguments.path` or `options.location`. This module touches no files.
 
-Threads: any; a function without state.
+Threads: any; the function has no state.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from segstore.errors import StorageError
 
 
 def settled(path: str) -> str:
-    """Return the absolute path of the same file, without slashes at its end. A later change of the current
-    directory does not matter to this path. Symbolic links are not resolved. "~" is an ordinary name, as for
-    `open`.
+    """Return the absolute path of the same file, without slashes at the end. A later change of the current
+    directory does not change what this path means. Symbolic links are not resolved. "~" is an ordinary name,
+    as it is for Python's `open`.
 
     Raises StorageError if the path is relative and the current directory was deleted.
     """

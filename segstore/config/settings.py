@@ -1,4 +1,4 @@
-"""The base of settings classes: declaration, checking, parsing and refusal of settings. Nothing on disk.
+"""The base of settings classes: it checks, parses and refuses settings. Nothing on disk.
 
 A settings class is a frozen dataclass whose fields are made by the functions of `segstore.config.options` and
 `segstore.config.client`. Threads: any; settings are immutable.
@@ -19,12 +19,12 @@ K = TypeVar("K", bound="KafkaSettings")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Immutable settings. The constructor checks each value: ConfigError names the setting, the value and the
-    allowed values.
+    """Immutable settings. The constructor checks each value. It raises ConfigError, whose text has the
+    setting, the value and the allowed values.
     """
 
     REFUSED: ClassVar[Mapping[str, str]] = {}
-    """Setting of other programs that this class refuses -> the reason."""
+    """{setting that other programs have, and this class refuses: the reason}."""
 
     def __post_init__(self) -> None:
         self._judge()
@@ -33,39 +33,40 @@ class Settings:
             raise ConfigError(conflict)
 
     def _judge(self) -> list[str]:
-        """Check every value, and convert it to the form in which it is used. Return the names of the settings
-        whose value is not the same object as the default.
+        """Check and convert every value. Return the names of the settings whose value was another object than
+        the default.
         """
         changed = []
         for name, (attribute, option) in _table(type(self)).items():
             value = getattr(self, attribute)
-            if value is option.default:  # the default needs no check here: a unit test checks defaults
+            # A default is not checked here: a unit test checks all defaults.
+            if value is option.default:
                 continue
             object.__setattr__(self, attribute, judge(name, option, value))
             changed.append(name)
         return changed
 
     def conflict(self) -> str | None:
-        """Return a message if two settings contradict each other, otherwise None."""
+        """Return an error message if two settings contradict each other, else None."""
         return None
 
     @classmethod
     def name_of(cls, attribute: str) -> str:
-        """Return the name of the setting of an attribute."""
+        """Return the name of the setting that this attribute has."""
         return attribute
 
     @classmethod
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
-        """Return the settings of a mapping by name; missing settings get defaults.
+        """Return the settings that `mapping`, {name: value}, describes. Missing settings get their defaults.
 
-        Raises ConfigError, which names the setting, the value and the allowed values, or the refused or
-        unknown settings; InvalidTypeError if `mapping` is no mapping.
+        Raises InvalidTypeError if `mapping` is no mapping. Raises ConfigError for an invalid value, and for a
+        refused or unknown setting.
         """
         return cls(**cls._values(mapping))
 
     @classmethod
     def _values(cls, mapping: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a mapping's values by attribute. Raises ConfigError, InvalidTypeError."""
+        """Return {attribute: value} for a mapping {name: value}. Raises ConfigError, InvalidTypeError."""
         if not isinstance(mapping, dict | Mapping):
             raise InvalidTypeError(
                 f"settings must be a mapping of names to values, not {type(mapping).__name__}"
@@ -79,8 +80,8 @@ class Settings:
 
     @classmethod
     def describe(cls) -> Iterator[OptionRow]:
-        """Yield a row for each setting, for the reference: name, type, default, allowed values, unit,
-        meaning.
+        """Yield, for each setting, a row of the reference of settings: name, type, default, allowed values,
+        unit, meaning.
         """
         for name, o in options(cls).items():
             yield OptionRow(name, type(o.default).__name__, o.default, o.allowed, o.unit, o.doc)
@@ -88,12 +89,12 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings(Settings):
-    """Hashable settings with Kafka's dotted names; their attributes have underscores for dots. A setting that
-    `parse` received counts as explicit, even if its value is the default.
+    """Hashable settings with Kafka's dotted names. The attributes' names have underscores in place of dots. A
+    setting in the mapping that `parse` got counts as explicit, even if its value is the default.
     """
 
     explicit: frozenset[str] = field(default=frozenset(), repr=False)
-    """Dotted names of the explicitly set settings; all other settings have their defaults."""
+    """The dotted names of the settings that were set explicitly. All other settings have their defaults."""
 
     def _judge(self) -> list[str]:
         changed, table = super()._judge(), _table(type(self))
@@ -108,28 +109,29 @@ class KafkaSettings(Settings):
 
     @classmethod
     def parse(cls: type[K], mapping: Mapping[str, Value]) -> K:
-        """Return the settings of a mapping by Kafka's dotted names, with str, int, float or bool values.
-        Missing settings get defaults.
+        """Return the settings that `mapping`, {Kafka's dotted name: str, int, float or bool}, describes.
+        Missing settings get their defaults.
 
-        Raises ConfigError, which names the setting, the value and the allowed values; InvalidTypeError if
-        `mapping` is no mapping.
+        Raises InvalidTypeError if `mapping` is no mapping. Raises ConfigError for an invalid value, and for a
+        refused or unknown setting.
         """
         values = cls._values(mapping)
-        if not values:  # all topics without settings share one object
+        # All topics without settings of their own share one object.
+        if not values:
             defaults: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
             return defaults
         return cls(explicit=frozenset(mapping), **values)
 
     def replace(self: K, mapping: Mapping[str, Value | None]) -> K:
-        """Return a copy of these settings with the changes in `mapping`; None resets a setting to its
-        default. Raises ConfigError, InvalidTypeError.
+        """Return a copy of these settings with the changes in `mapping`. The value None resets a setting to
+        its default. Raises ConfigError, InvalidTypeError.
         """
         self._values(mapping)
         merged = {**self.to_mapping(), **mapping}
         return self.parse({name: value for name, value in merged.items() if value is not None})
 
     def to_mapping(self) -> dict[str, Value]:
-        """Return a mapping of the explicit settings by dotted name, in the order of their declaration.
+        """Return {dotted name: value} of the explicit settings, in the order in which they are declared.
         `parse` accepts the mapping.
         """
         table = _table(type(self)).items()
@@ -139,9 +141,11 @@ class KafkaSettings(Settings):
 # --- table -------------------------------------------------------------------------------------
 
 _DEFAULTS: dict[type, Any] = {}
-"""Class -> its instance with only defaults."""
+"""{settings class: the instance in which every setting has its default}."""
 _TABLES: dict[type, dict[str, tuple[str, Option]]] = {}
-"""Settings class -> (name of a setting -> (attribute, option)), in the order of the declaration."""
+"""{settings class: {name of a setting: (attribute, option)}}, in the order in which the settings are
+declared.
+"""
 
 
 def _table(cls: type[Settings]) -> dict[str, tuple[str, Option]]:
@@ -152,12 +156,12 @@ def _table(cls: type[Settings]) -> dict[str, tuple[str, Option]]:
 
 
 def options(cls: type[Settings]) -> dict[str, Option]:
-    """Return the options of a settings class by the names of settings."""
+    """Return {name of a setting: its option} of a settings class."""
     return {name: option for name, (_, option) in _table(cls).items()}
 
 
 def _refuse(refused: Mapping[str, str]) -> None:
-    """Raise a ConfigError that names the refused settings with their reasons, if there are any."""
+    """If there are refused settings, raise a ConfigError that names them, with the reasons."""
     if refused:
         by_reason = {reason: [n for n, r in refused.items() if r == reason] for reason in refused.values()}
         messages = (

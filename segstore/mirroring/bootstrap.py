@@ -1,5 +1,5 @@
-"""Prepares a directory for a mirror: a new directory, or the directory of an earlier mirror of the same
-cluster. On disk: writes `.segstore/role`. Threads: one.
+"""Prepares a directory for a mirror. It may be a new directory, or the directory of an earlier mirror of the
+same cluster. On disk: writes `.segstore/role`. Threads: one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from segstore.wire.cluster import PASSING, Cluster
 
 
 def found_role(files: Files, root: str) -> Role | None:
-    """Return the role of a mirror's directory, or None for a new directory. Raises InvalidArgumentError if
-    the directory is no mirror, or if `end_mirror` was called for it; CorruptCheckpointError, OSError.
+    """Return the role of a mirror's directory, or None for a new directory. Raises CorruptCheckpointError,
+    OSError, and InvalidArgumentError if the directory is no mirror, or if `end_mirror` was called for it.
     """
     if not files.exists(root):
         return None
     held = ROLE.read(files, root)
-    if held is None and not has_only(files, root, {LOCK}):  # an interrupted call may leave the lock file
+    # A directory with only the lock file counts as new, because an interrupted call may leave the lock file.
+    if held is None and not has_only(files, root, {LOCK}):
         raise InvalidArgumentError(
             f"{root} is not empty, and no mirror: a store of its own can't become one; give a new directory"
         )
@@ -37,8 +38,9 @@ def found_role(files: Files, root: str) -> Role | None:
 
 def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> str:
     """Return the cluster id of the source. If the source does not answer, return the cluster id in the role
-    `held`. Raises StaleDirectoryError if the role has another cluster id; without a role, DisconnectedError
-    or RequestTimedOutError.
+    `held`. Raises InvalidArgumentError if the source has no cluster id, and StaleDirectoryError if the role
+    has another cluster id. Raises DisconnectedError or RequestTimedOutError if there is no role, and the
+    source does not answer.
     """
     try:
         answered = cluster.metadata(names).cluster_id
@@ -58,7 +60,9 @@ def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> s
 
 
 def give_role(context: StoreContext, held: Role | None, role: Role) -> Role:
-    """Write `role` with the leader epoch of the old role `held`, and return the result. Raises OSError."""
+    """Write `role`, and return it. If there is an old role `held`, `role` first gets the old role's leader
+    epoch. Raises OSError.
+    """
     role = role if held is None else replace(role, leader_epoch=held.leader_epoch)
     if role != held:
         files = context.files

@@ -1,7 +1,8 @@
-"""`MirrorControl`: the thread of a mirror, which also mirrors committed offsets of groups.
+"""`MirrorControl`: the control thread of a mirror. It reads the source's topics and leaders again and again,
+and also mirrors committed offsets of groups.
 
-On disk are the files of `Control`, and `__consumer_offsets` by `MirroredGroups`. Threads: its own; any thread
-may call `sync_groups`.
+On disk: the files of `Control`, and `__consumer_offsets`, which `MirroredGroups` writes. Threads: it runs in
+its own thread; any thread may call `sync_groups`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from segstore.replica_fetcher.control import Control, Followed
 
 
 class MirrorControl(Control):
-    """The control thread of a mirror. `groups_synced` is the number of the last completed request of
-    `sync_groups`.
+    """The control thread of a mirror. `groups_synced` is the number of the last request of `sync_groups` that
+    is complete.
     """
 
     def __init__(self, followed: Followed, groups: MirroredGroups) -> None:
@@ -33,8 +34,8 @@ class MirrorControl(Control):
         return self._settings.sync_group_offsets_enabled
 
     def sync_groups(self) -> int:
-        """Request a mirroring of committed offsets, up to the current high watermarks. Return the request's
-        number: the request is completed when `groups_synced` reaches the number.
+        """Ask the control thread to mirror committed offsets, up to the current high watermarks. Return the
+        request's number. The request is complete when `groups_synced` is at least that number.
         """
         number = next(self._requests)
 

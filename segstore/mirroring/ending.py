@@ -28,9 +28,9 @@ log = Logger("segstore")
 
 
 class EndedPartition(NamedTuple):
-    """A partition after `end_mirror`. `leader_epoch` is its new leader epoch, which begins at `end_offset`.
-    `cut` is the number of offsets that were truncated because of open transactions; `kept` are the paths of
-    the copies of the truncated batches.
+    """A partition after `end_mirror`. `leader_epoch` is the partition's new leader epoch, which begins at
+    `end_offset`. `cut` is the number of offsets that were truncated because of open transactions. `kept` has
+    the paths of the files with copies of the truncated batches.
     """
 
     topic: str
@@ -50,13 +50,14 @@ def end_mirror(
     files: Files | None = None,
 ) -> list[EndedPartition]:
     """Turn a mirror that no process has open into an ordinary store. Each partition gets a leader epoch above
-    all known epochs of the source, by which new records can be distinguished from the source's.
+    all known epochs of the source: by their epoch, new records can be distinguished from the source's
+    records.
 
-    `open_transactions` "cut" truncates each log to its last stable offset, because open transactions are
-    never committed or aborted here; the quarantine keeps copies of the truncated batches. "keep" leaves open
-    transactions in the logs, and read_committed consumers can't read past them.
+    If `open_transactions` is "cut", each log is truncated to its last stable offset, because nobody would
+    commit or abort the open transactions here. Copies of the truncated batches are stored in the quarantine.
+    If it is "keep", open transactions stay in the logs, and read_committed consumers can't read beyond them.
 
-    Raises InvalidArgumentError for a directory that is no mirror, StoreLockedError, StorageError.
+    Raises StoreLockedError, StorageError, and InvalidArgumentError for a directory that is no mirror.
     """
     check_apart("end_mirror()")
     cuts = arguments.one_of("open_transactions", open_transactions, (CUT, KEEP)) == CUT

@@ -1,8 +1,8 @@
-"""`MirroredGroups`: commits the offsets in this store that the source's groups have committed (Kafka:
+"""`MirroredGroups`: copies the committed offsets of the source's groups into this store (Kafka:
 MirrorCheckpointConnector). Records have the same offsets here as at the source, so committed offsets are not
 translated.
 
-On disk is `__consumer_offsets`, by `GroupOffsets`. Threads: one.
+On disk: `__consumer_offsets`, which `GroupOffsets` writes. Threads: one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = Logger("segstore")
 
 
 class MirroredGroups:
-    """The mirroring of committed offsets. An offset is committed here only after the log has reached it: if a
-    consumer of the group began earlier, its position would be out of range. If this client may not read a
-    group, a warning is logged once.
+    """The mirroring of committed offsets. An offset is committed here only after the log here has reached the
+    offset. If the offset were committed earlier, the position of a consumer of the group would be out of
+    range. If this client may not read a group, one warning is logged for the group.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:
@@ -35,8 +35,8 @@ class MirroredGroups:
         self._warned: set[str] = set()
 
     def sync(self, logs: Mapping[Key, FollowedLog]) -> int:
-        """Commit the offsets that have changed at the source; return their number. Raises StorageError and
-        the errors of `Cluster.ask`.
+        """Commit the offsets that have changed at the source, and return how many these are. Raises
+        StorageError, and the errors of `Cluster.ask`.
         """
         ends = {TopicPartition(k.topic, k.partition): each.replica.high_watermark for k, each in logs.items()}
         return sum(self._sync(group, ends) for group in sorted(set(self._groups())))
@@ -77,7 +77,7 @@ class MirroredGroups:
 
 
 def read_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a group's committed offsets at a cluster. Raises BrokerError and the errors of `Cluster.ask`."""
+    """Return the offsets that a group has committed at a cluster. Raises the errors of `ask_coordinator`."""
     kind = structs("OffsetFetchRequest").OffsetFetchRequestGroup
     asked = kind(group_id=group, topics=None)
     answer = cluster.ask_coordinator(group, "OffsetFetch", group_id=group, topics=None, groups=[asked])

@@ -1,8 +1,9 @@
-"""`mirror`: copies topics of a Kafka cluster into a directory, as an ordinary consumer: bytes, offsets,
-leader epochs, topic ids, transactions, settings, and committed offsets of groups.
+"""`mirror`: reads topics of a Kafka cluster, as an ordinary consumer does, and copies them into a directory,
+with the same bytes, offsets, leader epochs, topic ids, transactions, settings, and committed offsets of
+groups.
 
-On disk is a store, with `.segstore/role`. Threads: any. A mirror has one thread for the source's metadata,
-and one for each broker that it fetches from.
+On disk: a store, with `.segstore/role`. Threads: any. A mirror has one thread that reads the source's
+metadata, and one for each broker from which it fetches.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from segstore.wire.cluster import Cluster
 
 ISOLATIONS = dict(zip(MIRRORED, (UNCOMMITTED, COMMITTED), strict=True))
 _WORDS = {word: word.removeprefix("read_") for word in (*MIRRORED, *ISOLATION_LEVELS)}
-"""The allowed values of the argument `isolation`, and the value that the mirror's role gets for each."""
+"""{allowed value of the argument `isolation`: value that is written into the mirror's role}."""
 
 
 class MirroredPartition(NamedTuple):
-    """The state of a mirror's partition. `source_end_offset` is the source's high watermark, -1 before the
-    first fetch; `error` is the error of the last fetch, None if it succeeded.
+    """A partition of a mirror. `source_end_offset` is the high watermark at the source, or -1 before the
+    first fetch. `error` is the error of the last fetch, or None if the last fetch succeeded.
     """
 
     topic: str
@@ -56,19 +57,19 @@ class MirroredPartition(NamedTuple):
 
 
 class Mirror(Following[MirrorControl]):
-    """A running mirror; `store` is its store, which may be read. A `Mirror` is a context manager that stops
-    all threads, and closes the store.
+    """A running mirror. Applications may read its `store`. A `Mirror` is a context manager: the end of the
+    block stops all threads, and closes the store.
     """
 
     def partitions(self) -> list[MirroredPartition]:
-        """Return the states of the mirrored partitions."""
+        """Return a `MirroredPartition` for each mirrored partition."""
         found = sorted(self._own_ends(), key=lambda known: known[0].key)
         return [_shown(each, end) for each, end in found]
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until each partition has all records that the source had at the partition's first fetch, and
-        then until committed offsets of groups are mirrored. Return True, or False after `timeout_ms`. Raises
-        the errors of `wait`.
+        """Wait until each partition has all records that the source had at the time of the partition's first
+        fetch. Then, if the settings ask for committed offsets of groups, wait until these have been mirrored
+        once. Return True, or False after `timeout_ms`. Raises the errors of `wait`.
         """
         deadline, control = deadline_in(timeout_ms), self._control
         if not self._until(self._has_caught_up, deadline):
@@ -102,20 +103,22 @@ def mirror(
     files: Files | None = None,
     file_mode: int | None = None,
 ) -> Mirror:
-    """Mirror topics of the cluster at `bootstrap` ("HOST:PORT", with commas between several) into a
-    directory. A missing directory is made; in the directory of an earlier mirror the logs are continued.
+    """Mirror topics of the cluster at `bootstrap` ("HOST:PORT", or several of them with commas between) into
+    a directory. Return the running mirror. If the directory does not exist, it is made. If the directory is
+    an earlier mirror's, the mirror appends to the logs there.
 
-    `topics` are names, and regular expressions for whole names. `isolation` "uncommitted" mirrors up to the
-    high watermark, "committed" up to the last stable offset, without open transactions; "read_uncommitted"
-    and "read_committed" are synonyms. `recreated` decides about a topic that was deleted and created again at
-    the source: "keep" keeps the old copy, "replace" mirrors the new topic instead. `config` has settings of
-    the client by the names of Kafka's clients, and of the mirror by the names of MirrorMaker; `store_config`
-    has settings of the store. `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, as in
-    `serve`. `clock`, `files` and `file_mode` are as in `open`.
+    `topics` has names, and regular expressions for whole names. With `isolation` "uncommitted" (or
+    "read_uncommitted") logs are mirrored up to the high watermark; with "committed" (or "read_committed") up
+    to the last stable offset, so without open transactions. `recreated` is for a topic that was deleted and
+    created again at the source: "keep" keeps the old copy, "replace" replaces it by the new topic. `config`
+    has settings of the client, with the names that Kafka's clients use, and settings of the mirror, with
+    MirrorMaker's names. `store_config` has settings of the store. `http`, "HOST:PORT", is the address of
+    /metrics, /healthz and /readyz, as in `serve`. `clock`, `files` and `file_mode` are the same as in `open`.
 
-    Raises InvalidArgumentError for a directory with another store, StaleDirectoryError for a mirror of
-    another cluster, StoreLockedError, ConfigError, StorageError. If the directory is new and the source does
-    not answer, raises DisconnectedError, RequestTimedOutError or AuthenticationFailedError.
+    Raises StoreLockedError, ConfigError, StorageError. Raises InvalidArgumentError if the directory has
+    another store, and StaleDirectoryError if the directory is a mirror of another cluster. If the directory
+    is new, and the source does not answer, raises DisconnectedError, RequestTimedOutError or
+    AuthenticationFailedError.
     """
     check_apart("mirror()")
     choice = TopicChoice(topics)
@@ -123,7 +126,8 @@ def mirror(
     level = ISOLATIONS[isolation]
     recreated = arguments.one_of("recreated", recreated, (KEEP, REPLACE))
     if http is not None:
-        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
+        # This module is imported here, because it imports asyncio, which is not needed without `http`.
+        from segstore.operating.endpoint import check_http
 
         check_http(http)
     settings = MirrorConfig.parse({} if config is None else config)
@@ -153,7 +157,7 @@ def _running(
     terms: FetchTerms,
     http: str | None,
 ) -> Mirror:
-    """Start a mirror over an open store; close the store if this fails."""
+    """Start a mirror over an open store, and return the mirror. If this fails, close the store."""
     writer = store.engine
     assert isinstance(writer, StoreWriter)
     try:

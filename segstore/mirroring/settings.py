@@ -1,5 +1,6 @@
-"""`MirrorConfig`: the settings of a mirror and its client, by the names of MirrorMaker 2 and of Kafka's
-clients (Kafka: MirrorSourceConfig, MirrorCheckpointConfig). Nothing is on disk. Threads: any; immutable.
+"""`MirrorConfig`: the settings of a mirror, with MirrorMaker 2's names, and of the mirror's client, with the
+names that Kafka's clients use (Kafka: MirrorSourceConfig, MirrorCheckpointConfig). Nothing is on disk.
+Threads: any; a MirrorConfig is immutable.
 """
 
 from __future__ import annotations

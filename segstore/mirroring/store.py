@@ -1,6 +1,7 @@
-"""`MirrorStore`: the store of a running mirror, which applications may read.
+"""`MirrorStore`: the store of a running mirror. Applications may read it.
 
-On disk only `__consumer_offsets` is the store's own; all other topics are copies. Threads: any.
+On disk: the store writes records of its own only to `__consumer_offsets`; all other topics are copies.
+Threads: any.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class MirrorStore(FollowingStore):
-    """The store of a mirror, in which consumers may commit offsets."""
+    """The store of a mirror. Consumers may commit offsets in it."""
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         if name not in INTERNAL:
@@ -37,8 +38,8 @@ class MirrorStore(FollowingStore):
 
 
 class _OwnLeader:
-    """The leader of an internal topic's partition. The partition has no followers, so appends are committed
-    at once.
+    """The leader of a partition of an internal topic. The partition has no followers, so appends are
+    committed at once.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -47,7 +48,7 @@ class _OwnLeader:
         replica.set_high_watermark(replica.log_end_offset)
 
     def check(self, acks: int) -> None:
-        """Accept an append with any `acks`."""
+        """Do nothing: an append may have any `acks`."""
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
         """Move the high watermark to the log end offset."""

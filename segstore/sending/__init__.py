@@ -1,11 +1,13 @@
-"""The part of `Files` that moves bytes of a file to a sink (a socket, pipe or file); each method makes one
+"""The methods of `Files` that move bytes of a file to a sink (a socket, pipe or file). Each method makes one
 system call.
 
-On disk: reads only. Threads: any; a window or pipe belongs to one thread at a time.
+On disk: reads only. Threads: any; only one thread at a time may use a pipe, or a window (a mapped part of a
+file).
 
-Errors are the system's: an error of the source carries its path, an error of the sink has no path. If the
-sink takes fewer bytes than requested, the returned count is smaller. BlockingIOError is raised if the sink
-takes no byte now, InterruptedError after a signal, whose handler runs before the caller can try again.
+Errors are those of the system call. An OSError of the source has the source's path; an OSError of the sink
+has no path. If the sink takes fewer bytes than requested, the smaller count is returned. Raises
+BlockingIOError if the sink takes no byte now, and InterruptedError after a signal; the signal's handler has
+run when the caller tries again.
 """
 
 from __future__ import annotations

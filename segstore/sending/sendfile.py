@@ -1,9 +1,9 @@
 """The system calls that move bytes of a file to a sink (a socket, pipe or file): directly, through a pipe or
-a buffer, or from a mapped part of the file. Other calls inspect sinks and wait for them.
+a buffer, or from a window (a mapped part of the file). Other calls inspect sinks, and wait for them.
 
-On disk: reads only. Threads: any; a pipe or window belongs to one thread at a time. Errors: see
-`segstore.sending`. EFAULT is an error of the source: mapped bytes can't be read, because the file was
-truncated or the disk failed. The headers of `_native/contract/` declare the C functions and structs.
+On disk: reads only. Threads: any; only one thread at a time may use a pipe or window. Errors: see
+`segstore.sending`. EFAULT counts as an error of the source: mapped bytes can't be read if the file was
+truncated, or the disk failed. The headers of `_native/contract/` declare the C functions and structs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _NULL = ffi.NULL
-PIPE_BYTES = 1 << 20  # limit of a pipe without privileges (/proc/sys/fs/pipe-max-size)
+# The limit of a pipe for a process without privileges, by default (/proc/sys/fs/pipe-max-size).
+PIPE_BYTES = 1 << 20
 
 
 class SinkInfo(NamedTuple):
@@ -38,19 +39,19 @@ _PROBES: dict[str, tuple[str, Callable[[], int]]] = {
     "splice": ("splice", lambda: lib.seg_splice(-1, 0, -1, 1, 0)),
     "copy_file_range": ("copy_file_range", lambda: lib.seg_append_range(-1, -1, 0, 1)),
 }
-"""For each transfer method its system call, and a function that makes the call with the descriptor -1. If the
-system has the call, it returns EBADF.
+"""{transfer method: (its system call, a function that makes the call with the descriptor -1)}. If the system
+has the call, the function returns -EBADF.
 """
 
 
 class SendfileCalls:
-    """Calls with sinks, which are descriptors; positions and counts in bytes. Windows are `seg_window *` of
-    transfer.h.
+    """The system calls on sinks. A sink is a descriptor. Positions and counts are in bytes. A window is a
+    `seg_window *` of transfer.h.
     """
 
     def why_not(self, method: str) -> str | None:
-        """Return the reason why a transfer method does not work on this system or in this process (the system
-        call and its error), or None if it works.
+        """Return None if a transfer method works on this system and in this process. If it does not, return a
+        text with the system call and the call's error.
         """
         what, call = _PROBES.get(method, ("", lambda: 0))
         result = call()
@@ -59,20 +60,20 @@ class SendfileCalls:
     def find_stretch(
         self, source: SentFile, out: Any, segment: Any, start: int, offset: int, max_bytes: int
     ) -> bool:
-        """Find batches for a read in a `seg_segment *` (`seg_find_stretch`, segment.h). Return whether there
-        are any; `out` gets their position and size.
+        """Find the batches for a read in a `seg_segment *` (`seg_find_stretch`, segment.h). Return whether
+        there are any. `out` gets the position and the size of the batches.
         """
         return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
     def attributes(self, source: SentFile, position: int, end: int) -> int:
-        """Return the bitwise or of the attributes of adjacent batches (`seg_attributes`, batch.h). Raises
-        OSError.
+        """Return the attributes of all batches from `position` to `end`, combined by bitwise or
+        (`seg_attributes`, batch.h). Raises OSError.
         """
         result: int = lib.seg_attributes(source.fd, position, end)
         return checked(result, source)
 
     def exchange_fetch(self, sock: int, source: SentFile, exchange: Any, segment: Any, *ends: int) -> bool:
-        """Receive a request in C, and answer it if it repeats the last fetch (`seg_exchange_fetch`,
+        """Receive a request in C. If the request repeats the last fetch, answer it (`seg_exchange_fetch`,
         exchange.h). Return whether the answer was sent. `ends` are the log start offset and the last stable
         offset.
         """
@@ -81,14 +82,14 @@ class SendfileCalls:
     def exchange_give(
         self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: int
     ) -> bool:
-        """Answer a fetch request in C by the batches from `position` to `stop` (`seg_exchange_give`,
+        """Answer a fetch request in C with the batches from `position` to `stop` (`seg_exchange_give`,
         exchange.h). Return whether the answer was sent.
         """
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
 
     def send_stretch(self, sink: int, source: SentFile, segment: Any, offset: int, max_bytes: int) -> int:
-        """Send batches of a `seg_sendable *`; return the result of `seg_send_stretch` (transfer.h). Raises
-        the OSError of sendfile(2), and has sent nothing then.
+        """Send batches of a `seg_sendable *`. Return the result of `seg_send_stretch` (transfer.h). If
+        sendfile(2) fails, raises its OSError; nothing was sent then.
         """
         result: int = lib.seg_send_stretch(sink, source.fd, segment, offset, max_bytes, _NULL)
         return result if result > 0 or result <= lib.SEG_SLOW else sent(result, source)
@@ -100,8 +101,8 @@ class SendfileCalls:
         return SinkInfo(out.kind, bool(out.appends), out.options)
 
     def wait_for(self, sink: int, events: int, timeout_ms: int | None = None) -> int:
-        """Wait by poll(2) for one of `events`, an error or a hang-up, and return the events that came; 0
-        after the timeout.
+        """Wait by poll(2) until one of `events`, an error or a hang-up comes. Return the events that came, or
+        0 after the time-out.
         """
         waiting = select.poll()
         waiting.register(sink, events)
@@ -109,54 +110,54 @@ class SendfileCalls:
         return came[0][1] if came else 0
 
     def sendfile(self, sink: int, source: SentFile, position: int, count: int) -> int:
-        """Call sendfile(2); return the bytes sent, 0 at the end of the file."""
+        """Call sendfile(2). Return the number of bytes that were sent, or 0 at the end of the file."""
         return sent(lib.seg_sendfile(sink, source.fd, position, count), source)
 
     def write(self, sink: int, data: Buffer) -> int:
-        """Call write(2); return the bytes written."""
+        """Call write(2). Return the number of bytes that were written."""
         with ffi.from_buffer("uint8_t[]", data) as view:
             done = lib.seg_write(sink, view, len(view))
         return sent(done)
 
     def append_range(self, sink: int, source: SentFile, position: int, count: int) -> int:
-        """Call copy_file_range(2), which writes at the file position of `sink`; return the bytes copied, 0 at
-        the end of the source.
+        """Call copy_file_range(2), which writes at the file position of `sink`. Return the number of bytes
+        that were copied, or 0 at the end of the source.
         """
         return sent(lib.seg_append_range(sink, source.fd, position, count), source)
 
     # --- splice ---------------------------------------------------------------------------
 
     def make_pipe(self, pipe: Any) -> None:
-        """Make a pipe of PIPE_BYTES, or less if the system allows less. `pipe` gets the descriptors, the read
-        end first. Raises OSError (EMFILE).
+        """Make a pipe for PIPE_BYTES, or fewer if the system does not allow so many. `pipe` gets the
+        descriptors, first that of the read end. Raises OSError (EMFILE).
         """
         with_descriptors(lambda: checked(lib.seg_open_pipe(pipe), None))
         lib.seg_pipe_bytes(pipe[1], PIPE_BYTES)
 
     def close_pipe(self, pipe: Any) -> None:
-        """Close both ends; bytes in the pipe are lost."""
+        """Close both ends of a pipe. The bytes in the pipe are lost."""
         lib.seg_close(pipe)
 
     def splice(self, pipe: int, source: SentFile, position: int, count: int) -> int:
-        """Call splice(2) from a file into a pipe; return the bytes, 0 at the end of the file."""
+        """Call splice(2) from a file into a pipe. Return the number of bytes, or 0 at the end of the file."""
         return sent(lib.seg_splice(source.fd, position, pipe, count, 0), source)
 
     def splice_on(self, pipe: int, sink: int, count: int, more: bool) -> int:
-        """Call splice(2) from a pipe, which has `count` bytes, to a sink; return the number of bytes moved.
-        `more` is True if further bytes follow at once.
+        """Call splice(2) from a pipe, which has `count` bytes, to a sink. Return the number of bytes that
+        were moved. `more`: whether further bytes will follow at once.
         """
         return sent(lib.seg_splice(pipe, -1, sink, count, more))
 
     # --- windows --------------------------------------------------------------------------
 
     def map_window(self, window: Any, source: SentFile, position: int, count: int) -> None:
-        """Map a part of a file into an empty window. Raises OSError as mmap(2)."""
+        """Map a part of a file into an empty window. Raises the OSError of mmap(2)."""
         checked(lib.seg_map_window(window, source.fd, position, count), source)
 
     def unmap_window(self, window: Any) -> None:
-        """Unmap a window's part of a file; an empty window stays empty. Raises OSError as munmap(2)."""
+        """Unmap the window's part of a file. An empty window stays empty. Raises the OSError of munmap(2)."""
         checked(lib.seg_unmap_window(window), None)
 
     def write_window(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
-        """Call write(2) from a window; return the bytes written."""
+        """Call write(2) from a window. Return the number of bytes that were written."""
         return sent(lib.seg_write_window(sink, window, position, count), source, errno.EFAULT)

@@ -1,1 +1,3 @@
-"""Hot standbys: directories that replicate a primary, and can be promoted in its place."""
+"""Hot standbys: a standby is a directory that replicates a primary. A standby can be promoted to the
+primary.
+"""

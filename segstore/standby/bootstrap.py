@@ -1,8 +1,8 @@
-"""Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or the
-directory of an old primary, which becomes a standby.
+"""Prepares a directory for a standby. It may be a new directory, the directory of a standby of the same
+cluster, or the directory of an old primary, which becomes a standby.
 
-On disk is `.segstore/role`. The role is written before the standby is registered at the primary. After a
-crash between these two steps the next call registers the standby. Threads: one.
+On disk: writes `.segstore/role`, before the standby is registered at the primary. After a crash between these
+two steps the next call registers the standby. Threads: one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NOT_REGISTERED = -1
 
 
 class StandbyDirectoryState(Enum):
-    """The state of a directory before it is opened as a standby: NEW, a standby whose primary answers (HELD)
-    or does not answer (ALONE), or the directory of an old primary (RETURNS).
+    """What a directory is before it is opened as a standby. NEW: a new directory. HELD: a standby whose
+    primary answers. ALONE: a standby whose primary does not answer. RETURNS: the directory of an old primary.
     """
 
     NEW, HELD, ALONE, RETURNS = "new", "held", "alone", "returns"
@@ -38,9 +38,9 @@ class StandbyDirectoryState(Enum):
 def taken(
     files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
 ) -> tuple[Role, StandbyDirectoryState]:
-    """Return (the role that the directory will get, the present state of the directory). Nothing is changed.
-    Raises InvalidArgumentError if the directory is a standby of another cluster; the errors of `found_role`,
-    `check_returns` and `Cluster.ask`.
+    """Return (the role that the directory will get, what the directory is now). Change nothing. Raises the
+    errors of `found_role`, `check_returns` and `Cluster.ask`, and InvalidArgumentError if the directory is a
+    standby of another cluster.
     """
     held = found_role(files, root)
     try:
@@ -73,8 +73,9 @@ def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, 
 
 
 def registered(role: Role, cluster: Cluster) -> int:
-    """Register a standby; return its broker epoch, -1 if the primary does not answer: then the standby's
-    thread registers the standby later. Raises the errors of `PrimaryClient.register`.
+    """Register a standby at the primary, and return the standby's broker epoch. If the primary does not
+    answer, return -1; the standby's thread then registers the standby later. Raises the errors of
+    `PrimaryClient.register`.
     """
     try:
         return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()
@@ -83,9 +84,9 @@ def registered(role: Role, cluster: Cluster) -> int:
 
 
 def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Write the role into a new directory, then register the standby. Return the standby's broker epoch, -1
-    if the primary does not answer. If the primary refuses, all new files are removed again. Raises OSError,
-    and the errors of `registered`.
+    """Write the role into a new directory, then register the standby. Return the standby's broker epoch, or
+    -1 if the primary does not answer. If the primary refuses the standby, remove all new files. Raises
+    OSError, and the errors of `registered`.
     """
     files, root = context.files, context.root
     files.ensure_directory(names.below(root, names.OURS))
@@ -100,9 +101,9 @@ def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
 
 
 def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Write the role into the directory of an old primary, then register the standby. The caller has the
-    directory's lock. Return the standby's broker epoch, -1 if the primary does not answer. If the primary
-    refuses, the role is removed again. Raises OSError, and the errors of `registered`.
+    """Write the role into the directory of an old primary, then register the standby. The caller must have
+    locked the directory. Return the standby's broker epoch, or -1 if the primary does not answer. If the
+    primary refuses the standby, remove the role. Raises OSError, and the errors of `registered`.
     """
     ROLE.write(context.files, context.root, role)
     try:
@@ -113,8 +114,9 @@ def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
 
 
 def found_role(files: Files, root: str) -> Role | None:
-    """Return the role of a standby's directory, None without a role. Raises InvalidArgumentError for the role
-    of a mirror, or if a promotion was begun; CorruptCheckpointError, OSError.
+    """Return the role of a standby's directory, or None if the directory has no role. Raises
+    CorruptCheckpointError, OSError, and InvalidArgumentError if the role is a mirror's, or a promotion was
+    begun.
     """
     held = ROLE.read(files, root) if files.exists(root) else None
     if held is not None and held.kind != STANDBY:
@@ -127,9 +129,9 @@ def found_role(files: Files, root: str) -> Role | None:
 
 
 def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: str) -> bool:
-    """Return whether a directory without a role belonged to an old primary of this cluster; False if the
-    directory is empty. Raises InvalidArgumentError for a store of another cluster; StaleDirectoryError if the
-    cluster has no later leader epoch than the directory; CorruptCheckpointError, OSError.
+    """Return True if a directory without a role belonged to an old primary of this cluster, or False if the
+    directory is new. Raises CorruptCheckpointError, OSError. Raises InvalidArgumentError for a store of
+    another cluster, and StaleDirectoryError if the cluster has no later leader epoch than the directory.
     """
     if _is_new(files, root):
         return False
@@ -150,7 +152,9 @@ def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: st
 
 
 def _is_new(files: Files, root: str) -> bool:
-    """Return whether a directory is missing, or has only the files of an interrupted call of `begun`."""
+    """Return whether a directory does not exist, or has only files that an interrupted call of `begun`
+    left.
+    """
     return not files.exists(root) or has_only(files, root)
 
 
@@ -158,6 +162,7 @@ def _largest_epoch(files: Files, root: str) -> int:
     largest = -1
     for name in files.listdir(root):
         path = names.below(root, f"{name}/{names.LEADER_EPOCHS}")
-        if files.exists(path) and files.size(path):  # a power cut may leave an empty file
+        # A power cut may leave an empty file, which is skipped.
+        if files.exists(path) and files.size(path):
             largest = max(largest, LeaderEpochs.load(files, path).current)
     return largest

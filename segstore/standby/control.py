@@ -1,8 +1,9 @@
-"""`StandbyControl`: the thread of a standby, which registers the standby at the primary, and follows the
-primary's topics.
+"""`StandbyControl`: the control thread of a standby. It registers the standby at the primary, and reads the
+primary's topics and leaders again and again.
 
-On disk are the files of `Control`; `.segstore/let-go` is another process's request for the directory.
-Threads: its own, and a second thread that checks for `.segstore/let-go`; any thread may call `stale`.
+On disk: the files of `Control`, and `.segstore/let-go`, by which another process asks for the directory.
+Threads: the control thread, and a second thread that checks for `.segstore/let-go`; any thread may call
+`stale`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _NOT_YET = -1
 
 
 class StandbyControl(Control):
-    """The control thread of a standby. `broker_epoch` is the broker epoch of the last registration, -1 before
-    the first one.
+    """The control thread of a standby. `broker_epoch` is the broker epoch of the last registration, or -1
+    before the first registration.
     """
 
     kind = "standby"
@@ -37,15 +38,16 @@ class StandbyControl(Control):
         return self.broker_epoch
 
     def stale(self, error: Exception) -> None:
-        """Ask the primary for topics and leaders again, after an error of a fetcher. If the error says that
-        the primary has forgotten the standby, also register again.
+        """Called after an error of a fetcher: make the thread ask the primary for topics and leaders again.
+        If the error says that the primary does not know the standby any more, the thread also registers the
+        standby again.
         """
         if isinstance(error, BrokerError) and error.code in _ANEW:
             self._on_connection = _NOT_YET
         super().stale(error)
 
     def registered(self, broker_epoch: int) -> None:
-        """Note a registration over the current connection to the primary."""
+        """Record a registration that was made over the current connection to the primary."""
         self.broker_epoch, self._on_connection = broker_epoch, self._cluster.connections
 
     def _begin_round(self) -> None:
@@ -58,5 +60,5 @@ class StandbyControl(Control):
 
     @property
     def is_asked_to_let_go(self) -> bool:
-        """Return whether another process has asked for the directory."""
+        """Return whether another process has asked this process to close the directory."""
         return self._context.files.exists(names.below(self._context.root, f"{names.OURS}/{names.LET_GO}"))

@@ -1,7 +1,7 @@
-"""Reads records that were truncated because the new primary did not have them, from their copies in the
-quarantine.
+"""Reads the copies, in the quarantine, of records that were truncated because the new primary did not have
+them.
 
-On disk files are only read. Threads: any.
+On disk: only reads. Threads: any.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-\d{20}-at-\d+(-\d+)?\.log"
 
 
 class CutRecord(NamedTuple):
-    """A truncated record; `path` is the file of its copy. `key` and `value` may be None."""
+    """A truncated record. `path` is the path of the file that has the record's copy. `key` and `value` may be
+    None.
+    """
 
     topic: str
     partition: int
@@ -34,10 +36,10 @@ class CutRecord(NamedTuple):
 
 
 def cut_records(directory: str | os.PathLike[str], *, files: Files | None = None) -> Iterator[CutRecord]:
-    """Iterate over the records that were truncated from the logs of a directory, from their copies in its
-    quarantine. Such records were truncated because a new primary did not have them, or because a recovery
-    found damage before them. Copies made by `repair` are skipped. Iterating raises StorageError,
-    CorruptRecordError.
+    """Return an iterator over the records that were truncated from the logs of a directory. The iterator
+    reads the copies of the records in the directory's quarantine. Records are truncated if a new primary does
+    not have them, or if a recovery finds damage before them. Copies that `repair` has made are skipped. The
+    iterator raises StorageError, CorruptRecordError.
     """
     return _cut(arguments.path("directory", directory), files or Files())
 
@@ -48,7 +50,9 @@ def _cut(root: str, files: Files) -> Iterator[CutRecord]:
 
 
 def copies(files: Files, root: str) -> list[str]:
-    """Return the paths of the quarantine's copies of truncated records. Raises StorageError."""
+    """Return the paths of the files in the quarantine that have copies of truncated records. Raises
+    StorageError.
+    """
     with os_errors():
         kept = names.below(root, f"{names.OURS}/{names.QUARANTINE}")
         found = frozenset(files.listdir(kept)) if files.exists(kept) else frozenset()

@@ -1,6 +1,6 @@
-"""Describes one directory of a primary-standby pair; another process may have the directory open.
+"""Describes one directory of a pair of primary and standby. Another process may have the directory open.
 
-On disk nothing is locked or changed. Lags come from the file that the other process writes. Threads: one.
+On disk: only reads, and locks nothing. The lags are in a file that the other process writes. Threads: one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BEHIND, UNKNOWN = "under-replicated", "unknown"
 
 
 class SidePartition(NamedTuple):
-    """A partition of a directory. `end_offset` is its high watermark; `lag` is the standby's lag, None if the
-    lag is not known. `trouble` is BEHIND if the standby has lagged for longer than replica.lag.time.max.ms,
-    UNKNOWN without a known lag, else "".
+    """A partition of a directory. `end_offset` is the partition's high watermark. `lag` is the standby's lag,
+    or None if the lag is not known. `trouble` is UNKNOWN if the lag is not known, BEHIND if the standby has
+    lagged for longer than replica.lag.time.max.ms, else "".
     """
 
     topic: str
@@ -37,11 +37,11 @@ class SidePartition(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One directory of a pair. `role` is "primary" or "standby"; `mode` is "async", "sync", or "" without a
-    standby. `source` is the primary of a standby, as HOST:PORT, and `directory_id` the standby's directory
-    id. `fence` is the reason why a primary takes no appends, "" if it takes appends; `promotion` is the
-    promotion by which this directory became the primary, None without one. `known` is a text with the age of
-    the lags, and the error after which the process waits for a retry.
+    """One directory of a pair. `role` is "primary" or "standby". `mode` is "async" or "sync"; it is "" for a
+    primary without a standby. `source` is a standby's primary, as HOST:PORT, and `directory_id` is the
+    standby's directory id. `fence` is the reason why a primary accepts no appends, or "" if it accepts
+    appends. `promotion` is the promotion by which this directory became the primary, or None. `known` is a
+    text with the age of the lags. If the process waits because of an error, the text also has the error.
     """
 
     role: str
@@ -55,8 +55,8 @@ class Side(NamedTuple):
 
 
 def side_of(path: str, files: Files | None = None) -> Side | None:
-    """Return the description of a directory, None if it is neither a primary nor a standby. Raises
-    CorruptCheckpointError, StorageError and the errors of `segstore.open` with mode "r".
+    """Return the description of a directory, or None if the directory is neither a primary nor a standby.
+    Raises CorruptCheckpointError, StorageError, and the errors of `segstore.open` with mode "r".
     """
     files = files or Files()
     with os_errors():
@@ -82,7 +82,9 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
 
 
 def _note_of(files: Files, path: str, side: Side) -> LagNote | None:
-    """Return the lags in the file of `side`, None if there are none for this standby."""
+    """Return the content of the lag file, or None if there is no lag file, or the lag file was written in
+    another role or for another standby.
+    """
     note = LAG_NOTE.read(files, path)
     matches = note is not None and (note.side, note.directory_id) == (side.role, side.directory_id)
     return note if matches else None

@@ -1,8 +1,8 @@
-"""Promotes a standby's directory to a primary, which leads from a new leader epoch on.
+"""Promotes a standby's directory to a primary. The primary leads from a new leader epoch on.
 
-On disk the steps are: note the epoch in `.segstore/role`; begin the epoch in all partitions, and write
+The steps on disk are: write the epoch into `.segstore/role`; begin the epoch in all partitions, and write
 cluster id and producer ids; write `.segstore/promotion`; remove the role. After a crash the next promotion
-repeats the steps with the noted epoch. Threads: one.
+repeats the steps with the epoch in the role. Threads: one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
 _IDS = 32
-"""The number of bits of producer ids in one leader epoch; each promotion begins at ids of its own epoch. An
-earlier primary may have given out an id that is in no log yet. If this primary gave out the same id, batches
-of one of the two producers would count as duplicates."""
+"""The low bits of a producer id that count the ids within one leader epoch; the epoch is in the bits above.
+So no two primaries give out the same producer id. An earlier primary may have given out an id that is in no
+log yet. If this primary gave out the same id, batches of one of the two producers would count as duplicates.
+"""
 
 
 def standby_role(files: Files, root: str) -> Role:
-    """Return the role of a standby's directory. Raises InvalidArgumentError if it is no standby; OSError."""
+    """Return the role of a standby's directory. Raises OSError, and InvalidArgumentError for any other
+    directory.
+    """
     role = ROLE.read(files, root) if files.exists(root) else None
     if role is None or role.kind != STANDBY:
         raise InvalidArgumentError(f"{root} is no standby: there is nothing to promote")
@@ -52,13 +55,13 @@ def promote_directory(
     clock: Clock,
     files: Files,
 ) -> int:
-    """Promote the standby in a directory that no process has open, durably, and return its leader epoch. The
-    leader epoch is `epoch`; without `epoch` (None), an epoch above each one that a primary can have reached.
-    If a crash has interrupted a promotion, this call completes the promotion with the leader epoch in the
-    role.
+    """Promote the standby in a directory that no process has open, durably, and return the new leader epoch.
+    The new leader epoch is `epoch`; if `epoch` is None, it is an epoch above every epoch that a primary can
+    have reached. If a crash has interrupted an earlier promotion, complete that promotion, with the leader
+    epoch in the role.
 
-    Raises InvalidArgumentError if the directory is no standby, or `epoch` is not above all known leader
-    epochs; StoreLockedError, StorageError.
+    Raises StoreLockedError, StorageError, and InvalidArgumentError if the directory is no standby, or if
+    `epoch` is not above all known leader epochs.
     """
     settings = StoreConfig.parse({} if config is None else config)
     with os_errors():
@@ -105,7 +108,9 @@ def largest_epoch(writer: StoreWriter, known: int) -> int:
 def _marked(
     files: Files, root: str, role: Role, largest: int, epoch: int | None, old: str, reason: str
 ) -> Role:
-    """Note the promotion and its epoch in the role, durably, unless the role has an earlier promotion."""
+    """Write the promotion and its leader epoch into the role, durably, and return the role. If the role
+    already has an earlier promotion, return the role unchanged.
+    """
     if role.promoting != NOT_PROMOTING:
         return role
     largest = max(largest, role.leader_epoch)
@@ -120,7 +125,9 @@ def _marked(
 
 
 def lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -> None:
-    """Begin a leader epoch in a topic's partitions, and move their high watermarks to the log end offsets."""
+    """Begin the leader epoch `epoch` in the partitions `numbers` of a topic, and move the high watermark of
+    each partition to the partition's log end offset.
+    """
     ends: dict[int, int] = {}
     for number in numbers:
         replica = writer.partitions.replica(name, number)
@@ -132,8 +139,8 @@ def lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -
 
 
 def _forget_before(files: Files, root: str) -> None:
-    """Remove the lag file of the standby, and the fence and registration files that remain if this directory
-    was a primary earlier.
+    """Remove the standby's lag file. If this directory was a primary earlier, also remove the primary's fence
+    and registration files.
     """
     for each in (FENCE.path(root), REGISTRATION.path(root), LAG_NOTE.path(root)):
         if files.exists(each):
@@ -146,7 +153,7 @@ def ask_to_let_go(files: Files, root: str) -> None:
 
 
 def forget_request(files: Files, root: str) -> None:
-    """Remove the request of `ask_to_let_go`. Raises OSError."""
+    """Remove the file that `ask_to_let_go` has written. Raises OSError."""
     path = names.below(root, f"{names.OURS}/{names.LET_GO}")
     if files.exists(path):
         files.unlink(path)

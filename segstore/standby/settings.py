@@ -1,5 +1,5 @@
-"""`StandbyConfig`: the settings of a standby's client, by the names of Kafka's clients. Nothing is on disk.
-Threads: any; immutable.
+"""`StandbyConfig`: the settings of a standby's client, with the names that Kafka's clients use. Nothing is on
+disk. Threads: any; a StandbyConfig is immutable.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from segstore.storage.store.lease import interval_option
 
 @dataclass(frozen=True, kw_only=True)
 class StandbyConfig(FollowingConfig):
-    """Settings of one standby. A standby asks for metadata more often than a mirror, and fetches more bytes
-    at once.
+    """Settings of one standby. By default a standby asks for metadata more often than a mirror does, and
+    fetches more bytes in one request.
     """
 
     metadata_max_age_ms: int = whole(

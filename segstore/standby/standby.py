@@ -1,7 +1,9 @@
-"""`follow`: keeps a directory as the hot standby of a primary, and `Standby`, which may be promoted.
+"""`follow`: makes a directory the hot standby of a primary, and returns a running `Standby`. `promote`:
+promotes a standby whose directory no process has open.
 
-On disk is a store, with `.segstore/role`. Threads: any. A standby has one thread for the primary's metadata,
-one that fetches, one that checks whether another process asks for the directory, and one for the lease.
+On disk: a store, with `.segstore/role`. Threads: any. A standby has one thread that reads the primary's
+metadata, one that fetches, one that checks whether another process asks for the directory, and, with a lease,
+one that asks for the lease.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ MODES = (ASYNC, SYNC)
 T = TypeVar("T")
 _LOOK, _LOOK_FOR_REQUEST = 0.02, 0.1
 _ANSWERING = 10.0
-"""Seconds of retries before a primary that does not answer counts as not reachable."""
+"""If a primary has not answered for this many seconds of retries, the primary counts as not reachable."""
 
 
 class StandbyStore(FollowingStore):
-    """The store of a standby, which applications can only read."""
+    """The store of a standby. Applications can only read it."""
 
     kind = "standby"
 
@@ -65,9 +67,9 @@ class StandbyStore(FollowingStore):
 
 
 class Standby(Following[StandbyControl]):
-    """A running standby; `store` is its store, which may be read. As a context manager it stops all threads,
-    and closes the store, at the end of the block. A standby also stops when it is promoted, or when another
-    process asks for its directory. `promoted` is the store after a promotion, None before.
+    """A running standby. Applications may read its `store`. A Standby is a context manager: the end of the
+    block stops all threads, and closes the store. A standby also stops when it is promoted, or when another
+    process asks for its directory. `promoted` is the store after a promotion, or None before.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class Standby(Following[StandbyControl]):
         self._lease: LeaseWatch | None = None
 
     def total_lag(self) -> Lag:
-        """Return the sums of records and bytes of all partitions' lags, and the largest lag in ms."""
+        """Return the lag of the whole standby: records and bytes are sums over all partitions, and ms is the
+        largest value of a partition.
+        """
         lags = [lag for lag in self.lag().values() if lag.records >= 0]
         return Lag(
             sum(lag.records for lag in lags),
@@ -95,9 +99,7 @@ class Standby(Following[StandbyControl]):
         )
 
     def excess(self) -> Iterator[CutRecord]:
-        """Iterate over the records that were truncated because the primary did not have them, as
-        `cut_records` does.
-        """
+        """Return an iterator over the truncated records of this directory, as `cut_records` does."""
         return cut_records(self.store.path, files=self._reopen["files"])
 
     def close(self) -> None:
@@ -105,7 +107,9 @@ class Standby(Following[StandbyControl]):
         try:
             self._note()
         finally:
-            with self._lock:  # `_note` must not write once another process has the directory
+            with self._lock:
+                # With the lock held, `done` is set between two calls of `_note`. So `_note` does not write
+                # after another process has opened the directory.
                 self._control.done.open()
             super().close()
 
@@ -114,16 +118,17 @@ class Standby(Following[StandbyControl]):
     def promote(
         self, old: str, reason: str = "", *, lease: Lease | None = None, timeout_ms: float = 60_000
     ) -> Store:
-        """Promote this standby to the primary; return the store, open for writing.
+        """Promote this standby to the primary, and return the store, which is open for writing.
 
-        With `old` "reachable", the old primary is fenced, and all of its records are fetched first, for at
-        most `timeout_ms`. With "dead" the old primary is not asked; use it only if the primary has ended.
-        Records that only the old primary has are then missing here, and are reported when the old primary
-        comes back as a standby. `lease` is called once; its token is the new leader epoch.
+        If `old` is "reachable", the old primary is fenced first, and all of its records are fetched; this
+        takes at most `timeout_ms`. If `old` is "dead", the old primary is not asked: pass this only if the
+        old primary has ended. Records that only the old primary has are then missing in this store. They are
+        logged when the old primary becomes a standby. `lease` is called once, and the token that it returns
+        is the new leader epoch.
 
-        Raises InvalidArgumentError, StorageError. For "reachable", raises DisconnectedError,
-        RequestTimedOutError or BrokerError if the primary does not answer or refuses; the standby then goes
-        on.
+        Raises InvalidArgumentError, StorageError. If `old` is "reachable", and the primary does not answer,
+        or refuses, raises DisconnectedError, RequestTimedOutError or BrokerError. The standby then continues
+        as a standby.
         """
         check_apart("promote()")
         old = arguments.one_of("old", old, (REACHABLE, DEAD))
@@ -133,7 +138,8 @@ class Standby(Following[StandbyControl]):
         return self._take_over(epoch, old, reason)
 
     def _take_over(self, epoch: int | None, old: str, reason: str) -> Store:
-        with self._lock:  # the lease's thread may promote, too
+        with self._lock:
+            # The thread of the lease may promote at the same time.
             if self._is_promoted:
                 raise InvalidArgumentError(f"{self!r} is being promoted, or was already")
             self._is_promoted = True
@@ -144,8 +150,8 @@ class Standby(Following[StandbyControl]):
         return self.promoted
 
     def _handed_over(self, deadline: float, token: int | None) -> int:
-        """Fence the primary, and fetch all of its records; return the leader epoch from which on this standby
-        leads. If a lease gave a fencing `token`, the epoch is the token.
+        """Fence the primary, fetch all of its records, and return the new leader epoch, with which this
+        standby will lead. If `token` is not None, it is the new leader epoch.
         """
         control = self._control
         asking = Cluster(control.role.source, self._cluster.config)
@@ -154,7 +160,8 @@ class Standby(Following[StandbyControl]):
             primary = PrimaryClient(asking, role.cluster_id, role.directory_id, role.mode)
             soon = min(deadline, time.monotonic() + _ANSWERING)
             epoch = self._answered(lambda: self._fence(primary, token), soon)
-            enough = control.rounds + 2  # the second round certainly begins after the fence
+            # The first round may have begun before the fence. The second round begins after it.
+            enough = control.rounds + 2
             control.soon(lambda: None)
             control.soon(lambda: None)
             while control.rounds < enough:
@@ -169,15 +176,17 @@ class Standby(Following[StandbyControl]):
             asking.close()
 
     def _fence(self, primary: PrimaryClient, token: int | None) -> int:
-        """Fence the primary, and return the leader epoch of this standby. The call may be repeated."""
+        """Fence the primary, and return the leader epoch with which this standby will lead. The call may be
+        repeated.
+        """
         if token is None:
             return primary.begin_epoch(self._largest_epoch() + 1)
         primary.announce(token)
         return token
 
     def _answered(self, ask: Callable[[], T], until: float) -> T:
-        """Call `ask`, and return its result. After a lost connection or a timeout, call `ask` again, up to
-        the deadline `until`; then raise the last error.
+        """Call `ask`, and return its result. After a lost connection or a time-out, call `ask` again. After
+        the deadline `until` (monotonic seconds) raise the last error.
         """
         while True:
             try:
@@ -195,7 +204,9 @@ class Standby(Following[StandbyControl]):
             )
 
     def _ends(self, asking: Cluster) -> dict[tuple[str, int], int]:
-        """Ask the primary for the log end offset of each followed partition."""
+        """Ask the primary for the log end offset of each partition that this standby replicates. Return
+        {(topic, partition): log end offset}.
+        """
         kind = structs("ListOffsetsRequest")
         topics: dict[str, Any] = {}
         for each in self._control.fetchers.logs.values():
@@ -216,7 +227,7 @@ class Standby(Following[StandbyControl]):
     # --- threads ----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Close the standby if another process asks for the directory; write the lags regularly."""
+        """Write the lags regularly. If another process asks for the directory, close the standby."""
         due = 0.0
         while not self._control.done.wait(_LOOK_FOR_REQUEST):
             if time.monotonic() >= due:
@@ -233,7 +244,7 @@ class Standby(Following[StandbyControl]):
             self._keeper.note(self._control.role.directory_id, str(self.error or ""), self.lag())
 
     def _hold(self, lease: Lease, seconds: float) -> None:
-        """Start a thread that asks for the lease every `seconds`, and promotes this standby when it gets a
+        """Start a thread that calls `lease` every `seconds`, and promotes this standby when `lease` returns a
         token.
         """
         self._lease = LeaseWatch(lease, seconds, self._promote_by, lambda _: None, self._control.done)
@@ -241,11 +252,15 @@ class Standby(Following[StandbyControl]):
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return the error of the last lease call, or of the promotion by its token, else None."""
+        """Return the error of the last call of the lease, or of the promotion that followed that call; None
+        if there was no error.
+        """
         return None if self._lease is None else self._lease.error
 
     def _promote_by(self, token: int | None, _asked_at: float) -> None:
-        """Promote this standby with the lease's fencing token as leader epoch."""
+        """Promote this standby, with `token`, the fencing token of the lease, as its leader epoch. Do nothing
+        if `token` is None.
+        """
         if token is None or self._control.done.is_open:
             return
         check_above(token, self._largest_epoch())
@@ -275,27 +290,30 @@ def follow(
     files: Files | None = None,
     file_mode: int | None = None,
 ) -> Standby:
-    """Follow the primary at `source` ("HOST:PORT"), a store that `segstore serve` serves, as its hot standby.
+    """Make a directory the hot standby of the primary at `source` ("HOST:PORT"), which `segstore serve`
+    serves. Return the running standby.
 
-    The directory may be new, or the directory of an earlier standby, or of an old primary. Records that the
-    primary does not have are truncated, copied to the quarantine, and logged (`Standby.excess`). With `mode`
-    "sync", appends with acks=all at the primary wait for this standby. `topics` are names and regular
-    expressions; the default is all topics, also the internal ones. `lease` returns a fencing token while the
-    caller holds the lease, else None; with a token the standby promotes itself, and the token is its leader
-    epoch. `config` has settings of the client by Kafka's names, `store_config` those of the store. `http`,
+    The directory may be a new one, the directory of an earlier standby, or the directory of an old primary.
+    Records that the primary does not have are truncated, copied to the quarantine, and logged
+    (`Standby.excess`). If `mode` is "sync", appends with acks=all at the primary wait for this standby.
+    `topics` has names, and regular expressions for whole names; the default is all topics, including the
+    internal ones. The function `lease` returns a fencing token while the caller has the lease, else None.
+    When `lease` returns a token, the standby promotes itself, and the token is the new leader epoch. `config`
+    has the settings of the client, with Kafka's names, and `store_config` has those of the store. `http`,
     "HOST:PORT", is the address of /metrics, /healthz and /readyz, as in `serve`. `clock`, `files` and
-    `file_mode` are as in `open`.
+    `file_mode` are the same as in `open`.
 
-    Raises InvalidArgumentError for a directory with another store, and for a source that is no primary;
-    StaleDirectoryError; BrokerError if the primary refuses the standby; StoreLockedError, ConfigError,
-    StorageError. If the primary does not answer, this raises DisconnectedError or
-    RequestTimedOutError, unless the directory is a standby already.
+    Raises StaleDirectoryError, StoreLockedError, ConfigError, StorageError. Raises InvalidArgumentError if
+    the directory has another store, or the source is no primary. Raises BrokerError if the primary refuses
+    the standby. If the primary does not answer, and the directory is no standby yet, raises DisconnectedError
+    or RequestTimedOutError.
     """
     check_apart("follow()")
     mode = arguments.one_of("mode", mode, MODES)
     choice = TopicChoice(topics, internal=topics == ALL)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
+        # This module is imported here, because it imports asyncio, which is not needed without `http`.
+        from segstore.operating.endpoint import check_http
 
         check_http(http)
     settings = StandbyConfig.parse({} if config is None else config)
@@ -329,7 +347,7 @@ def _running(
     lease: Lease | None,
     http: str | None,
 ) -> Standby:
-    """Start a standby over an open store; close the store if this fails."""
+    """Start a standby over an open store, and return the standby. If this fails, close the store."""
     try:
         settings = cluster.config
         assert isinstance(settings, StandbyConfig)
@@ -378,14 +396,15 @@ def promote(
     clock: Clock = wall_clock,
     files: Files | None = None,
 ) -> Store:
-    """Promote the standby in a directory that no process has open, as `Standby.promote` does. A promotion
-    that a crash has interrupted is completed. `config` has settings of the client for the primary, as in
-    `follow`.
+    """Promote the standby in a directory that no process has open, as `Standby.promote` does. If a crash has
+    interrupted an earlier promotion, complete that promotion. `config` has settings of the client that
+    connects to the primary, as in `follow`.
     """
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
-    StandbyConfig.parse({} if config is None else config)  # wrong settings are refused for "dead" too
+    # The settings are checked here, because they are not used if `old` is "dead".
+    StandbyConfig.parse({} if config is None else config)
     with os_errors():
         role = standby_role(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}

@@ -1,7 +1,7 @@
 """`unfence`: makes a demoted primary lead again, if the operator knows that no other node leads.
 
-On disk new leader epochs are written first; then `.segstore/standby` is reset, and `.segstore/fence` is
-removed last. So after a crash the store is still fenced, or `unfence` is complete. Threads: one.
+The steps on disk are: write new leader epochs; reset `.segstore/standby`; remove `.segstore/fence`. So after
+a crash the store is still fenced, or `unfence` is complete. Threads: one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from segstore.storage.store.writer import StoreWriter, check_role
 
 
 def fence_of(files: Files, root: str) -> Fence:
-    """Return the fence of a primary's directory. Raises InvalidArgumentError without a fence, or if the
-    directory has become a standby or mirror; CorruptCheckpointError, OSError.
+    """Return the fence of a primary's directory. Raises CorruptCheckpointError, OSError, and
+    InvalidArgumentError if there is no fence, or the directory has become a standby or mirror.
     """
     check_role(files, root, None)
     fence = FENCE.read(files, root) if files.exists(root) else None
@@ -42,14 +42,15 @@ def unfence(
     clock: Clock = wall_clock,
     files: Files | None = None,
 ) -> Store:
-    """Lift the fence of a demoted store that no process has open; return the store, open for writing.
+    """Remove the fence of a demoted store that no process has open. Return the store, which is open for
+    writing.
 
-    Call this only if no other node leads. Otherwise both nodes take appends, and later the records of one
-    node are truncated when it follows the other. The store leads under a new leader epoch, above the epoch of
-    the fence, and no longer has a standby.
+    Call this only if no other node leads. If another node leads, both nodes accept appends; when one of the
+    two later becomes the standby of the other, the records that only the new standby has are truncated. The
+    store leads with a new leader epoch, above the epoch of the fence, and no longer has a standby.
 
-    Raises InvalidArgumentError for a store without a fence, and for a standby; StoreLockedError,
-    CorruptCheckpointError, StorageError.
+    Raises StoreLockedError, CorruptCheckpointError, StorageError, and InvalidArgumentError for a store
+    without a fence, and for a standby or mirror.
     """
     check_apart("unfence()")
     root, files = arguments.path("directory", directory), files or Files()
@@ -61,7 +62,8 @@ def unfence(
         try:
             known = largest_epoch(writer, -1)
             epoch = max(known, fence.leader_epoch) + 1
-            if epoch > INT32_MAX:  # the fence has the largest possible epoch
+            if epoch > INT32_MAX:
+                # The fence has the largest possible epoch, so `epoch` can't be above it.
                 epoch = min(known + 1, INT32_MAX)
             for name, info in writer.topics.items():
                 lead(writer, name, info.partition_ids, epoch)

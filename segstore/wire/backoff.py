@@ -1,5 +1,5 @@
-"""The waits between the tries of a client (Kafka: ExponentialBackoff, ClusterConnectionStates; KIP-580).
-Threads: one.
+"""The waits between the attempts of a client to reach a broker (Kafka: ExponentialBackoff,
+ClusterConnectionStates; KIP-580). Threads: one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ _JITTER = 0.2
 
 
 class Backoff:
-    """Waits that double with every failure, from `least_ms` to `most_ms`, with a jitter of a fifth. Because
-    of the jitter, clients do not all connect at once when a broker has returned.
+    """Computes waits that double with every failure, from `least_ms` up to `most_ms`, with a jitter of a
+    fifth. Because of the jitter, not all clients connect at the same time after a broker has restarted.
     """
 
     def __init__(self, least_ms: int, most_ms: int, draw: random.Random | None = None) -> None:
@@ -19,7 +19,7 @@ class Backoff:
         self.failures = 0
 
     def succeeded(self) -> None:
-        """Reset the wait to the shortest."""
+        """Reset the next wait to `least_ms`."""
         self.failures = 0
 
     def failed(self) -> float:

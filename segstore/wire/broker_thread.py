@@ -1,6 +1,6 @@
-"""`BrokerThread`: a thread that works with one broker over one connection, and reconnects if that connection
-is lost (Kafka: ShutdownableThread with a BlockingSend). Nothing is on disk. Threads: its own; any may call
-`close`.
+"""`BrokerThread`: a thread that sends requests to one broker over one connection, and reconnects if the
+connection is lost (Kafka: a ShutdownableThread that has a BlockingSend). Nothing is on disk. Threads: it runs
+in its own thread; any thread may call `close`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ log = Logger("segstore")
 
 
 class BrokerThread(ABC):
-    """A thread that works with the broker `node` until no work is left, or until `close`."""
+    """A thread that sends requests to the broker `node`, until there is nothing more to send, or until
+    `close` is called.
+    """
 
     def __init__(self, kind: str, node: int, cluster: Cluster) -> None:
         """`kind` is a part of the thread's name."""
@@ -33,7 +35,7 @@ class BrokerThread(ABC):
         Background(self._run, f"segstore-{self._kind}-{self.node}").start()
 
     def close(self, seconds: float) -> bool:
-        """Stop the thread, wait for it up to `seconds`, and return whether it has stopped."""
+        """Stop the thread. Wait up to `seconds` until it has stopped, and return whether it has."""
         self._closing.open()
         if (connection := self._connection) is not None:
             connection.abort()
@@ -41,15 +43,17 @@ class BrokerThread(ABC):
 
     @abstractmethod
     def _is_idle(self) -> bool:
-        """Return whether no work is left with this broker, so that the thread stops."""
+        """Return whether there is nothing more to send to this broker. If so, the thread stops."""
 
     @abstractmethod
     def _work(self, connection: BrokerConnection) -> None:
-        """Work until no work is left, or `close` is called. Raises SegstoreError after a lost connection."""
+        """Send requests over `connection` until there is nothing more to send, or `close` is called. Raises
+        SegstoreError if the connection is lost.
+        """
 
     @abstractmethod
     def _lost(self, error: Exception) -> None:
-        """Note the error because of which the broker can't be reached."""
+        """Record `error`, the reason why the broker can't be reached."""
 
     def _run(self) -> None:
         try:

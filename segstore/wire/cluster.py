@@ -1,7 +1,8 @@
-"""`Cluster`: the brokers of one cluster, and a connection to any of them for requests about the cluster
-(Kafka: Metadata, NetworkClient, AdminClient).
+"""`Cluster`: the brokers of one cluster, and a connection to one of them for requests that any broker can
+answer (Kafka: Metadata, NetworkClient, AdminClient).
 
-Nothing is on disk. Threads: one asks at a time; any may call `connect` and `abort`.
+Nothing is on disk. Threads: only one thread at a time may send requests; any thread may call `connect` and
+`abort`.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _MOST_PORT = 65_535
 _GROUP = 0
 _BATCHED_SINCE = 4
 PASSING = (DisconnectedError, RequestTimedOutError)
-"""Errors after which another try, or another broker, may succeed."""
+"""Errors after which the same request may succeed later, or at another broker."""
 
 
 def addresses(bootstrap: object) -> tuple[Address, ...]:
-    """Return the addresses in a value of bootstrap.servers: "HOST:PORT", with commas between several. Raises
-    InvalidArgumentError, InvalidTypeError.
+    """Return the addresses in a value of bootstrap.servers: "HOST:PORT", or several of them with commas
+    between. Raises InvalidArgumentError, InvalidTypeError.
     """
     if not isinstance(bootstrap, str):
         raise InvalidTypeError(f"bootstrap must be a str, not {type(bootstrap).__name__}")
@@ -56,8 +57,8 @@ def _address(text: str) -> Address:
 
 class Cluster:
     """One cluster. The first connection uses one of the bootstrap addresses; later connections may also use
-    the addresses that its brokers advertise. Raises InvalidArgumentError; ConfigError if a file of the
-    settings can't be used.
+    the addresses that the cluster's brokers advertise. The constructor raises InvalidArgumentError, and
+    ConfigError if it can't use a file that the settings name.
     """
 
     def __init__(self, bootstrap: str, config: WireConfig) -> None:
@@ -68,11 +69,11 @@ class Cluster:
         self._coordinator: BrokerConnection | None = None
         self._aborted = False
         self.connections = 0
-        """The number of connections that were made for `ask`."""
+        """The number of connections that `ask` has made."""
 
     def connect(self, node: int) -> BrokerConnection:
-        """Return a new connection to a broker. Raises the errors of `BrokerConnection`; DisconnectedError for
-        an unknown broker.
+        """Return a new connection to the broker `node`. Raises the errors of `BrokerConnection`, and
+        DisconnectedError if the metadata have no such broker.
         """
         address = self._brokers.get(node)
         if address is None:
@@ -80,7 +81,7 @@ class Cluster:
         return self._connected(address)
 
     def metadata(self, topics: Iterable[str] | None) -> ClusterMetadata:
-        """Return the cluster's metadata of these topics; None means all topics that this client may see. No
+        """Return the cluster's metadata of `topics`. None stands for all topics that this client may see. No
         topic is created. Raises the errors of `ask`.
         """
         asked = None
@@ -92,9 +93,9 @@ class Cluster:
         return found
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Send a request to any broker, and return the answer's body. If the open connection fails, or there
-        is none, use a new one. Raises DisconnectedError or RequestTimedOutError if no broker answers;
-        AuthenticationFailedError, UnsupportedVersionError.
+        """Send a request to any broker, and return the answer's body. If there is no open connection, or the
+        open connection fails, use a new connection. Raises AuthenticationFailedError,
+        UnsupportedVersionError, and DisconnectedError or RequestTimedOutError if no broker answers.
         """
         connection = self._control
         if connection is not None:
@@ -110,7 +111,7 @@ class Cluster:
             raise
 
     def _any(self) -> BrokerConnection:
-        """Connect to a known broker, or to a bootstrap address."""
+        """Connect to one of the known brokers, or to one of the bootstrap addresses."""
         failed: list[str] = []
         refused: AuthenticationFailedError | None = None
         for address in dict.fromkeys((*self._brokers.values(), *self.bootstrap)):
@@ -134,8 +135,8 @@ class Cluster:
     # --- groups -----------------------------------------------------------------------------------
 
     def ask_coordinator(self, group: str, api: str, **fields: Any) -> Any:
-        """Send a request to the coordinator of a group, and return the answer's body. Raises BrokerError if
-        the group has no coordinator now, and the errors of `ask`.
+        """Send a request to the coordinator of a group, and return the answer's body. Raises the errors of
+        `ask`, and BrokerError if the group has no coordinator now.
         """
         if self._coordinator is not None:
             self._coordinator.close()
@@ -143,7 +144,7 @@ class Cluster:
         return connection.ask(api, **fields)
 
     def ask_each(self, api: str, **fields: Any) -> Iterable[Any]:
-        """Send a request to one broker after the other, and yield the bodies of their answers. Raises the
+        """Send a request to each broker, one after another, and yield the bodies of the answers. Raises the
         errors of `ask`.
         """
         for node in sorted(self._brokers):
@@ -168,14 +169,14 @@ class Cluster:
         self._control = None
 
     def abort(self) -> None:
-        """Abort the request of another thread, and refuse new connections."""
+        """Abort the request that another thread has sent, and refuse new connections."""
         self._aborted = True
         for connection in (self._control, self._coordinator):
             if connection is not None:
                 connection.abort()
 
     def close(self) -> None:
-        """Close the connections of requests."""
+        """Close all connections except those that `connect` has returned."""
         self._aborted = True
         self._drop()
         if self._coordinator is not None:

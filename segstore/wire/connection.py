@@ -1,7 +1,8 @@
 """`BrokerConnection`: a blocking connection to one broker, with Kafka's framing, negotiated versions, TLS and
 SASL (Kafka: NetworkClient, SaslClientAuthenticator; KIP-35, KIP-43, KIP-152).
 
-Nothing is on disk. Threads: one asks at a time; any may call `abort`, after which the waiting call fails.
+Nothing is on disk. Threads: only one thread at a time may send requests. Any thread may call `abort`; the
+call that waits for an answer then fails.
 """
 
 from __future__ import annotations
@@ -32,20 +33,25 @@ from segstore.wire.settings import WireConfig
 _INT32 = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _ID_AT, _LEAST, _ROOM = 8, 8, 1 << 16
-"""_ID_AT: the position of the correlation id in a request, which begins with its size. _LEAST: bytes of the
-smallest answer, with the size field. _ROOM: bytes that the first receiving call of an answer may take.
+"""_ID_AT: the byte position of the correlation id in a request; the request's size field is at position 0.
+_LEAST: the bytes of the smallest answer, including the size field. _ROOM: the largest number of bytes of an
+answer that the first receiving call returns.
 """
 _NO_ROOM = memoryview(b"")
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
-"""The version of SaslHandshake. After a handshake of version 0, tokens would come without Kafka's framing."""
+"""The version of SaslHandshake. After a handshake of version 0, the SASL tokens would have no Kafka
+headers.
+"""
 _CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
-"""Reasons of OpenSSL's errors if a broker refuses the client's certificate. With TLS 1.3 a broker checks the
-client's certificate after the handshake (RFC 8446, 4.6.2), so the broker's alert is read in place of the
-first answer (Kafka: SslTransportLayer).
+"""Matches the `reason` of an OpenSSL error if a broker has refused the client's certificate. With TLS 1.3 a
+broker checks the client's certificate after the handshake (RFC 8446, 4.6.2). So the client reads the broker's
+alert when it expects the first answer (Kafka: SslTransportLayer).
 """
 _NEWEST_USED = {"OffsetCommit": 9, "OffsetFetch": 9}
-"""The newest versions that are used. Newer versions name topics by ids, which callers don't know."""
+"""{API: the newest version that is used}. In newer versions topics have ids instead of names, and the callers
+don't know the ids.
+"""
 
 
 class Address(NamedTuple):
@@ -60,8 +66,9 @@ class Address(NamedTuple):
 
 
 class Coming(NamedTuple):
-    """An answer to `api` that has begun to arrive. `here` is its first part, and `size` its whole length,
-    both without the size field. `here` is valid until the next call of its connection.
+    """An answer to `api` that has begun to arrive. `here` has the answer's first bytes, and `size` is the
+    length of the whole answer. The size field is in neither. `here` is valid until the next call of the
+    connection.
     """
 
     api: str
@@ -71,10 +78,11 @@ class Coming(NamedTuple):
 
 
 class BrokerConnection:
-    """One connection. `context` is for TLS, None without TLS. When the constructor returns, the connection is
-    encrypted and authenticated, as the settings require.
+    """One connection. `context` is the TLS context, or None for a connection without TLS. When the
+    constructor returns, the connection is encrypted and authenticated if the settings require that.
 
-    Raises DisconnectedError, RequestTimedOutError, AuthenticationFailedError, UnsupportedVersionError.
+    The constructor raises DisconnectedError, RequestTimedOutError, AuthenticationFailedError,
+    UnsupportedVersionError.
     """
 
     def __init__(self, address: Address, config: WireConfig, context: ssl.SSLContext | None) -> None:
@@ -100,14 +108,18 @@ class BrokerConnection:
             self._socket.close()
 
     def abort(self) -> None:
-        """Make another thread's waiting call raise DisconnectedError."""
+        """If another thread waits for an answer in a call of this connection, make that call raise
+        DisconnectedError.
+        """
         self._aborted = True
         with suppress(OSError):
-            # Calls the plain socket's method, because another thread may be in a call of the TLS socket.
+            # The plain socket's method is called, because another thread may be in a call of the TLS socket.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def version(self, api: str) -> int:
-        """Return the newest common version of an API. Raises UnsupportedVersionError."""
+        """Return the newest version of an API that the broker and this client have in common. Raises
+        UnsupportedVersionError.
+        """
         definition = message(f"{api}Request")
         theirs = self._versions.get(definition.api_key)
         low, high = definition.valid
@@ -121,44 +133,45 @@ class BrokerConnection:
         return common
 
     def has(self, api: str) -> bool:
-        """Return whether the broker has a version of an API in common with this client."""
+        """Return whether the broker and this client have a version of an API in common."""
         try:
             return self.version(api) >= 0
         except UnsupportedVersionError:
             return False
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Send a request, in the newest common version, and return the answer's body. Raises
-        DisconnectedError, RequestTimedOutError; UnsupportedVersionError without a common version.
+        """Send a request, in the newest common version of the API, and return the answer's body. Raises
+        DisconnectedError, RequestTimedOutError, and UnsupportedVersionError if there is no common version.
         """
         return self.ask_in(api, self.version(api), structs(f"{api}Request")(**fields))
 
     def ask_in(self, api: str, version: int, body: Any, extra_ms: int = 0) -> Any:
         """Send a request in this version, and return the answer's body. `extra_ms` is added to the time-out,
-        because the broker may wait that long before it answers.
+        because the broker may wait for `extra_ms` before it answers.
         """
         limit = self._config.request_timeout_ms + extra_ms
         self._deadline = time.monotonic() + limit / 1000
         return self._exchange(api, version, body, f"{api} was not answered in {limit} ms")
 
     def pass_on(self, api: str, request: bytearray, extra_ms: int = 0) -> memoryview:
-        """Send a request that `encoded` has made, with a new correlation id, and return the answer without
-        its size field, which `decoded` accepts. The answer is valid until the next call.
+        """Send a request that `encoded` has made, with a new correlation id. Return the answer, without the
+        size field, for `decoded`. The answer is valid until the next call.
 
-        The time-out applies to each call of the socket until the answer begins, and then once to all
-        remaining bytes together.
+        Until the first bytes of the answer arrive, the time-out limits each call of the socket. After that,
+        the time-out limits the time until all remaining bytes have arrived.
         """
         return self.rest(self.begin(api, request, extra_ms))
 
     def begin(self, api: str, request: bytearray, extra_ms: int = 0) -> Coming:
-        """Send a request of `encoded`, with a new correlation id, and return when its answer begins to
-        arrive.
+        """Send a request that `encoded` has made, with a new correlation id. Wait until the answer begins to
+        arrive, and return a `Coming` with the answer's first bytes.
         """
         limit = self._config.request_timeout_ms + extra_ms
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
         try:
-            if self._socket.gettimeout() != limit / 1000:  # if it is equal, a system call is saved
+            # The time-out is not set to the same value again, because setting it costs a system call.
+            if self._socket.gettimeout() != limit / 1000:
                 self._socket.settimeout(limit / 1000)
             self._socket.sendall(request)
             size, here = self._begun()
@@ -172,7 +185,8 @@ class BrokerConnection:
         """
         api, limit, size, here = coming
         if len(here) == size:
-            self._large = _NO_ROOM  # a small answer: frees the buffer of large ones
+            # The answer is small, so the buffer of large answers is freed.
+            self._large = _NO_ROOM
             return here
         late = f"an answer was not received in {limit} ms"
         self._deadline = time.monotonic() + limit / 1000
@@ -187,8 +201,8 @@ class BrokerConnection:
         return whole
 
     def more(self, coming: Coming, room: memoryview) -> int:
-        """Receive the next bytes of an answer into `room`, and return their number. The time-out applies to
-        each call. Raises the errors of `ask`.
+        """Receive the next bytes of an answer into `room`, and return the number of bytes. The time-out
+        limits each call. Raises the errors of `ask`.
         """
         try:
             return self._receive_some(room)
@@ -197,7 +211,7 @@ class BrokerConnection:
             raise self._ended(coming.api, late, error) from error
 
     def encoded(self, api: str, version: int, body: Any) -> bytearray:
-        """Return a request with its size."""
+        """Return a request as bytes, beginning with its size field."""
         return bytearray(self._request(api, version, body))
 
     def decoded(self, api: str, version: int, answer: memoryview) -> Any:
@@ -214,7 +228,8 @@ class BrokerConnection:
             raise RequestTimedOutError(f"{self.address}: no connection within {limit} ms") from error
         except OSError as error:
             raise DisconnectedError(f"{self.address}: no connection: {error.strerror or error}") from error
-        except (ValueError, OverflowError) as error:  # a broker may advertise such an address
+        except (ValueError, OverflowError) as error:
+            # A broker may advertise an address that is no valid one.
             raise DisconnectedError(f"{self.address!s:.300}: no address: {error}") from error
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
@@ -235,11 +250,11 @@ class BrokerConnection:
             raise DisconnectedError(f"{self.address}: the TLS handshake failed: {why}") from error
 
     def _negotiate(self) -> None:
-        """Ask for the broker's versions (KIP-35)."""
+        """Ask the broker for its versions of all APIs (KIP-35)."""
         version = message("ApiVersionsRequest").valid.high
         body = structs("ApiVersionsRequest")(client_software_name="segstore", client_software_version="1")
         answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
-        # If the broker does not know the request's version, its answer lists the versions that it knows.
+        # A broker that does not know the request's version answers with the versions that it knows.
         if answer.error_code == Code.UNSUPPORTED_VERSION:
             known = [each.max_version for each in answer.api_keys if each.api_key == 18]
             version = min(version, known[0] if known else 0)
@@ -273,8 +288,8 @@ class BrokerConnection:
     # --- exchanging -------------------------------------------------------------------------------
 
     def _exchange(self, api: str, version: int, body: Any, late: str) -> Any:
-        """Send a request and return its answer; `late` is the message of the error after a time-out. After an
-        error the connection must not be used.
+        """Send a request, and return the answer's body. `late` is the message of the error that is raised
+        after a time-out. After an error the connection must not be used again.
         """
         request = self._request(api, version, body)
         try:
@@ -286,8 +301,8 @@ class BrokerConnection:
         return self._body(api, version, self._checked(data))
 
     def _check_trusted(self, error: Exception) -> None:
-        """Raise AuthenticationFailedError if the broker refuses this client's certificate, or requires a
-        certificate.
+        """Raise AuthenticationFailedError if `error` says that the broker refuses this client's certificate,
+        or that the client has none.
         """
         reason = getattr(error, "reason", None) or ""
         if isinstance(error, ssl.SSLError) and _CERTIFICATE_ALERTS.search(reason):
@@ -299,8 +314,8 @@ class BrokerConnection:
             ) from error
 
     def _ended(self, api: str, late: str, error: Exception) -> DisconnectedError | RequestTimedOutError:
-        """Return the error to raise for an error of the socket; `late` is the text for a time-out. Raises
-        AuthenticationFailedError if the broker refuses the client's certificate.
+        """Return the error that the caller raises for `error`, an error of the socket. `late` is the message
+        for a time-out. Raises AuthenticationFailedError if the broker refuses the client's certificate.
         """
         if isinstance(error, TimeoutError):
             return self._timed_out(late)
@@ -317,7 +332,8 @@ class BrokerConnection:
         out += _HEADER.pack(definition.api_key, version, self._correlation_id, size)
         out += client_id or b""
         if version in definition.flexible:
-            out.append(0)  # no tagged fields
+            # The header has no tagged fields.
+            out.append(0)
         encode(body, version, out)
         _INT32.pack_into(out, 0, len(out) - 4)
         return bytes(out)
@@ -333,10 +349,12 @@ class BrokerConnection:
         return int(size)
 
     def _begun(self) -> tuple[int, memoryview]:
-        """Return (an answer's size, its first bytes). The bytes are in a buffer that the next call reuses."""
+        """Receive the beginning of an answer. Return (size of the whole answer, first bytes of the answer);
+        neither includes the size field. The bytes are in a buffer that the next call reuses.
+        """
         room = self._room = self._room or bytearray(_ROOM)
-        # The first system call receives most answers as a whole. If more calls are needed, the time-out
-        # applies to each of them.
+        # Most answers arrive completely with the first system call. If more calls are needed, the time-out
+        # limits each of them.
         got = self._receive_some(room)
         while got < _LEAST:
             got += self._receive_some(memoryview(room)[got:])
@@ -352,20 +370,22 @@ class BrokerConnection:
         return data
 
     def _fill(self, room: memoryview, at: int, late: str) -> None:
-        """Receive until `room`, which is filled up to `at`, is full."""
+        """Receive into `room` from byte `at` on, until `room` is full."""
         while at < len(room):
             self._bound(late)
             at += self._receive_some(room[at:])
 
     def _receive_some(self, room: bytearray | memoryview) -> int:
-        """Receive the available bytes, at least one."""
+        """Receive the available bytes into `room`, and return their number, which is at least 1."""
         got = self._socket.recv_into(room)
         if not got:
             raise OSError("the broker has closed it")
         return got
 
     def _bound(self, late: str) -> None:
-        """Limit the next call of the socket to the deadline. Raises TimeoutError after the deadline."""
+        """Set the socket's time-out, so that the next call ends at the deadline. Raises TimeoutError after
+        the deadline.
+        """
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(late)
@@ -395,8 +415,8 @@ class BrokerConnection:
 
     @staticmethod
     def _api_versions(version: int, data: memoryview) -> Any:
-        """Return the body of an answer to ApiVersions. Its header never has tagged fields. With
-        UNSUPPORTED_VERSION the answer is in version 0.
+        """Return the body of an answer to ApiVersions. The header of such an answer never has tagged fields.
+        If the error is UNSUPPORTED_VERSION, the answer is in version 0.
         """
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)

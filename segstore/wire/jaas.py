@@ -1,5 +1,5 @@
-"""User and password from `sasl.jaas.config`, the form of Java's clients (Kafka: PlainLoginModule,
-ScramLoginModule). Threads: any.
+"""Reads user and password from a value of `sasl.jaas.config`, a setting of Kafka's Java clients (Kafka:
+PlainLoginModule, ScramLoginModule). Threads: any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def login_of(value: str, where: str) -> tuple[str, str]:
-    """Return user and password from a login module's options. Raises ConfigError, which names `where`."""
+    """Return user and password from a login module's options. Raises ConfigError; its text names `where`, the
+    origin of the value.
+    """
     given = {name: _ESCAPE.sub(r"\1", held) for name, held in _PART.findall(value)}
     if not _MODULE.match(value) or len(given) != 2:
         raise ConfigError(

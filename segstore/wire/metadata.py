@@ -1,5 +1,5 @@
 """The metadata of a cluster: brokers, topics, leaders (Kafka: MetadataResponse, MetadataSnapshot). Threads:
-any; immutable.
+any; the objects are immutable.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ NO_LEADER = -1
 
 
 class LeaderAndEpoch(NamedTuple):
-    """The leader of a partition, or -1 if it has none, and its leader epoch, or -1 if that is not known."""
+    """The leader of a partition, which is -1 if there is no leader, and the partition's leader epoch, which
+    is -1 if the answer has none.
+    """
 
     leader: int
     leader_epoch: int
 
 
 class Topic(NamedTuple):
-    """A topic in the cluster's metadata. `topic_id` is "" if the broker knows no ids. `error` is a code of
-    Kafka's; if it is not 0, `partitions` is empty. `repeated` says that the answer has the topic, or one of
-    its partitions, more than once.
+    """A topic in the cluster's metadata. `topic_id` is "" if the broker does not know topic ids. `error` is
+    an error code of Kafka's; if `error` is not 0, `partitions` is empty. `repeated`: whether the answer has
+    the topic, or one of its partitions, more than once.
     """
 
     name: str
@@ -36,7 +38,7 @@ class Topic(NamedTuple):
 
 
 class ClusterMetadata(NamedTuple):
-    """The metadata of one answer."""
+    """The metadata that one answer to a metadata request has."""
 
     cluster_id: str
     brokers: Mapping[int, Address]
@@ -44,7 +46,7 @@ class ClusterMetadata(NamedTuple):
 
 
 def read_metadata(answer: Any) -> ClusterMetadata:
-    """Return the metadata in an answer."""
+    """Return the metadata that the body of an answer has."""
     brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
     topics: dict[str, Topic] = {}
     for each in answer.topics:
@@ -61,6 +63,6 @@ def _topic(held: Any, repeated: bool) -> Topic:
 
 
 def _leader_of(held: Any) -> LeaderAndEpoch:
-    # A partition with a missing replica (REPLICA_NOT_AVAILABLE) has a leader nevertheless.
+    # REPLICA_NOT_AVAILABLE means that a follower is missing; the partition has a leader nevertheless.
     gone = held.error_code not in (Code.NONE, Code.REPLICA_NOT_AVAILABLE)
     return LeaderAndEpoch(NO_LEADER if gone else held.leader_id, held.leader_epoch)

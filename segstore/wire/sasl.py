@@ -1,5 +1,5 @@
 """The client's side of SASL: PLAIN (RFC 4616), SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802; Kafka:
-ScramSaslClient). Threads: no shared state.
+ScramSaslClient). Threads: any; nothing is shared.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from segstore.protocol.scram_keys import (
 from segstore.wire.settings import PLAIN
 
 Send = Callable[[bytes], bytes]
-"""Sends one message of the exchange, and returns the broker's answer."""
+"""A function that sends one message of the SASL exchange, and returns the broker's answer."""
 _NONCE_BYTES = 24
 _MOST_ITERATIONS = 1_000_000
 _FIRST = re.compile(r"r=(?P<nonce>[^,]+),s=(?P<salt>[^,]+),i=(?P<iterations>[0-9]{1,9})(?:,.*)?")
 
 
 def authenticate(mechanism: str, login: tuple[str, str], send: Send) -> None:
-    """Prove to a broker that this client knows the password; with SCRAM the broker must prove it, too. Raises
-    AuthenticationFailedError, and the errors of `send`.
+    """Prove to a broker that this client knows the password. With SCRAM the broker must prove that it knows
+    the password, too. Raises AuthenticationFailedError, and the errors of `send`.
     """
     if mechanism == PLAIN:
         send("\0".join(("", *login)).encode())
@@ -46,7 +46,7 @@ class _Scram:
         self._bare = f"n={username.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
 
     def run(self, send: Send) -> None:
-        """Exchange the four messages."""
+        """Send two messages, and check the broker's two answers."""
         first = self._text(send(f"n,,{self._bare}".encode()))
         found = _FIRST.fullmatch(first)
         if found is None or not found["nonce"].startswith(self._nonce):

@@ -1,8 +1,8 @@
-"""`WireConfig`: the settings of a client of the wire protocol, by the names of Kafka's clients, and settings
-for certificate files also by librdkafka's names. Nothing is on disk: the files are read when a client is
-made.
+"""`WireConfig`: the settings of a client of the wire protocol. They have the names that Kafka's clients use.
+The settings for certificate files also have librdkafka's names. This module reads no files; the certificate
+files are read when a client is made.
 
-Threads: any; immutable.
+Threads: any; a WireConfig is immutable.
 """
 
 from __future__ import annotations
@@ -92,18 +92,20 @@ class WireConfig(KafkaSettings):
 
     @property
     def login(self) -> tuple[str, str]:
-        """Return user and password."""
+        """Return (user, password)."""
         if self.sasl_jaas_config is not None:
             return login_of(self.sasl_jaas_config, "the settings")
         return self.sasl_username or "", self.sasl_password or ""
 
     @property
     def trusted(self) -> str | None:
-        """Return the path of the trusted certificates, or None for the system's own."""
+        """Return the path of the file with the trusted certificates, or None if those of the system are
+        trusted.
+        """
         return self.ssl_ca_location or self.ssl_truststore_location
 
     def conflict(self) -> str | None:
-        """Return a message if settings contradict each other, else None."""
+        """Return an error message if settings contradict each other, else None."""
         if self.ssl_ca_location and self.ssl_truststore_location:
             return "ssl.ca.location and ssl.truststore.location are both given: one is allowed"
         if self.ssl_key_location and not self.ssl_certificate_location:

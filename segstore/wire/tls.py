@@ -1,5 +1,5 @@
-"""The TLS context of a client, from its settings. On disk: the files that settings name are read. Threads:
-any; no state.
+"""Makes the TLS context of a client from the client's settings. On disk: reads the files that the settings
+name. Threads: any; the functions have no state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from segstore.wire.settings import WireConfig
 
 
 def client_context(config: WireConfig) -> ssl.SSLContext:
-    """Return the context of connections to brokers. Raises ConfigError, which names the setting."""
+    """Return the TLS context for connections to brokers. Raises ConfigError, whose text names the setting."""
     context = ssl.create_default_context()
     if config.ssl_endpoint_identification_algorithm == "none":
         context.check_hostname = False
@@ -23,7 +23,7 @@ def client_context(config: WireConfig) -> ssl.SSLContext:
 
 
 def _trusting(context: ssl.SSLContext, path: str) -> ssl.SSLContext:
-    """Return a context that trusts only the certificates of a file."""
+    """Return a TLS context that trusts only the certificates in a file."""
     only = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     only.check_hostname = context.check_hostname
     try:
@@ -37,7 +37,7 @@ def _show(context: ssl.SSLContext, config: WireConfig) -> None:
     path = config.ssl_certificate_location
     assert path is not None
     try:
-        # A password is always passed, because otherwise the library would ask for a password at the terminal.
+        # A password is always passed, because without one OpenSSL would ask for a password at the terminal.
         context.load_cert_chain(path, config.ssl_key_location, config.ssl_key_password or "")
     except (OSError, ValueError) as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The admin client: topics, settings, groups and records, by kafka-python's names."""
+"""The admin client: topics, settings, groups and records, with kafka-python's names."""
 
 from segstore.client.admin.client import AdminClient, KafkaAdminClient
 from segstore.client.admin.requests import ConfigResource, ConfigResourceType, NewPartitions, NewTopic

@@ -1,6 +1,7 @@
-"""`AdminClient`: kafka-python's KafkaAdminClient for a store: its topics, settings, groups and records.
+"""`AdminClient`: kafka-python's KafkaAdminClient for a store. It manages the store's topics, settings, groups
+and records.
 
-On disk: through the store's own functions. Threads: any.
+On disk: what the store's functions write. Threads: any.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class AdminClient(ShareGroupAdmin, Closing):
         raise_errors: bool = True,
         wait_for_metadata: bool = False,
     ) -> dict[str, Any]:
-        """Create topics. `new_topics` is a list of names or of NewTopic, or a dict of options by name. The
+        """Create topics. `new_topics` is a list of names or of NewTopic, or a dict {name: options}. The
         topics can be used when this returns. Raises the errors of `Store.create_topic`.
         """
         asked = [(each.name, (each, validate_only)) for each in _topics_of(new_topics)]
@@ -192,8 +193,9 @@ class AdminClient(ShareGroupAdmin, Closing):
         config_filter: str = "modified",
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter` is
-        "modified" for changed settings only, "dynamic" or "all" for all settings. A resource of type BROKER
-        with any name stands for the store. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
+        "modified" for the settings that differ from their defaults, and "dynamic" or "all" for all settings.
+        A resource of type BROKER with any name stands for the store. Raises UnknownTopicOrPartitionError,
+        InvalidArgumentError.
         """
         wanted = getattr(config_filter, "name", str(config_filter)).lower()
         if wanted not in FILTERS:
@@ -223,9 +225,9 @@ class AdminClient(ShareGroupAdmin, Closing):
     def alter_configs(
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
     ) -> dict[str, dict[str, None]]:
-        """Change some settings of topics and of groups (Kafka: incrementalAlterConfigs); None restores a
-        setting's default. Raises the errors of `Store.alter_topic`; InvalidArgumentError for a resource of
-        type BROKER, because a store's settings are fixed when it is opened.
+        """Change some settings of topics and of groups (Kafka: incrementalAlterConfigs). The value None
+        restores a setting's default. Raises the errors of `Store.alter_topic`, and InvalidArgumentError for a
+        resource of type BROKER, because a store's settings are fixed when it is opened.
         """
         done: dict[str, dict[str, None]] = {}
         for resource in map(_resource, config_resources):
@@ -249,7 +251,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     # --- groups -----------------------------------------------------------------------------
 
     def list_groups(self, types: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Return id, protocol type, state and type of all groups, or only of groups of these types
+        """Return id, protocol type, state and type of all groups, or only of the groups of these `types`
         ("classic", "consumer", "share").
         """
         wanted = None if types is None else {each.lower() for each in listed("types", types)}
@@ -274,11 +276,11 @@ class AdminClient(ShareGroupAdmin, Closing):
         return {group: groups.describe(group) for group in listed("group_ids", group_ids)}
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
-        """Return a list of groups' states, members, committed offsets and lags, as kafka-python 2 does."""
+        """Return state, members, committed offsets and lag of each group as a list (kafka-python 2)."""
         return list(self.describe_groups(group_ids).values())
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
-        """Delete groups with their committed offsets. Return {group: error, or None if the group was
+        """Delete groups, and the groups' committed offsets. Return {group: error, or None if the group was
         deleted}.
         """
         groups, deleted = self._groups, dict[str, SegstoreError | None]()
@@ -311,8 +313,9 @@ class AdminClient(ShareGroupAdmin, Closing):
     def delete_records(
         self, records_to_delete: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, dict[str, int]]:
-        """Delete the records of partitions below these offsets; -1 deletes all records. Return the new log
-        start offset of each partition. Raises the errors of `PartitionLog.delete_records`.
+        """Delete the records of each partition below the partition's offset in `records_to_delete`; the
+        offset -1 deletes all records of the partition. Return the new log start offset of each partition.
+        Raises the errors of `PartitionLog.delete_records`.
         """
         logs = {TopicPartition(*tp): self._store.partition(*tp) for tp in records_to_delete}
         return {
@@ -339,7 +342,7 @@ def _topics_of(given: Any) -> list[NewTopic]:
 
 
 def _check_one_replica(more: Mapping[str, Any]) -> None:
-    """Raise InvalidArgumentError if several replicas are requested of a store without replicas."""
+    """Raise InvalidArgumentError if `more` requests several replicas, because this store has no replicas."""
     if more.get("replication_factor", 1) != 1 or any(
         len(r) != 1 for r in more.get("assignments", {}).values()
     ):
@@ -347,7 +350,9 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
 
 
 def _resource(given: Any) -> ConfigResource:
-    """Convert a ConfigResource of kafka-python to ours. Raises InvalidTypeError for any other object."""
+    """Convert kafka-python's ConfigResource to the ConfigResource of this package. Raises InvalidTypeError
+    for any other object.
+    """
     try:
         return ConfigResource(given.resource_type, given.name, given.configs)
     except AttributeError:

@@ -46,7 +46,7 @@ class ConfigResourceType(IntEnum):
 
 @dataclass(frozen=True)
 class ConfigResource:
-    """A topic, the store, or a group: `resource_type` is a ConfigResourceType or its name. `configs` has the
+    """A topic, the store, or a group. `resource_type` is a ConfigResourceType or its name. `configs` has the
     names of some settings (to describe them), or values by name (to change them); None means all settings.
     """
 
@@ -55,11 +55,12 @@ class ConfigResource:
     configs: Mapping[str, Any] | Iterable[str] | None = field(default=None)
 
     def __post_init__(self) -> None:
-        """Convert `resource_type` to a ConfigResourceType if it is a name. Raises InvalidArgumentError."""
+        """If `resource_type` is a name, convert it to a ConfigResourceType. Raises InvalidArgumentError."""
         given = self.resource_type
         if isinstance(given, ConfigResourceType):
             return
-        words = getattr(given, "name", str(given)).upper()  # members of kafka-python's enum have a name
+        # A member of kafka-python's enum has the attribute `name`.
+        words = getattr(given, "name", str(given)).upper()
         if words not in ConfigResourceType.__members__:
             allowed = ", ".join(ConfigResourceType.__members__)
             raise InvalidArgumentError(f"resource_type={given!r:.80}: must be one of {allowed}")
@@ -67,8 +68,9 @@ class ConfigResource:
 
 
 def new_topics(given: object) -> list[NewTopic]:
-    """Return NewTopics for a list of names or NewTopics, or for a dict of options by name (num_partitions,
-    replication_factor, assignments, configs). Raises InvalidTypeError, InvalidArgumentError.
+    """Return a list of NewTopics. `given` is a list of names or NewTopics, or a dict {name: options}; the
+    options are num_partitions, replication_factor, assignments and configs. Raises InvalidTypeError,
+    InvalidArgumentError.
     """
     if isinstance(given, Mapping):
         return [_of_options(name, options) for name, options in given.items()]
@@ -97,14 +99,15 @@ def _of_one(each: Any) -> NewTopic:
     if isinstance(each, str):
         return NewTopic(each)
     names = NewTopic.__dataclass_fields__
-    if not all(hasattr(each, name) for name in names):  # kafka-python's own NewTopic has these fields, too
+    # kafka-python's NewTopic is accepted, too, because it has these fields.
+    if not all(hasattr(each, name) for name in names):
         raise InvalidTypeError(f"a topic must be a name or a NewTopic, not {type(each).__name__}")
     return NewTopic(**{name: getattr(each, name) for name in names})
 
 
 def total_of(topic: str, asked: Any) -> int:
-    """Return the new number of partitions from a number, a NewPartitions, or a dict with `count`. Raises
-    InvalidArgumentError if replicas are assigned.
+    """Return the new number of partitions. `asked` is that number, a NewPartitions, or a dict with `count`.
+    Raises InvalidArgumentError if `asked` assigns replicas.
     """
     if isinstance(asked, Mapping):
         asked = NewPartitions(asked.get("count", -1), asked.get("assignments"))

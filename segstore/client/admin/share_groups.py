@@ -1,7 +1,7 @@
-"""`ShareGroupAdmin`: the methods of `AdminClient` for share groups (KIP-932): their members, start offsets
-and lag, by the names of Kafka's Admin.
+"""`ShareGroupAdmin`: the methods of `AdminClient` for share groups (KIP-932), with the names of Kafka's
+Admin. They are for the groups' members, start offsets and lag.
 
-On disk: through the store's own functions. Threads: any.
+On disk: what the store's functions write. Threads: any.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class SharePartitionOffsetInfo(NamedTuple):
-    """The progress of a share group in a partition: `start_offset` is its first offset that is not
-    acknowledged or archived, `lag` is the number of such offsets from `start_offset` on (KIP-1226). An
-    unknown start offset or lag is None, such as before the group's first fetch.
+    """The progress of a share group in a partition. `start_offset` is the first offset that is neither
+    acknowledged nor archived. `lag` is the number of such offsets from `start_offset` on (KIP-1226). The
+    start offset and the lag are None while they are unknown, for example before the group's first fetch.
     """
 
     start_offset: int | None
@@ -54,7 +54,7 @@ class ShareGroupAdmin:
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, SharePartitionOffsetInfo]:
         """Return the progress of a share group in these partitions, by default in all partitions for which
-        the group has a state. Raises GroupNotFoundError.
+        the coordinator has a share-partition state of the group. Raises GroupNotFoundError.
         """
         states = self.describe_share_groups([group_id])[group_id].partitions
         known = {state.partition: _offset_info(state) for state in states}
@@ -67,8 +67,8 @@ class ShareGroupAdmin:
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, SegstoreError | None]:
         """Set the start offsets of a share group that has no members; create the group if it does not exist.
-        Return each partition's error, or None if the partition's offset was set. Raises NonEmptyGroupError;
-        GroupNotFoundError for a group of another type.
+        Return each partition's error, or None if the partition's offset was set. Raises NonEmptyGroupError if
+        the group has members, and GroupNotFoundError if it is no share group.
         """
         if not isinstance(offsets, Mapping):
             raise InvalidTypeError(f"offsets must be a dict by TopicPartition, not {type(offsets).__name__}")
@@ -80,8 +80,8 @@ class ShareGroupAdmin:
     def delete_share_group_offsets(
         self, group_id: str, topics: Iterable[str]
     ) -> dict[str, SegstoreError | None]:
-        """Delete the state of topics in a share group without members. Return {topic: error, or None if the
-        state was deleted}. Raises NonEmptyGroupError, GroupNotFoundError.
+        """Delete the offsets that a share group has stored for these topics. Return {topic: error, or None if
+        the offsets were deleted}. Raises NonEmptyGroupError if the group has members, and GroupNotFoundError.
         """
         names = listed("topics", topics)
         return self._when_loaded(lambda groups: groups.delete_share_offsets(group_id, names))
@@ -98,7 +98,7 @@ class ShareGroupAdmin:
         return deleted
 
     def _when_loaded(self, ask: Callable[[GroupCoordinator], T]) -> T:
-        """Return the result of `ask`, which is retried while the coordinator loads."""
+        """Return the result of `ask`. While the coordinator loads the groups, `ask` is called again."""
         store = self._store
         groups = shared(store, GroupCoordinator)
         return when_loaded(store, lambda: ask(groups), store.context.check_open, None)
@@ -116,7 +116,7 @@ def _offset_info(part: PartitionState) -> SharePartitionOffsetInfo:
 
 
 def listed(name: str, given: object) -> list[str]:
-    """Return names as a list. Raises InvalidTypeError for a single str."""
+    """Return `given`, an iterable of names, as a list. Raises InvalidTypeError if it is a str or bytes."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidTypeError(f"{name} must be a list of names, not {type(given).__name__}")
     return list(given)

@@ -1,8 +1,8 @@
-"""`AsyncConsumer`: the consumer for asyncio, with aiokafka's methods. Its coroutines run in a thread that
-belongs to the consumer, its plain methods in the thread that calls them.
+"""`AsyncConsumer`: the consumer for asyncio, with aiokafka's methods. The work of its coroutines is done in
+the consumer's own thread; a method that is no coroutine runs in the thread that calls the method.
 
-Threads: one event loop; the coroutines of several tasks take turns. A plain method first ends a wait of the
-consumer's thread (see `ConsumerEntry`).
+Threads: one event loop; the coroutines of several tasks run one after another. A method that is no coroutine
+first ends a wait of the consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ _LONG_MS = 3_600_000
 
 
 class AsyncConsumer(InThread):
-    """`Consumer` with aiokafka's methods: methods that may wait are coroutines, other methods are plain;
-    `async for` yields single records, `async with` starts and stops the consumer.
+    """`Consumer` with aiokafka's methods: methods that may wait are coroutines, all other methods are
+    ordinary methods. `async for` yields single records, and `async with` starts and stops the consumer.
 
-    A cancelled call returns when the consumer's thread has finished it, which takes at most SLICE_MS and the
-    time of a read. No records are lost: the next call returns those that a cancelled `poll` has read.
-    Deserializers, interceptors and listeners are called in the consumer's thread; `unsubscribe` calls the
-    listener in the thread that calls `unsubscribe`. A listener's methods are plain, and may call plain
-    methods of the consumer. A call in another event loop than the first call raises IllegalStateError.
+    A cancelled call returns only after the consumer's thread has finished the call. That takes at most
+    SLICE_MS and the time of a read. No records are lost: the next call returns the records that a cancelled
+    `poll` has read. Deserializers, interceptors and listeners are called in the consumer's thread;
+    `unsubscribe` calls the listener in the thread that calls `unsubscribe`. A listener's methods must not be
+    coroutines. They may call those methods of the consumer that are no coroutines. A call in another event
+    loop than the first call raises IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
@@ -62,8 +63,9 @@ class AsyncConsumer(InThread):
         self._polled_ms: int | None = None
 
     def _look(self, method: Callable[Concatenate[Consumer, P], T], *arguments: P.args, **by: P.kwargs) -> T:
-        """Call a method without waiting for the consumer's thread, which may be changing the consumer at that
-        time. So the method may read only objects that are replaced as a whole.
+        """Call a method without waiting for the consumer's thread, which may be changing the consumer during
+        the call. So `method` may only read attributes whose objects are never changed, but replaced by other
+        objects.
         """
         self._home.visit()
         self._consumer._guard.check()
@@ -74,8 +76,8 @@ class AsyncConsumer(InThread):
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> Polled:
-        """Return records by partition, as `Consumer.poll` does. Also raises IllegalStateError without a
-        subscription or assignment.
+        """Return records by partition, as `Consumer.poll` does. Raises the errors of `Consumer.poll`, and
+        IllegalStateError if the consumer has no subscription or assignment.
         """
         polled: Polled = await self._sliced(
             lambda ms: self._consumer.poll(ms, max_records, update_offsets), len, timeout_ms
@@ -86,7 +88,7 @@ class AsyncConsumer(InThread):
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> Polled:
         """Return records by partition, only of `partitions` if any are given (aiokafka: getmany). Raises the
-        errors of `poll`; IllegalStateError for a partition that is not assigned.
+        errors of `poll`, and IllegalStateError for a partition that is not assigned.
         """
         if not partitions:
             return await self.poll(timeout_ms, max_records)
@@ -105,7 +107,7 @@ class AsyncConsumer(InThread):
                 return record
 
     async def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
-        """Return a whole fetch as a pyarrow.Table, as `Consumer.poll_arrow` does."""
+        """Return all records of a fetch as a pyarrow.Table, as `Consumer.poll_arrow` does."""
         return await self._sliced(self._consumer.poll_arrow, lambda table: table.num_rows, timeout_ms)
 
     async def _sliced(
@@ -121,8 +123,8 @@ class AsyncConsumer(InThread):
                 return found
 
     def _check_subscribed(self) -> None:
-        """Raise IllegalStateError without a subscription or assignment, as Java's consumer does, because a
-        wait would never end.
+        """Raise IllegalStateError if the consumer has no subscription or assignment, because a wait for
+        records would never end. Kafka's Java consumer raises the error, too.
         """
         self._consumer._guard.check()
         if self._consumer._subscription.kind is SubscriptionType.NONE:
@@ -135,7 +137,7 @@ class AsyncConsumer(InThread):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """Return the next record. The iteration ends if none comes within consumer_timeout_ms, or if the
+        """Return the next record. The iteration ends if no record comes within consumer_timeout_ms, or if the
         consumer is closed.
         """
         end = time.monotonic() + self._consumer.config.consumer_timeout_ms / 1000
@@ -149,8 +151,8 @@ class AsyncConsumer(InThread):
                 raise StopAsyncIteration
 
     async def _next(self, end: float) -> tuple[ConsumerRecord | None, bool]:
-        """Return (next record, False) if there is one. Otherwise wait for records until `end`, but for
-        SLICE_MS at most, and return (None, True) if the caller must call again, or (None, False) if the
+        """Return (next record, False) if a record has been read. If not, wait for records until `end`, but
+        for SLICE_MS at most, and return (None, True) if the caller must call again, or (None, False) if the
         iteration is over.
         """
         if self._astray:
@@ -173,8 +175,8 @@ class AsyncConsumer(InThread):
         pattern: str | SubscriptionPattern | None = None,
         listener: Any = None,
     ) -> None:
-        """Read the records of topics, as `Consumer.subscribe` does. Also raises InvalidTypeError for a
-        listener with coroutines.
+        """Subscribe to topics, as `Consumer.subscribe` does. Raises the errors of `Consumer.subscribe`, and
+        InvalidTypeError if a method of the listener is a coroutine function.
         """
         for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
             if inspect.iscoroutinefunction(getattr(listener, method, None)):
@@ -211,38 +213,44 @@ class AsyncConsumer(InThread):
         self._now(self._consumer.seek, partition, offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Let polls skip these partitions until they are resumed. Raises IllegalStateError."""
+        """Make polls skip these partitions until `resume`. Raises IllegalStateError for a partition that is
+        not assigned.
+        """
         self._now(self._consumer.pause, *partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Let polls return records of paused partitions again. Raises IllegalStateError."""
+        """Make polls return records of these paused partitions again. Raises IllegalStateError for a
+        partition that is not assigned.
+        """
         self._now(self._consumer.resume, *partitions)
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
-        # Not by `_look`, which would also return the partitions that a running `getmany` pauses.
+        # `_look` is not used, because it would also return the partitions that a running `getmany` pauses.
         return self._now(self._consumer.paused)
 
     def highwater(self, partition: TopicPartition) -> int:
-        """Return the high watermark of an assigned partition. Raises IllegalStateError."""
+        """Return the high watermark of a partition. Raises IllegalStateError if it is not assigned."""
         return self._look(Consumer.highwater, partition)
 
     def last_stable_offset(self, partition: TopicPartition) -> int:
-        """Return the last stable offset of an assigned partition: all transactions below it are complete.
-        Raises IllegalStateError.
+        """Return the last stable offset of a partition: all transactions below that offset are complete.
+        Raises IllegalStateError if the partition is not assigned.
         """
         self._check_assigned(partition)
         return self._consumer._lookups.log(partition).last_stable_offset
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
-        """Return the time of the consumer's last look for records, in ms since the epoch; None before the
-        first look. Raises IllegalStateError if the partition is not assigned.
+        """Return the time when the consumer last checked for records, in ms since the epoch; None before the
+        first check. Raises IllegalStateError if the partition is not assigned.
         """
         self._check_assigned(partition)
         return self._polled_ms
 
     def _check_assigned(self, *partitions: TopicPartition) -> None:
-        """Raise IllegalStateError for a partition that is not assigned; InvalidTypeError."""
+        """Raise InvalidTypeError for an object that is no TopicPartition, and IllegalStateError for a
+        partition that is not assigned.
+        """
         self._home.visit()
         self._consumer._guard.check()
         self._consumer._subscription.chosen(partitions)
@@ -254,7 +262,7 @@ class AsyncConsumer(InThread):
         return await self._call(self._consumer.topics)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record to return, as `Consumer.position` does."""
+        """Return the offset of the record that a poll returns next, as `Consumer.position` does."""
         return await self._call(self._consumer.position, partition)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -270,8 +278,8 @@ class AsyncConsumer(InThread):
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         """Set the positions of these partitions, by default of all assigned ones, to their committed offsets.
         Return the committed offset of each partition. The value of a partition without a committed offset is
-        None, and the partition keeps its position. Raises IllegalStateError without a group, or for a
-        partition that is not assigned.
+        None, and the partition keeps its position. Raises IllegalStateError if the consumer has no group, or
+        if a partition is not assigned.
         """
         self._check_assigned(*partitions)
         offsets: dict[TopicPartition, int | None] = {}
@@ -293,14 +301,14 @@ class AsyncConsumer(InThread):
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return offset and timestamp of the first record of each partition at or after the partition's given
-        time, as `Consumer.offsets_for_times` does.
+        """Return, for each partition, offset and timestamp of the first record whose timestamp is not before
+        the partition's time in `timestamps`, as `Consumer.offsets_for_times` does.
         """
         return await self._call(self._consumer.offsets_for_times, timestamps)
 
     async def commit(self, offsets: ToCommit | None = None) -> None:
-        """Commit offsets, as `Consumer.commit` does. Each value may also be an int, or a tuple of an int and
-        a metadata str.
+        """Commit offsets, as `Consumer.commit` does. Each value of `offsets` may also be an int, or a tuple
+        of an int and a metadata str.
         """
         await self._call(self._consumer.commit, None if offsets is None else _with_metadata(offsets))
 
@@ -321,8 +329,9 @@ class AsyncConsumer(InThread):
     # --- the beginning and the end ---------------------------------------------------------
 
     async def start(self) -> None:
-        """Bind the consumer to this event loop, and update the assignment: without a group, assign all
-        partitions of the topics; a member of a group begins to join. Raises ClientClosedError.
+        """Bind the consumer to this event loop, and update the assignment. If the consumer has no group, all
+        partitions of its topics are assigned. If the consumer has a group, it begins to join the group.
+        Raises ClientClosedError.
         """
         await self._call(self._consumer._update)
 
@@ -332,7 +341,7 @@ class AsyncConsumer(InThread):
 
     async def close(self, autocommit: bool = True) -> None:
         """Leave the group and give up all partitions, as `Consumer.close` does. A call that is cancelled
-        before its turn does nothing.
+        while it waits for earlier calls does nothing.
         """
         guard = self._consumer._guard
         if self._line.ended:
@@ -377,14 +386,16 @@ def _poll_only(
         polled = consumer.poll(timeout_ms, max_records)
     finally:
         consumer.resume(*(others & consumer.assignment()))
-    for partition in polled.keys() - partitions:  # assigned during the poll, so it was not paused
+    for partition in polled.keys() - partitions:
+        # This partition was assigned during the poll, so it was not paused. The poll's records of this
+        # partition are dropped, and its position is set back.
         consumer.seek(partition, polled.pop(partition)[0].offset)
     return polled
 
 
 def _with_metadata(offsets: Any) -> Any:
-    """Return offsets with values that `Consumer.commit` accepts. Invalid values are not changed; `commit`
-    refuses them.
+    """Convert the values of `offsets` to values that `Consumer.commit` accepts. Invalid values are returned
+    unchanged; `commit` refuses them.
     """
     if not isinstance(offsets, Mapping):
         return offsets

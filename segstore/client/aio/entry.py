@@ -1,8 +1,8 @@
 """`ConsumerEntry`: admits one thread at a time to the consumer of an `AsyncConsumer`. A call in the event
 loop's thread ends a wait of the consumer's own thread.
 
-Threads: any. The lock is taken by `with` only, because an interrupt could leave it locked otherwise (see
-`segstore.threads`).
+Threads: any. The lock is taken only by `with`: an interrupt after a plain `acquire` could leave the lock
+locked (see `segstore.threads`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ T = TypeVar("T")
 
 PATIENCE = 2.0
 """Seconds that `plain` waits for the consumer's thread, which may be within an application's listener,
-deserializer or interceptor. Without the limit, application code that waits for the event loop would be a
-deadlock, because the event loop waits in `plain`.
+deserializer or interceptor. If that application code waits for the event loop while the event loop waits in
+`plain`, only this limit ends the deadlock.
 """
-_AGAIN = 0.01  # seconds between wake-ups: after a wake-up the consumer's thread may begin another wait
+# The consumer's thread is woken again after this many seconds, because after a wake-up it may begin another
+# wait.
+_AGAIN = 0.01
 
 
 class Entered(Protocol):
@@ -35,20 +37,20 @@ class Entered(Protocol):
 
 class ConsumerEntry:
     """The lock around each call of the consumer. A listener that runs within a call may make another call,
-    since the lock is reentrant.
+    because the lock is reentrant.
     """
 
     def __init__(self, consumer: Entered) -> None:
         self._consumer, self._lock = consumer, threading.RLock()
 
     def call(self, call: Callable[[], T]) -> T:
-        """Make a call that may wait, in the consumer's thread."""
+        """Make a call that may wait. Only the consumer's thread uses this method."""
         with self._lock:
             return call()
 
     def plain(self, call: Callable[[], T]) -> T:
         """Make a short call in any thread. Raises ConcurrentModificationError if the consumer's thread does
-        not leave its call within PATIENCE.
+        not leave its call within PATIENCE seconds.
         """
         if not self._is_free(0.0):
             self._interrupt_wait()
@@ -69,7 +71,9 @@ class ConsumerEntry:
             guard.asked = False
 
     def _is_free(self, seconds: float) -> bool:
-        """Wait up to `seconds` until no other thread is within a call; return whether that happened."""
+        """Wait up to `seconds` until no other thread is within a call. Return False if another thread still
+        is.
+        """
         if seconds:
             self._consumer._store.wake()
         try:
@@ -82,7 +86,9 @@ class ConsumerEntry:
 
 
 class Undoable:
-    """A call of the consumer, with an `undo` function. `take_back` calls `undo` if the call has returned."""
+    """A call of the consumer, with an `undo` function. If the call has returned, `take_back` calls `undo`; if
+    not, `take_back` does nothing.
+    """
 
     def __init__(
         self, entry: ConsumerEntry, call: Callable[[], Any], undo: Callable[[], None] | None

@@ -1,6 +1,6 @@
 """`ClientHome`: binds a client to one event loop, and decides when a task must yield to other tasks.
 
-Threads: any may call; threads without the client's loop are refused.
+Threads: any. A thread that runs another event loop than the client's gets IllegalStateError.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 from segstore.errors import IllegalStateError
 
 MOST_CALLS = 64
-"""The number of calls without a wait that a task makes in a row before other tasks get a turn."""
+"""The number of calls that a task makes in a row, without being suspended, before it yields to other tasks.
+"""
 
 
 class ClientHome:
@@ -22,18 +23,20 @@ class ClientHome:
         self._task, self._calls = 0, 0
 
     def here(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop. Raises IllegalStateError unless it is the loop of the client's first call;
-        a client can't change its loop, even after that loop was closed.
+        """Return the running loop. Raises IllegalStateError if the client's first call was made in another
+        loop, even if that loop is closed.
         """
         loop = asyncio.get_running_loop()
-        # `setdefault` is atomic: if several threads come at once, exactly one sets the loop.
+        # `setdefault` is atomic: if several threads call `setdefault` at the same time, exactly one of them
+        # sets the loop.
         if self._loops.setdefault("loop", loop) is not loop:
             raise IllegalStateError(f"{self._client} belongs to another event loop: make one in this")
         return loop
 
     def visit(self) -> None:
-        """Raise IllegalStateError in another loop than the client's. Do nothing if no loop is running,
-        because plain methods may be called before the loop runs, or by a listener in the consumer's thread.
+        """Raise IllegalStateError if this thread runs another loop than the client's. Do nothing if this
+        thread runs no loop: a method that is no coroutine may be called before the loop runs, or by a
+        listener in the consumer's thread.
         """
         try:
             asyncio.get_running_loop()
@@ -43,7 +46,8 @@ class ClientHome:
 
     def due(self) -> bool:
         """Count a call that does not suspend its task. Return whether the task must yield to other tasks
-        before the call: it has made MOST_CALLS calls, and no other task has made a call between them.
+        before the call, because the task has made MOST_CALLS calls, and no other task has made a call between
+        them.
         """
         task = id(asyncio.current_task())
         if task != self._task:

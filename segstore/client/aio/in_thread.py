@@ -1,8 +1,8 @@
-"""`InThread`: the base of the asyncio consumers: runs coroutines in the consumer's own thread, and plain
-methods in the calling thread.
+"""`InThread`: the base of the asyncio consumers. The work of coroutines is done in the consumer's own thread;
+methods that are no coroutines run in the calling thread.
 
-Threads: one event loop; the coroutines of several tasks take turns. A plain method first ends a wait of the
-consumer's thread (see `ConsumerEntry`).
+Threads: one event loop; the coroutines of several tasks run one after another. A method that is no coroutine
+first ends a wait of the consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 SLICE_MS = 50
-"""The longest wait of one call in the consumer's thread, in ms. After each call other tasks get a turn, and a
-cancelled call returns.
+"""The longest wait of one call in the consumer's thread, in ms. A longer wait is made of several such calls:
+between two of them other tasks may use the consumer, and a cancelled wait ends.
 """
 
 
@@ -36,30 +36,31 @@ class InThread:
         self._line, self._turns = Line(thread), Turns()
         self._home = ClientHome(f"<{name}>")
         self._entry = ConsumerEntry(inner)
-        self._astray = False  # whether a cancelled call may still run in the thread
+        # `_astray`: whether a cancelled call may still run in the consumer's thread.
+        self._astray = False
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a method in the consumer's thread, when it is this task's turn."""
+        """Run a method in the consumer's thread, after the calls of tasks that asked earlier."""
         call = functools.partial(method, *arguments, **named)
         while True:
             with contextlib.suppress(GiveWay):
                 return await self._turn(lambda: self._done(call))
 
     def _now(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call a method in this thread when the consumer's thread is no longer within a call."""
+        """Call a method in this thread, as soon as the consumer's thread is within no call."""
         self._home.visit()
         return self._entry.plain(functools.partial(method, *arguments, **named))
 
     async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Await `run` when it is this task's turn. Raises IllegalStateError in another event loop than the
-        client's.
+        """Await `run`, after the calls of tasks that asked earlier. Raises IllegalStateError in another event
+        loop than the client's.
         """
         self._home.here()
         return await self._turns.take(run)
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        """Make `call` in the consumer's thread, and return its result. If the task is cancelled, wait until
-        the call has returned, then call `undo`.
+        """Make `call` in the consumer's thread, and return the result of `call`. If the task is cancelled,
+        wait until the call has returned, then call `undo`.
         """
         self._inner._guard.check()
         return await self._run(call, undo)
@@ -68,7 +69,8 @@ class InThread:
         made = Undoable(self._entry, call, undo)
         try:
             return await asyncio.shield(self._line.run(made.make))
-        except Exception:  # raised by the call itself
+        except Exception:
+            # The call itself has raised the exception, so there is nothing to undo.
             raise
         except BaseException as error:
             # The consumer's thread undoes the call, because a coroutine that is being closed can't wait, and
@@ -89,9 +91,9 @@ class InThread:
 
 
 def nothing() -> None:
-    """Do nothing; used to wait for all earlier calls in a thread."""
+    """Do nothing. A caller that waits for this call has waited for all earlier calls in the thread."""
 
 
 def part_of(left: float) -> float:
-    """Return the ms of the next slice of a wait that has `left` ms to go."""
+    """Return how long, in ms, the next call of a wait may wait, if `left` ms of the wait remain."""
     return min(max(left, 0), SLICE_MS)

@@ -1,4 +1,4 @@
-"""`Line`: a thread of one asyncio client, which makes its calls one after another.
+"""`Line`: the thread of one asyncio client. It makes the client's blocking calls one after another.
 
 Threads: the event loop calls `run` and `end`, any thread may call `later`; the client's calls are made in the
 line's own thread. After an interrupt in the event loop a call may or may not be made. A `Line` is not a
@@ -29,7 +29,7 @@ class Line:
         self.ended = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Return a future of the call's result. If the future is cancelled before the call's turn, the call
+        """Return a future of the call's result. If the future is cancelled before the call begins, the call
         is not made. Raises ClientClosedError.
         """
         if self.ended:
@@ -40,7 +40,9 @@ class Line:
         return future
 
     def later(self, call: Callable[[], None]) -> None:
-        """Make the call after all earlier calls, even if the event loop is closed; its result is dropped."""
+        """Make the call after all earlier calls, even if the event loop is closed. The call's result is
+        dropped.
+        """
         self._shelter.later(call)
 
     def end(self) -> None:
@@ -54,14 +56,16 @@ def _make(call: Callable[[], T], future: asyncio.Future[T], loop: asyncio.Abstra
         return
     try:
         result = call()
-    except BaseException as error:  # raised again in the task that awaits the future
+    except BaseException as error:
+        # The task that awaits the future gets the exception.
         _post(loop, partial(_complete, future, future.set_exception, error))
     else:
         _post(loop, partial(_complete, future, future.set_result, result))
 
 
 def _post(loop: asyncio.AbstractEventLoop, outcome: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop was closed: no task awaits the future
+    with contextlib.suppress(RuntimeError):
+        # A RuntimeError means that the loop was closed: no task awaits the future.
         loop.call_soon_threadsafe(outcome)
 
 

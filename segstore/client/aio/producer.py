@@ -1,7 +1,7 @@
 """`AsyncProducer`: the producer for asyncio, with aiokafka's names.
 
-Threads: one event loop, which is never blocked, because `send` awaits memory, and blocking calls run one
-after another in a thread of the producer.
+Threads: one event loop, which is never blocked. `send` is suspended while there is no memory. A thread of the
+producer makes the blocking calls, one after another.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Awaited = asyncio.Future[RecordMetadata]
 
 
 class Bridge:
-    """The bridge of one producer. The loop calls `freed` after it has delivered outcomes, because the memory
-    of their records is free then.
+    """The bridge of one producer. After the event loop has delivered outcomes, it calls `freed`, because the
+    memory of the delivered records is free then.
     """
 
     def __init__(self, freed: Callable[[], None]) -> None:
@@ -73,20 +73,22 @@ class Bridge:
         self._woken = True
         try:
             awaited.get_loop().call_soon_threadsafe(self._complete_known)
-        except RuntimeError:  # the loop was closed: no task awaits the futures
+        except RuntimeError:
+            # A RuntimeError means that the loop was closed: no task awaits the futures.
             self._known.clear()
             self._woken = False
 
     def _complete_known(self) -> None:
-        # Cleared before the loop below, so that an outcome which comes during the loop wakes the event loop
-        # again.
+        # The flag is cleared before the `for` statement, so that an outcome that comes during that statement
+        # wakes the event loop again.
         self._woken = False
         for _ in range(len(self._known)):
             awaited, outcome = self._known.popleft()
             if awaited.done():
                 continue
             if isinstance(outcome, BaseException):
-                awaited.set_exception(copy_of(outcome))  # each future's error gets its own traceback
+                # Each future gets a copy of the error, because each copy has its own traceback.
+                awaited.set_exception(copy_of(outcome))
             else:
                 awaited.set_result(outcome)
         self._freed()
@@ -94,9 +96,9 @@ class Bridge:
 
 # --- room --------------------------------------------------------------------------------------
 
-# `Room`: tasks that wait for memory in a producer's buffer pool, in order. Threads: only the event loop's,
-# which never waits in `BufferPool.wait_until`. No other thread allocates memory, so free memory stays free
-# until this thread allocates it.
+# `Room`: tasks that wait for memory in a producer's buffer pool, in order. Threads: only the thread of the
+# event loop, which never waits in `BufferPool.wait_until`. No other thread allocates memory, so free memory
+# stays free until this thread allocates it.
 
 
 class _Waiter:
@@ -107,7 +109,7 @@ class _Waiter:
 
 
 class Room:
-    """The tasks that wait for memory of `producer`; sizes in bytes."""
+    """The tasks that wait for memory of `producer`. Sizes are in bytes."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer, self._pool = producer, producer._accumulator.pool
@@ -124,8 +126,8 @@ class Room:
         return pool.available >= min(max(need, pool.block_size), pool.total)
 
     async def wait(self, need: int) -> None:
-        """Wait for memory. The task must then send its record at once, and call `look`, which resumes the
-        next task. Raises BufferExhaustedError.
+        """Wait for memory. After that, the task must send its record at once, and call `look`, which resumes
+        the next task. Raises BufferExhaustedError.
         """
         loop = asyncio.get_running_loop()
         me = _Waiter(need, loop.create_future())
@@ -143,15 +145,16 @@ class Room:
         self._waiters.popleft()
 
     def look(self) -> None:
-        """Resume the first waiting task if there is memory for its record; otherwise let the sender send all
-        batches, which frees memory.
+        """Resume the first waiting task if there is memory for its record; if there is not, make the sender
+        send all batches, because that frees memory.
         """
         if not self._waiters or self._waiters[0].turn.done():
             return
         if self._fits(self._waiters[0].need):
             self._waiters[0].turn.set_result(None)
         else:
-            with contextlib.suppress(KafkaTimeoutError):  # begins a flush without waiting for it
+            with contextlib.suppress(KafkaTimeoutError):
+                # With `timeout=0`, this begins a flush, and does not wait for the end of the flush.
                 self._producer.flush(timeout=0)
 
     def _give_up(self, waiter: _Waiter) -> None:
@@ -176,7 +179,8 @@ log = Logger("segstore")
 
 class Transactional(ABC):
     """The transactions of `Producer` as coroutines. A cancelled commit or abort continues, and the next call
-    waits for it. If `begin_transaction` is cancelled, the transaction is aborted.
+    waits until that commit or abort has ended. If `begin_transaction` is cancelled, the transaction is
+    aborted.
     """
 
     _producer: Producer
@@ -193,7 +197,7 @@ class Transactional(ABC):
 
     @abstractmethod
     def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Run a method in the producer's thread; return a future of its result."""
+        """Run a method in the producer's thread; return a future of the method's result."""
 
     async def begin_transaction(self) -> None:
         """Begin a transaction, as `Producer.begin_transaction` does. If the call is cancelled, the
@@ -257,7 +261,9 @@ class Transaction:
     ) -> None:
         if error is None:
             await self._producer.commit_transaction()
-        elif not isinstance(error, ProducerFencedError):  # the other producer has aborted the transaction
+        elif not isinstance(error, ProducerFencedError):
+            # After ProducerFencedError there is nothing to abort: the newer producer has aborted the
+            # transaction.
             await self._producer.abort_transaction()
 
 
@@ -269,11 +275,11 @@ _OVERHEAD = HEADER_SIZE + MAX_RECORD_OVERHEAD
 
 
 class AsyncProducer(Transactional):
-    """`Producer` with coroutines in place of methods; `async with` starts and stops it.
+    """`Producer` with coroutines in place of methods; `async with` starts and stops the producer.
 
-    Serializers, partitioner and `on_send` of interceptors are called in the event loop, `on_acknowledgement`
-    in the sender's thread. A cancelled call that runs in the producer's thread continues, and the next call
-    waits for it.
+    Serializers, partitioner and `on_send` of interceptors are called in the event loop. `on_acknowledgement`
+    is called in the sender's thread. If a call that runs in the producer's thread is cancelled, the call
+    continues, and the next call waits until the cancelled call has ended.
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
@@ -312,9 +318,9 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> Awaited:
-        """Send a record; return a future of its metadata. Waits up to `max_block_ms` while `buffer_memory` is
-        full, and sometimes yields to other tasks. If the call is cancelled, nothing was sent. Raises the
-        errors of `Producer.send`.
+        """Send a record, and return a future of the record's metadata. Waits up to `max_block_ms` while
+        `buffer_memory` is full, and sometimes yields to other tasks. If the call is cancelled, nothing was
+        sent. Raises the errors of `Producer.send`.
         """
         loop, need = self._home.here(), self._most(value, key, headers)
         if self._home.due():
@@ -342,8 +348,8 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> RecordMetadata:
-        """Send a record, and return its metadata once it is written. If the call is cancelled, the record may
-        still be written.
+        """Send a record, wait until the record is written, and return its metadata. If the call is cancelled,
+        the record may still be written.
         """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
@@ -372,8 +378,9 @@ class AsyncProducer(Transactional):
             await self._call(self._producer.init_transactions)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Close the producer, as `Producer.close` does. A cancelled call continues, and another call waits
-        for it. Raises InvalidTypeError, InvalidArgumentError; after these errors the producer is still open.
+        """Close the producer, as `Producer.close` does. A cancelled call continues, and another call of
+        `stop` waits until the cancelled call has ended. Raises InvalidTypeError, InvalidArgumentError; after
+        these errors the producer is still open.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)

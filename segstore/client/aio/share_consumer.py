@@ -1,8 +1,8 @@
-"""`AsyncShareConsumer`: the share consumer for asyncio. Its coroutines run in a thread that belongs to the
-consumer, its plain methods in the thread that calls them.
+"""`AsyncShareConsumer`: the share consumer for asyncio. The work of its coroutines is done in the consumer's
+own thread; a method that is no coroutine runs in the thread that calls the method.
 
-Threads: one event loop; the coroutines of several tasks take turns. A plain method first ends a wait of the
-consumer's thread (see `ConsumerEntry`).
+Threads: one event loop; the coroutines of several tasks run one after another. A method that is no coroutine
+first ends a wait of the consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 class Noted:
-    """The result of a plain method. The method has done its work when it returns, so the result may be
-    awaited, but need not be.
+    """The result of a method that is no coroutine. The method has done its work when it returns. Callers may
+    await the result, but need not.
     """
 
     __slots__ = ()
@@ -47,15 +47,15 @@ _NOTED = Noted()
 
 
 class AsyncShareConsumer(InThread):
-    """`ShareConsumer` for asyncio: methods that may wait are coroutines, other methods are plain. The results
-    of `acknowledge`, `subscribe` and `unsubscribe` may be awaited, too. `async with` starts and stops it.
-    `async for` yields single records. In implicit mode a record is accepted when the iteration asks for the
-    next one.
+    """`ShareConsumer` for asyncio: methods that may wait are coroutines, all other methods are ordinary
+    methods. The results of `acknowledge`, `subscribe` and `unsubscribe` may be awaited, too. `async with`
+    starts and stops the consumer. `async for` yields single records. In implicit mode a record is accepted
+    when the iteration asks for the next record.
 
-    A cancelled call returns when the consumer's thread has finished it, which takes at most SLICE_MS and the
-    time of a read. No records are lost: the next `poll` returns those that a cancelled `poll` has acquired.
-    Deserializers and the acknowledgement commit callback are called in the consumer's thread. A call in
-    another event loop than the first call raises IllegalStateError.
+    A cancelled call returns only after the consumer's thread has finished the call. That takes at most
+    SLICE_MS and the time of a read. No records are lost: the next `poll` returns the records that a cancelled
+    `poll` has acquired. Deserializers and the acknowledgement commit callback are called in the consumer's
+    thread. A call in another event loop than the first call raises IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
@@ -103,14 +103,14 @@ class AsyncShareConsumer(InThread):
         raise StopAsyncIteration
 
     def _check_store(self) -> None:
-        """Raise StoreClosedError if the consumer was closed with its store."""
+        """Raise StoreClosedError if the consumer was closed because its store was closed."""
         refusal = self._consumer._guard.refusal()
         if isinstance(refusal, StoreClosedError):
             raise copy_of(refusal)
 
     async def _next(self) -> ConsumerRecord | None:
-        """Return the next record if there is one; otherwise wait for records for SLICE_MS at most, and return
-        None.
+        """Return the next record if a record has been acquired. If not, wait for records for SLICE_MS at
+        most, and return None.
         """
         if self._astray:
             await self._run(nothing)
@@ -127,19 +127,21 @@ class AsyncShareConsumer(InThread):
     def acknowledge(
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> Noted:
-        """Note the outcome of a record, as `ShareConsumer.acknowledge` does."""
+        """Store a record's acknowledgement for the next commit, as `ShareConsumer.acknowledge` does."""
         self._now(self._consumer.acknowledge, record, type, *others)
         return _NOTED
 
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> Noted:
-        """Note the outcome of a record by its offset, as `ShareConsumer.acknowledge_offset` does."""
+        """Store the acknowledgement of the record at `offset` for the next commit, as
+        `ShareConsumer.acknowledge_offset` does.
+        """
         self._now(self._consumer.acknowledge_offset, topic, partition, offset, type)
         return _NOTED
 
     def subscribe(self, topics: Collection[str]) -> Noted:
-        """Subscribe to topics in place of the earlier ones, as `ShareConsumer.subscribe` does."""
+        """Subscribe to topics instead of the earlier topics, as `ShareConsumer.subscribe` does."""
         self._now(self._consumer.subscribe, topics)
         return _NOTED
 
@@ -167,8 +169,8 @@ class AsyncShareConsumer(InThread):
         return self._consumer.acquisition_lock_timeout_ms
 
     def wakeup(self) -> None:
-        """Make the running poll, or else the next poll, raise WakeupError; a poll that has records returns
-        them.
+        """Make the running poll raise WakeupError, or the next poll if none is running. A running poll that
+        has found records returns them, and the next poll raises the error.
         """
         self._consumer.wakeup()
 
@@ -177,13 +179,13 @@ class AsyncShareConsumer(InThread):
     async def commit_sync(
         self, timeout_ms: float | None = None
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Send the noted acknowledgements, as `ShareConsumer.commit_sync` does. A cancelled call may have
-        sent the acknowledgements.
+        """Send the stored acknowledgements, as `ShareConsumer.commit_sync` does. If the call is cancelled,
+        the acknowledgements may have been sent.
         """
         return await self._call(self._consumer.commit_sync, timeout_ms)
 
     async def commit_async(self) -> None:
-        """Send the noted acknowledgements. Errors are passed to the acknowledgement commit callback."""
+        """Send the stored acknowledgements. Errors are passed to the acknowledgement commit callback."""
         await self._call(self._consumer.commit_async)
 
     async def metrics(self) -> dict[str, dict[str, float]]:
@@ -203,8 +205,8 @@ class AsyncShareConsumer(InThread):
         await self.close()
 
     async def close(self, timeout_ms: float = 30_000) -> None:
-        """Send the noted acknowledgements and leave the group, as `ShareConsumer.close` does. A call that is
-        cancelled before its turn does nothing.
+        """Send the stored acknowledgements and leave the group, as `ShareConsumer.close` does. A call that is
+        cancelled while it waits for earlier calls does nothing.
         """
         span(timeout_ms)
         await self._close(True)
@@ -233,7 +235,7 @@ class AsyncShareConsumer(InThread):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the consumer. After an exception in the block, records of the last poll without an
-        acknowledgement are released.
+        """Close the consumer. If the block has raised an exception, release the records of the last poll that
+        have no acknowledgement.
         """
         await self._close(kind is None)

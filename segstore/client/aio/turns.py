@@ -1,6 +1,6 @@
-"""`Turns`: admits one task at a time to a client, in the order in which the tasks asked for it.
+"""`Turns`: admits one task at a time to a client, in the order of the tasks' calls.
 
-Threads: one event loop. If an interrupt comes at the end of a turn, the next task still gets its turn. With
+Threads: one event loop. If an interrupt comes when a task's call ends, the next task is still admitted. With
 an `asyncio.Lock` the interrupt could come within `release`, which is Python code, and leave the lock locked.
 """
 
@@ -16,16 +16,17 @@ T = TypeVar("T")
 
 
 class Turns:
-    """The turns of the tasks that use one client."""
+    """The queue of the tasks that use one client. The task that is admitted has the turn."""
 
     def __init__(self) -> None:
-        self._taken = threading.Lock()  # `with` releases it in C, so no interrupt comes between
+        # `with` releases this lock in C code, so no interrupt prevents the release.
+        self._taken = threading.Lock()
         self._waiting: deque[asyncio.Future[None]] = deque()
         # Whether a task was woken, but has not run yet. If so, a new task lets the woken task run first.
         self._woken = False
 
     async def take(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Await `run` when it is this task's turn, and return its result."""
+        """Wait until this task has the turn, await `run`, and return its result."""
         if self._woken:
             self._woken = False
             await asyncio.sleep(0)
@@ -41,20 +42,22 @@ class Turns:
         free, queue = asyncio.get_running_loop().create_future(), self._waiting.append
         while True:
             queue(free)
-            # Repeated, because an interrupt may have prevented the `_wake` in another task's `take`.
+            # This call is needed because an interrupt may have prevented the `_wake` in another task's
+            # `take`.
             self._wake()
             try:
                 await free
             except BaseException:
                 if free.done() and not free.cancelled():
-                    self._wake()  # this task gives up its turn: wake the next task
+                    # This task was given the turn, and fails: the next task gets the turn instead.
+                    self._wake()
                 raise
             finally:
                 if free in self._waiting:
                     self._waiting.remove(free)
             if not self._taken.locked():
                 return
-            # Another task took the turn before this one was resumed.
+            # Another task took the turn before this task was resumed.
             free, queue = asyncio.get_running_loop().create_future(), self._waiting.appendleft
 
     def _wake(self) -> None:
@@ -65,4 +68,5 @@ class Turns:
                 free.set_result(None)
                 self._woken = True
                 return
-            self._waiting.popleft()  # its task was resumed, or will be soon
+            # The task of this future was resumed, or will be resumed soon.
+            self._waiting.popleft()

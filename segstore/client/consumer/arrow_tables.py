@@ -1,6 +1,7 @@
-"""Converts a fetch to one Arrow table, for `poll_arrow`. Threads: any; functions without state.
+"""Converts the records of a fetch to one Arrow table, for `poll_arrow`. Threads: any; the functions have no
+state.
 
-pyarrow is imported at the first table.
+pyarrow is imported when the first table is made.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
-    """Return one table of all parts in order. Its columns are "topic" (dictionary of int32 to string),
-    "partition" (int32) and the columns of `Records.to_arrow`. If there are no parts, the table has no rows.
-    Raises MissingPackageError.
+    """Return one table with the records of all parts, in the order of `parts`. Its columns are "topic"
+    (dictionary of int32 to string), "partition" (int32) and the columns of `Records.to_arrow`. If there are
+    no parts, the table has no rows. Raises MissingPackageError.
     """
     with Needing("pyarrow", "poll_arrow"):
         import pyarrow as pa

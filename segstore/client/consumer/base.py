@@ -1,9 +1,9 @@
-"""`Parts`: the base of `Consumer`, which makes and connects its parts; and `Guard`, which keeps a second
-thread out.
+"""`Parts`: the base of `Consumer`; it makes and connects the consumer's parts. `Guard`: the lock that refuses
+a second thread.
 
-Threads: a consumer is used by one thread at a time; a second thread gets ConcurrentModificationError. A store
-may be closed while another thread is in a method of a consumer: then that method returns early, and all later
-calls raise StoreClosedError.
+Threads: a consumer is used by one thread at a time; a second thread gets ConcurrentModificationError. If one
+thread closes the store while another thread is in a method of a consumer, that method returns early, and all
+later calls raise StoreClosedError.
 """
 
 from __future__ import annotations
@@ -41,19 +41,22 @@ if TYPE_CHECKING:
 
 # --- guard -------------------------------------------------------------------------------------
 
-# `Guard`: the lock of a consumer that refuses a second thread instead of letting it wait. Threads: any.
+# `Guard`: the lock of a consumer. A second thread that takes the lock does not wait, but gets an error.
+# Threads: any.
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_NAMES = ("co_name", "co_qualname")  # of a code object; Python 3.10 has only co_name
-_AGAIN = 0.01  # seconds after which a waiting thread is woken again
+# A code object has its name in these attributes; in Python 3.10 only in co_name.
+_NAMES = ("co_name", "co_qualname")
+# A waiting thread is woken again after this many seconds.
+_AGAIN = 0.01
 
 
 class Guard(OwnedLock):  # type: ignore[misc]
     """The lock that each method of a consumer holds during its call. A method must take the lock by `with
     guard`, and `guard` must be a local variable: `is_within` finds the method by this name. The thread that
     holds the lock may call a second method if the first one has called the application (such as a listener
-    that calls `seek`). A signal handler that interrupts a method at any other place may not call a second
+    that calls `seek`). A signal handler that interrupts a method at any other time may not call a second
     method.
 
     `given_up` is True if a method returned without a result because the store began to close. `calls` is the
@@ -61,7 +64,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
     """
 
     def __new__(cls, _store: str) -> Self:
-        """Make a lock, which takes no arguments."""
+        """Make the lock without the argument `_store`, because the base class takes no arguments."""
         return super().__new__(cls)  # type: ignore[no-any-return]
 
     def __init__(self, store: str) -> None:
@@ -75,25 +78,29 @@ class Guard(OwnedLock):  # type: ignore[misc]
         """Whether another thread waits for the guard. If so, a method that waits for records returns without
         a result.
         """
-        self._is_left = False  # whether `end` was called, and has found no thread in a method
+        # `_is_left`: whether `end` was called, and has found no other thread in a method.
+        self._is_left = False
 
     def __enter__(self) -> bool:
-        """Take the guard. Raises ConcurrentModificationError if another thread is within a method,
-        StoreClosedError if another thread closes the store, ReentrantCallError if a signal handler
-        interrupted a method of this thread. An interrupt never leaves the guard locked (see `Mutex`).
+        """Take the guard. Raises ConcurrentModificationError if another thread is within a method. Raises
+        StoreClosedError if another thread closes the store. Raises ReentrantCallError if this call is made by
+        a signal handler that interrupted a method of this thread. An interrupt never leaves the guard locked
+        (see `Mutex`).
         """
-        if self._is_owned() and not self._is_left:  # else a method has called code that closes the store
+        # If `_is_left`, the outer method has called code that closes the store, and thereby the consumer.
+        if self._is_owned() and not self._is_left:
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:
-            # After `end`, the thread that closes the store waits for the guard: every other thread is
-            # refused, and so holds the guard for a moment only.
+            # After `end`, the thread that closes the store waits for the guard. It gets the guard soon,
+            # because every other thread that takes the guard is refused and releases it.
             if not self.acquire(self._is_left and thread == self.ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # first: a second interrupt can't come before it
+                # This is the first statement, so that a second interrupt can't come before it.
+                self.release()
             except RuntimeError:
                 """The interrupt came before the lock was acquired."""
             raise
@@ -110,12 +117,15 @@ class Guard(OwnedLock):  # type: ignore[misc]
         outer = under_way()
         if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
             raise refused(outer, "a consumer's method")
-        if not self.is_within(method):  # CPython left the guard locked (`mutex.LEAVES_OPEN`)
+        if not self.is_within(method):
+            # An interrupt has made CPython leave the guard locked (`mutex.LEAVES_OPEN`).
             while self._is_owned():
                 self.release()
 
     def is_within(self, method: FrameType) -> bool:
-        """Return whether another guarded method of this thread called this one."""
+        """Return whether the frame `method` runs, at any depth, within another method of this thread that
+        holds the guard.
+        """
         frame = method.f_back
         while frame is not None and frame.f_locals.get("guard") is not self:
             frame = frame.f_back
@@ -129,15 +139,17 @@ class Guard(OwnedLock):  # type: ignore[misc]
             raise self.refusal()
 
     def check_wait(self) -> None:
-        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. A method may call
-        this only before it has changed any state.
+        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. A method must not
+        call `check_wait` after it has changed anything.
         """
         self.check()
         if self.asked:
             raise GiveWay
 
     def refusal(self) -> SegstoreError:
-        """Return a ClientClosedError or StoreClosedError for a consumer that may not be used."""
+        """Return the error of a consumer that may not be used: StoreClosedError if its store was closed or is
+        being closed, else ClientClosedError.
+        """
         if self.ender is not None:
             return StoreClosedError(f"{self._store} is closed")
         return ClientClosedError("the consumer is closed")
@@ -146,7 +158,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     @property
     def ending(self) -> bool:
-        """Return whether another thread is closing the store, so that this thread must leave its method at
+        """Return whether another thread is closing the store. If so, this thread must leave its method at
         once.
         """
         return self.ender is not None and self.ender != threading.get_ident()
@@ -173,7 +185,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return True
 
     def _is_free(self, seconds: float) -> bool:
-        """Wait up to `seconds` until no other thread is within a method; return whether that happened."""
+        """Wait up to `seconds` until no other thread is within a method. Return False if another thread still
+        is.
+        """
         try:
             is_free: bool = self.acquire(True, seconds)
         finally:
@@ -184,9 +198,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return is_free
 
     def at_rest(self) -> bool:
-        """Return whether the application has processed all records that polls returned; called after `end`.
-        Return False if another thread made the last call, got a result and is still alive: that thread may
-        still be processing the records.
+        """Return whether the application has processed all records that polls returned. Called after `end`.
+        The result is False if another thread made the last call, got a result and is still alive, because
+        that thread may still be processing the records.
         """
         return (
             self.given_up
@@ -196,13 +210,13 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
 
 class GiveWay(Exception):
-    """Raised in a method that waits, because another thread waits for the guard. The method has changed
-    nothing, so its caller calls the method again.
+    """Raised in a method that waits, if another thread waits for the guard. The method has changed nothing,
+    so the code that called the method calls it again.
     """
 
 
 class Guarded(Protocol):
-    """An object with a guard."""
+    """An object that has a `Guard`."""
 
     _guard: Guard
 
@@ -212,7 +226,7 @@ G = TypeVar("G", bound=Guarded)
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
     """Wrap the method so that it holds the consumer's guard: one thread at a time may call the method, and no
-    thread after `close`. After a call the next poll looks at all partitions again. Raises
+    thread after `close`. A call makes the next poll check all partitions for records. Raises
     ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
@@ -225,15 +239,16 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
             guard.calls += 1
             return method(self, *args, **kwargs)
 
-    # With this name, errors that describe the stack, such as ReentrantCallError, show the method's name.
+    # The wrapper's code gets the method's name, because errors that describe the stack, such as
+    # ReentrantCallError, show the name of the code.
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
     guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded
 
 
 def unguarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Return the method that `alone` has wrapped. The method may read only objects that are replaced as a
-    whole, because another thread may be changing the consumer.
+    """Return the method that `alone` has wrapped. The unwrapped method may only read attributes whose objects
+    are never changed, but replaced by other objects, because another thread may be changing the consumer.
     """
     wrapped: Callable[Concatenate[G, P], R] = method.__wrapped__  # type: ignore[attr-defined]
     return wrapped
@@ -243,7 +258,7 @@ def unguarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G,
 
 
 def _grouped(protocol: str) -> Callable[..., Coordination]:
-    """Return the class of a group's members for a group_protocol."""
+    """Return the subclass of `GroupSubscription` for a group_protocol."""
     if protocol == "consumer":
         from segstore.client.consumer.consumer_member import ConsumerSubscription
 
@@ -255,8 +270,8 @@ class Parts:
     """The base of `Consumer`: makes and connects the parts of the consumer."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
-        """Raises ConfigError, InvalidTypeError, InvalidGroupIdError; ReadOnlyError for a group with a store
-        that was opened "r".
+        """Raises ConfigError, InvalidTypeError, InvalidGroupIdError, and ReadOnlyError if `settings` have a
+        group_id and the store was opened "r".
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(

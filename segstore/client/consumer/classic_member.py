@@ -1,5 +1,6 @@
-"""`ClassicSubscription`: a member of a group by the classic protocol. The member joins, and the group's
-leader assigns the partitions (Kafka: ConsumerCoordinator, AbstractCoordinator).
+"""`ClassicSubscription`: the coordination of a consumer that is a member of a group by the classic protocol.
+The member joins the group, and the group's leader assigns the partitions (Kafka: ConsumerCoordinator,
+AbstractCoordinator).
 
 On disk: nothing of its own. Threads: one, the consumer's.
 """
@@ -20,7 +21,9 @@ from segstore.storage.store.store import Store
 
 
 class ClassicSubscription(GroupSubscription):
-    """The subscription of a classic group's member: in each rebalance the member joins, then syncs."""
+    """The coordination of a classic group's member. In each rebalance the member sends a join request, then a
+    sync request.
+    """
 
     _membership: ClassicMembership
 
@@ -68,7 +71,7 @@ class ClassicSubscription(GroupSubscription):
         return self._membership.must_rejoin() or self._must_ask or changed
 
     def _begin(self) -> None:
-        """Revoke the partitions that the member can't keep, and ask to join."""
+        """Revoke the partitions that the member can't keep, and send a join request."""
         self._must_ask, self._leading, self._untaken = True, None, None
         lost = self._membership.generation < 0 and bool(self._subscription.states)
         if lost:
@@ -76,7 +79,8 @@ class ClassicSubscription(GroupSubscription):
         else:
             self._let_go()
         if not self._subscription.automatic:
-            return  # the listener has unsubscribed, or closed the consumer
+            # The listener has unsubscribed, or closed the consumer.
+            return
         self._measured.joining()
         self._joined_topics = set(self._subscription.topics or ())
         self._membership.join(self._protocols())
@@ -107,7 +111,9 @@ class ClassicSubscription(GroupSubscription):
         return True
 
     def _lead(self, joined: JoinGroupResult) -> dict[str, bytes]:
-        """Return the assignments of all members if this member is the leader and must assign, else {}."""
+        """Return the assignments of all members if this member is the group's leader and must compute them,
+        else {}.
+        """
         if not joined.members:
             return {}
         topics = self._store.topics()

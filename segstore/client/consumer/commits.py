@@ -1,4 +1,5 @@
-"""`Commits`: the offset commits of one consumer for its group, on request and by `enable_auto_commit`.
+"""`Commits`: the offset commits of one consumer for the consumer's group: those that the application
+requests, and automatic ones with `enable_auto_commit`.
 
 On disk: nothing of its own; the group's coordinator writes the offsets. Threads: one, the consumer's.
 """
@@ -44,7 +45,7 @@ log = Logger("segstore")
 
 _LEAST_SLEEP_MS = 10
 _PATIENCE_MS = 10_000.0
-"""The ms for which a member that gives up partitions retries to commit their positions."""
+"""How long, in ms, a member retries to commit the positions of partitions that it gives up."""
 _NOT_COMMITTED = (
     CommitFailedError,
     RebalanceInProgressError,
@@ -97,8 +98,8 @@ class CommitFuture:
 
 
 class Commits:
-    """The commits of one consumer. If the consumer uses `assign`, it commits without a member id, which the
-    coordinator allows while the group has no members.
+    """The commits of one consumer. If the consumer uses `assign`, it commits without a member id. The
+    coordinator allows such commits while the group has no members.
     """
 
     def __init__(
@@ -162,22 +163,24 @@ class Commits:
 
     def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> CommitFuture:
         """Commit offsets at once. An error is stored in the returned future. `callback` is called in the next
-        poll, commit or close, with the offsets, and the error or None. Raises InvalidTypeError.
+        poll, commit or close, with two arguments: the offsets, and the error or None. Raises
+        InvalidTypeError.
         """
         wanted = checked(offsets)
         failed: SegstoreError | None = None
         try:
             self.commit(wanted)
         except SegstoreError as error:
-            failed = copy_of(error)  # without the traceback, because the future keeps the error
+            # The future stores the copy, which has no traceback with frames of the application.
+            failed = copy_of(error)
         if callback is not None:
             self._callbacks.append((callback, wanted, failed))
         return CommitFuture(failed)
 
     @calls_out
     def callbacks(self) -> None:
-        """Call the waiting callbacks. If a callback raises an exception, this method raises the exception;
-        the next call continues with the next callback.
+        """Call the waiting callbacks in order. If a callback raises an exception, `callbacks` raises the
+        exception, and the next call of `callbacks` continues with the next callback.
         """
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()
@@ -199,13 +202,13 @@ class Commits:
         """Return the ms until `auto` is due."""
         if not self._config.enable_auto_commit:
             return math.inf
-        # At least _LEAST_SLEEP_MS: a waiting consumer has little to commit.
+        # The result is at least _LEAST_SLEEP_MS, because a consumer that waits has little to commit.
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:
-        """Commit the positions of all partitions, or of those in `only`, which are about to be given up.
-        Retry while the coordinator loads. If the commit fails, the error is logged, as in Kafka, and the
-        records since the last commit will be read again. Raises FencedInstanceIdError unless `closing`.
+        """Commit the positions of all partitions, or only of the partitions in `only`, which the member will
+        give up. Retry while the coordinator loads. If the commit fails, the error is logged, as in Kafka, and
+        the records since the last commit will be read again. Raises FencedInstanceIdError unless `closing`.
         """
         consumed = self._subscription.consumed()
         if only is not None:
@@ -231,8 +234,8 @@ class Commits:
 
 
 def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets with values of our class OffsetAndMetadata; kafka-python's OffsetAndMetadata is
-    accepted. Raises InvalidTypeError, InvalidArgumentError.
+    """Convert the values of `offsets` to this package's OffsetAndMetadata. A value may be kafka-python's
+    OffsetAndMetadata. Raises InvalidTypeError, InvalidArgumentError.
     """
     if not isinstance(offsets, Mapping):
         raise InvalidTypeError(f"offsets must be a dict, not {type(offsets).__name__}")

@@ -1,5 +1,5 @@
-"""`ConsumerConfig`: the settings of a consumer, with kafka-python's names and defaults. Threads: any;
-immutable.
+"""`ConsumerConfig`: the settings of a consumer, with kafka-python's names and defaults. Threads: any; a
+ConsumerConfig is immutable.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _OF_PROTOCOL = {
     "heartbeat_interval_ms": "classic",
     "group_remote_assignor": "consumer",
 }
-"""Settings that only one group_protocol allows, as in Java. A default value is always allowed, because
-programs pass all settings of DEFAULT_CONFIG.
+"""{setting: the group_protocol that allows it}, as in Kafka's Java consumer. With the other protocol the
+default value is allowed, too, because programs pass all settings of DEFAULT_CONFIG; any other value is
+refused.
 """
 
 Deserialize = Callable[[str, "list[tuple[str, bytes | None]]", "bytes | None"], Any]
@@ -208,6 +209,6 @@ def _takes(method: Callable[..., Any], count: int) -> bool:
         inspect.signature(method).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # the method is C code without a signature
+    except ValueError:  # The method is C code without a signature.
         return True
     return True

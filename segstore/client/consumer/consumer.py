@@ -1,7 +1,8 @@
 """`Consumer`: reads the records of a store's topics, as kafka-python's KafkaConsumer does.
 
-A façade: `seek_and_commit` has the methods for topics, positions and commits, `base` makes the parts. On
-disk: nothing of its own. Threads: one at a time; a second thread gets ConcurrentModificationError.
+This module has the methods that read. `seek_and_commit` has the methods for topics, positions and commits,
+and `base` makes the consumer's parts. On disk: nothing of its own. Threads: one at a time; a second thread
+gets ConcurrentModificationError.
 """
 
 from __future__ import annotations
@@ -51,14 +52,15 @@ class Consumer(Assigning, Seeking, Committing):
     """A consumer of records from assigned partitions, or from all partitions of the topics it subscribed to.
 
     `settings` are kafka-python's, with its defaults; network settings are refused by name. With a group_id
-    the consumer shares the partitions of its topics with the group's other members; each member may be polled
-    by a thread of its own, or one thread may poll several members in turn. Without a group_id a subscription
-    assigns all partitions of its topics, including partitions that are created later, from the first `poll`
-    on. Iterating yields single records. A consumer is a context manager.
+    the consumer shares the partitions of its topics with the group's other members. Each member may be polled
+    by a thread of its own, or one thread may poll several members one after another. Without a group_id the
+    first `poll` after `subscribe` assigns all partitions of the topics, and later polls add new partitions.
+    Iterating yields single records. A consumer is a context manager.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ConsumerConfig.defaults()
-    """{setting: default}, as in kafka-python. Programs use the keys to filter their own settings."""
+    """{setting: default}, as in kafka-python. Programs use the keys to find the settings that a consumer has.
+    """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
@@ -82,14 +84,15 @@ class Consumer(Assigning, Seeking, Committing):
     def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> Polled:
-        """Return up to `max_records` (by default max_poll_records) records by partition. If there are none,
-        wait up to `timeout_ms` for new records. Partitions take turns.
+        """Return up to `max_records` (by default max_poll_records) records by partition. If there are no
+        records, wait up to `timeout_ms` for new ones. Each poll begins with the partition after the last one
+        that was read.
 
         The positions move to the next offset after the returned records. With `update_offsets=False` the
         positions stay, and the next poll returns the same records again unless the caller seeks. Raises
         NoOffsetForPartitionError, OffsetOutOfRangeError (both only with auto_offset_reset "none"),
-        CorruptRecordError, RecordDeserializationError, StorageError, StoreClosedError,
-        UnknownTopicOrPartitionError for a partition that was assigned by `assign`; after an error the
+        CorruptRecordError, RecordDeserializationError, StorageError, StoreClosedError, and
+        UnknownTopicOrPartitionError for a partition that was assigned by `assign`. After an error the
         positions are unchanged.
         """
         guard = self._guard
@@ -111,26 +114,28 @@ class Consumer(Assigning, Seeking, Committing):
             polled, state, at, leader_epoch = came
             if polled and self._interceptors.all:
                 polled = self._interceptors.on_consume(polled)
-            # The positions are set last: records that an interrupt keeps from the application then count as
-            # not read.
+            # The positions are set after all other work: if an interrupt comes before that, the records count
+            # as not read.
             if update_offsets and state is not None:
                 state.position, state.leader_epoch, state.reset = at, leader_epoch, None
             return polled
 
     def _poll(self, most: int, deadline: float, update_offsets: bool) -> Polled:
-        """Return new records; if there are none, wait for some until `deadline`."""
+        """Return new records. If there are none, wait for records until `deadline`."""
         given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
         polled = self._consumed(given)
         if update_offsets:
-            for part in given:  # last, because an interrupt may lose the records
+            for part in given:
+                # The positions are set after all other work: if an interrupt comes before that, the records
+                # count as not read.
                 part.state.seek(part.at, part.leader_epoch)
         return polled
 
     @alone
     def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
-        """Return a whole fetch as a pyarrow.Table: up to max_partition_fetch_bytes of each partition, and
-        fetch_max_bytes in all. If there are no records, wait up to `timeout_ms` for new ones. The table has
-        no rows if no record came.
+        """Return all records of a fetch as a pyarrow.Table: up to max_partition_fetch_bytes of each
+        partition, and fetch_max_bytes in all. If there are no records, wait up to `timeout_ms` for new ones.
+        If no record came, the table has no rows.
 
         Columns: topic (dictionary of int32 to string), partition (int32), offset and timestamp (int64, ms),
         key and value (binary, as stored: deserializers and interceptors are applied by `poll` only), headers
@@ -164,10 +169,11 @@ class Consumer(Assigning, Seeking, Committing):
         deadline: float,
         sleep: Callable[[float, float], list[T] | None],
     ) -> list[T]:
-        """Call `look` and `sleep` in turn until one of them returns records, and return the records. `sleep`
-        waits for a publication, and returns new records if it has read some. Return an empty list after
-        `deadline`, or if a listener or signal handler closes the consumer, or another thread closes the store
-        or waits for the guard.
+        """Call `look` and `sleep` alternately until one of them returns records, and return the records.
+        `sleep` waits until a process publishes new log ends, or wakes waiting consumers for another reason;
+        if `sleep` itself has read new records, it returns these records. Return an empty list after
+        `deadline`. Return an empty list earlier if a listener or signal handler closes the consumer, or if
+        another thread closes the store or waits for the guard.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
@@ -181,7 +187,8 @@ class Consumer(Assigning, Seeking, Committing):
                 coordination.poll()
                 if subscription.unresolved:
                     self._positions.resolve()
-            except LOADING:  # the coordinator still loads: ask again after a pause
+            except LOADING:
+                # The coordinator still loads the group: call `poll` again after a pause.
                 if not back_off(self._store, deadline):
                     return []
                 continue
@@ -199,8 +206,8 @@ class Consumer(Assigning, Seeking, Committing):
                 return came
 
     def _may_resolve(self) -> bool:
-        """Return whether a missing position can be looked up at once, because the log is open: then the
-        position was dropped after its records had been deleted or truncated.
+        """Return whether `resolve` can find a missing position at once, because the partition's log is open.
+        Such a position was dropped because the records at the position had been deleted or truncated.
         """
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)
@@ -209,7 +216,7 @@ class Consumer(Assigning, Seeking, Committing):
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """Return the next record. The iteration ends if none comes within consumer_timeout_ms, or if the
+        """Return the next record. The iteration ends if no record comes within consumer_timeout_ms, or if the
         consumer is closed.
         """
         guard = self._guard
@@ -226,7 +233,9 @@ class Consumer(Assigning, Seeking, Committing):
         return record
 
     def _fill(self, deadline: float) -> bool:
-        """Fetch records for the iteration, waiting until `deadline`; return whether any came."""
+        """Fetch records for the iteration, and wait for them until `deadline`. Return whether there are
+        records.
+        """
         now = time.monotonic()
         self._metrics.polled(now)
         came = self._following.again(now, deadline)
@@ -246,8 +255,8 @@ class Consumer(Assigning, Seeking, Committing):
         return self._interceptors.on_consume(polled) if polled and self._interceptors.all else polled
 
     def _check_store(self) -> None:
-        """Raise StoreClosedError if the consumer was closed with its store. If it was closed by `close`, do
-        nothing: the iteration just stops.
+        """Raise StoreClosedError if the consumer was closed because its store was closed. If the application
+        closed the consumer, do nothing: the iteration ends.
         """
         refusal = self._guard.refusal()
         if isinstance(refusal, StoreClosedError):
@@ -257,8 +266,8 @@ class Consumer(Assigning, Seeking, Committing):
 
     @alone
     def _update(self) -> None:
-        """Update the assignment: without a group, assign all partitions of the topics; a member of a group
-        begins to join.
+        """Update the assignment. If the consumer has no group, assign all partitions of its topics. If it has
+        a group, begin to join the group.
         """
         with suppress(*LOADING):
             self._coordination.poll()
@@ -276,7 +285,7 @@ class Consumer(Assigning, Seeking, Committing):
             return self._iteration.take()
 
     def _give_back(self) -> None:
-        """Make the next poll return the last poll's records again; does nothing if the consumer is closed."""
+        """Make the next poll return the last poll's records again. If the consumer is closed, do nothing."""
         with contextlib.suppress(ClientClosedError, StoreClosedError):
             self._give_back_alone()
 
@@ -298,10 +307,10 @@ class Consumer(Assigning, Seeking, Committing):
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Leave the group and give up all partitions. The store stays open.
 
-        A second call does nothing, nor does a call after the store was closed (which closes its consumers),
-        or in a forked child. If an interrupt kept the consumer from leaving its group, the consumer is not
-        closed: call `close` again. That call also closes the deserializers and interceptors whose own `close`
-        was interrupted.
+        A second call does nothing. A call in a forked child does nothing, nor does a call after the store was
+        closed, because a store closes its consumers. If an interrupt kept the consumer from leaving its
+        group, the consumer is not closed: call `close` again. That call also closes the deserializers and
+        interceptors whose own `close` was interrupted.
         """
         guard = self._guard
         if self._store.context.forked:
@@ -317,7 +326,7 @@ class Consumer(Assigning, Seeking, Committing):
         except StoreClosedError:
             if entered:
                 raise
-            # Another thread is closing the store, and the consumer with it.
+            # Another thread is closing the store, and that closes the consumer.
 
     def _is_ended(self) -> bool:
         """Return whether `close` has finished."""
@@ -335,8 +344,8 @@ class Consumer(Assigning, Seeking, Committing):
                 self._close_parts()
 
     def _close_parts(self) -> None:
-        """Close the parts in order. After an interrupt, the next call continues with the part whose close was
-        interrupted.
+        """Close the consumer's parts in order. After an interrupt, the next call continues with the part
+        whose `close` was interrupted.
         """
         left = self._left_open
         while left:

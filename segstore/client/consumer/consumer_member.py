@@ -1,9 +1,10 @@
-"""`ConsumerSubscription`: a member of a consumer group (KIP-848). The member sends heartbeats, and the
-coordinator assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
+"""`ConsumerSubscription`: the coordination of a consumer that is a member of a consumer group (KIP-848). The
+member sends heartbeats, and the coordinator assigns the partitions (Kafka: ConsumerMembershipManager,
+ConsumerHeartbeatRequestManager).
 
 A heartbeat is sent only after a change of the group, of the topics, or of the member's own subscription or
-partitions. A change of the group wakes its members in this process. The member's `Pulse` shows the
-coordinator that the member is alive.
+partitions. A change of the group wakes the group's members in this process. The member's `Pulse` has the
+times of the last poll and heartbeat; by these the coordinator sees that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -44,23 +45,25 @@ _GONE = (*_FENCED, FencedInstanceIdError, RetriableError, StorageError, StoreClo
 
 
 class SubscribedTopics(NamedTuple):
-    """The topics of a subscription: names, and a regular expression, or "" if there is none."""
+    """The topics of a subscription: their names, and the regular expression, which is "" if the subscription
+    has none.
+    """
 
     topics: Set[str]
     regex: str
 
 
 class ConsumerGroupMembership(GroupMembership):
-    """A membership by KIP-848, in which the member keeps one id for its whole life. An interrupt may come
-    anywhere: each heartbeat contains the whole state of the member, so a heartbeat whose answer was lost may
-    be repeated.
+    """A membership by KIP-848. The member keeps one id for its whole life. An interrupt may come at any time:
+    if the answer to a heartbeat is lost, the heartbeat is repeated, because each one has all fields.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
         super().__init__(coordinator, config)
         self.member_id = str(uuid.uuid4())
         self.is_settled = False
-        self._asked = False  # whether a heartbeat was sent: the group may know the member
+        # Whether a heartbeat was sent. If so, the group may know the member.
+        self._asked = False
 
     @property
     def _state(self) -> str:
@@ -74,7 +77,7 @@ class ConsumerGroupMembership(GroupMembership):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Return False: a member of a consumer group may commit from its first heartbeat on."""
+        """Return False, because a member of a consumer group may commit from its first heartbeat on."""
         return False
 
     @property
@@ -82,8 +85,9 @@ class ConsumerGroupMembership(GroupMembership):
         return not self._asked
 
     def heartbeat(self, wanted: SubscribedTopics, owned: Assignment) -> Assignment:
-        """Send a full heartbeat, which joins the group if necessary; return the member's target partitions.
-        Raises the errors of GroupCoordinator.consumer_heartbeat.
+        """Send a heartbeat with all fields, and return the partitions that the member shall have. If the
+        member is not in the group, the heartbeat joins the group. Raises the errors of
+        GroupCoordinator.consumer_heartbeat.
         """
         config, is_in = self._config, self.generation >= 0
         self._asked = True
@@ -105,19 +109,21 @@ class ConsumerGroupMembership(GroupMembership):
             ),
         )
         self.generation = beaten.epoch
-        assert beaten.assignment is not None  # each answer to a full heartbeat has an assignment
+        # The answer to a heartbeat with all fields has an assignment.
+        assert beaten.assignment is not None
         return beaten.assignment
 
     def out(self, error: Exception) -> None:
-        """Leave the generation, unless a commit failed with StaleMemberEpochError: then the member is still
-        in the group, and the answer to its next heartbeat has the current epoch.
+        """Leave the generation, unless `error` is a StaleMemberEpochError, with which a commit has failed.
+        After that error the member is still in the group, and the answer to the member's next heartbeat has
+        the current epoch.
         """
         if not isinstance(error, StaleMemberEpochError):
             self.generation, self.is_settled = -1, False
 
     def leave(self) -> None:
-        """Leave the group. If the coordinator can't write the change of the group, it removes the member
-        later, because the member no longer has a pulse.
+        """Leave the group. If the coordinator can't write to the group's log that the member has left, it
+        removes the member later, because the member no longer has a pulse.
         """
         if self._asked:
             epoch = LEAVE_EPOCH if self._instance is None else STATIC_LEAVE_EPOCH
@@ -132,8 +138,8 @@ class ConsumerGroupMembership(GroupMembership):
 
 
 class ConsumerSubscription(GroupSubscription):
-    """The subscription of a consumer group's member. In a rebalance the member revokes some partitions,
-    reports that by a heartbeat, and gets new partitions. Partitions that are in the old and in the new
+    """The coordination of a consumer group's member. In a rebalance the member gives up some partitions,
+    reports that in a heartbeat, and gets new partitions. Partitions that are in the old and in the new
     assignment stay with the member all the time.
     """
 
@@ -156,7 +162,8 @@ class ConsumerSubscription(GroupSubscription):
         self._topics: Topics = {}
 
     def _compare(self, topics: Topics) -> None:
-        current = self._store.engine.topics  # stays the same object until a topic changes
+        # `engine.topics` is the same object until a topic changes.
+        current = self._store.engine.topics
         if current is not self._topics:
             self._must_ask = True
             self._topics = current
@@ -185,8 +192,8 @@ class ConsumerSubscription(GroupSubscription):
         return sent is None or sent.regex != (subscription.regex or "") or not self._knows_topics(sent)
 
     def _knows_topics(self, sent: SubscribedTopics) -> bool:
-        """Return whether the last heartbeat `sent` has the topics of the subscription; True for a regular
-        expression, for which the coordinator finds the topics.
+        """Return whether the topics that the last heartbeat has `sent` are those of the subscription. The
+        result is True for a regular expression, because the coordinator finds the matching topics.
         """
         return bool(sent.regex) or sent.topics == self._subscription.topics
 
@@ -197,22 +204,26 @@ class ConsumerSubscription(GroupSubscription):
         return SubscribedTopics(frozenset(subscription.topics or ()), "")
 
     def _join(self) -> bool:
-        """Give up the partitions of an earlier membership as lost, then join the group."""
+        """Give up the partitions of an earlier membership, call `on_partitions_lost`, then join the group."""
         self._untaken = None
         self._give_up(list(self._subscription.states), "lost")
-        if self._subscription.automatic:  # the listener may have unsubscribed
+        if self._subscription.automatic:
+            # The consumer is still subscribed: the listener has not unsubscribed.
             self._measured.joining()
             self._beat()
         return True
 
     def _beat(self) -> None:
-        """Send a heartbeat, and store the answer's assignment, which the next step applies."""
+        """Send a heartbeat, and store the assignment that the answer has, so that the next step applies the
+        assignment.
+        """
         wanted, seen = self._wanted(), self._coordinator.changes(self._group)
         try:
             given = self._membership.heartbeat(wanted, self._owned())
         except _FENCED as error:
             if self._membership.generation < 0:
-                raise  # the group refuses the member
+                # The heartbeat that should join the group failed: the group refuses the member.
+                raise
             self._membership.out(error)
             return
         self._sent, self._seen, self._must_ask = wanted, seen, False
@@ -248,7 +259,7 @@ class ConsumerSubscription(GroupSubscription):
             self._settle()
 
     def _settle(self) -> None:
-        """Note that the member has its whole assignment."""
+        """Record that the member has exactly its assigned partitions."""
         if not self._membership.is_settled:
             self._measured.rebalanced()
         self._membership.is_settled = True

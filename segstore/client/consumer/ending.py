@@ -1,6 +1,7 @@
 """`ConsumerEnding`: closes a consumer when its store is closed.
 
-Threads: any. The thread that closes the store also closes the consumer, which another thread may be using.
+Threads: any. The thread that closes the store also closes the consumer, even if another thread is using the
+consumer.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class ConsumerEnding:
         """Do nothing: a consumer has no unwritten records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close the consumer. If another thread is in a method, make the method return without a result, and
-        wait for that until `deadline` (monotonic seconds). Commit the positions if the store's close is
-        `orderly` and the application has processed all returned records.
+        """Close the consumer. If another thread is in a method, make the method return without a result. Wait
+        until `deadline` (monotonic seconds) for the method to return; if it does not, log a warning and leave
+        the consumer open. Commit the positions if the store's close is `orderly` and the application has
+        processed all returned records.
         """
         consumer = self._consumer()
         if consumer is None or consumer._is_ended():

@@ -1,5 +1,5 @@
-"""`Fetcher`: reads records of the assigned partitions, which take turns. `Buffer`: records that were read but
-not returned to the application yet. `Iteration`: yields single records.
+"""`Fetcher`: reads records of the assigned partitions, one partition after another. `Buffer`: the records
+that were read, and not returned to the application yet. `Iteration`: yields single records.
 
 On disk: nothing of its own. Threads: one, the consumer's.
 """
@@ -34,16 +34,17 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- buffer ------------------------------------------------------------------------------------
 
-# `Buffer`: records that one read of a partition has found, kept until the application has all of them.
+# `Buffer`: the records of one read of a partition, which are buffered until the application has all of them.
 
 
 class Buffer:
-    """The records of one read of a partition. `left` counts the records that were not returned yet, and `at`
-    is the position before the first of these: if the consumer's position differs from `at`, the buffer can't
-    be used. `memory`: bytes in memory; `stored`: bytes read from the log; `start` and `end`: the log start
-    offset, and the end of the readable records, at the time of the read. `leader_epoch` is the epoch of the
-    last batch, which may be a marker. `charged`: the read was counted for the client's byte rate. `leader`:
-    the leader epoch at the time of the read, or None for a log without replicas.
+    """The records of one read of a partition. `left` is the number of records that were not returned yet, and
+    `at` is the position before the first such record. If the consumer's position differs from `at`, the
+    buffer can't be used. `memory`: bytes in memory; `stored`: bytes read from the log; `start` and `end`: the
+    log start offset, and the end of the readable records, at the time of the read. `leader_epoch` is the
+    leader epoch of the last batch, even if that batch is a transaction marker. `charged`: whether the read
+    was counted for the client's byte rate. `leader`: the leader epoch at the time of the read, or None for a
+    log without replicas.
     """
 
     __slots__ = (
@@ -61,7 +62,9 @@ class Buffer:
         self.leader_epoch: int = records.batches["leader_epoch"].item(-1)
 
     def take(self, most: int | None = None) -> Records:
-        """Return the next records, up to `most`; the next `take` begins at their `next_offset`."""
+        """Return the next records, up to `most` records. The next `take` begins at the `next_offset` of the
+        returned records.
+        """
         given, left = self._given, self.left
         until = given + (left if most is None else min(most, left))
         taken = self._records if not given and until == left else self._records[given:until]
@@ -80,7 +83,7 @@ class Buffer:
 
 class FetchedRecords(NamedTuple):
     """A partition's records for the application. `at` is the partition's position after these records, and
-    `leader_epoch` the epoch of the last batch before `at`.
+    `leader_epoch` is the leader epoch of the last batch before `at`.
     """
 
     tp: TopicPartition
@@ -90,11 +93,12 @@ class FetchedRecords(NamedTuple):
     leader_epoch: int
 
 
-_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)  # in C
+# A function in C makes a FetchedRecords from a tuple.
+_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)
 
 
 class FetchedColumns(NamedTuple):
-    """A partition's records for the application, as columns. The partition's position after them is
+    """A partition's records for the application, as columns. After these records the partition's position is
     `records.next_offset`.
     """
 
@@ -104,8 +108,8 @@ class FetchedColumns(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An error that came after some records. The next look for records raises the error if the partition's
-    position is still `position`.
+    """An error that came after other partitions, or earlier offsets, had records. The next call of `records`
+    or `columns` raises the error if the partition's position is still `position`.
     """
 
     state: TopicPartitionState
@@ -115,7 +119,7 @@ class _Kept(NamedTuple):
 
 class Fetcher:
     """The reader of a consumer's partitions. The fetcher reads more records than one poll returns, and
-    buffers them for later polls: about fetch_max_bytes for all partitions together.
+    buffers the surplus for later polls. All buffers together take about fetch_max_bytes.
     """
 
     def __init__(
@@ -129,7 +133,8 @@ class Fetcher:
         self._subscription, self._positions = subscription, positions
         self._config, self._metrics, self.throttle = config, metrics, throttle
         self._committed = config.isolation_level == "read_committed"
-        self._throttled = False  # whether the byte rate has kept a partition from being read
+        # `_throttled`: whether a partition was not read because of the byte rate.
+        self._throttled = False
         self._deserializers = Deserializers(
             deserialize_with(config.key_deserializer), deserialize_with(config.value_deserializer)
         )
@@ -139,18 +144,18 @@ class Fetcher:
         self._kept: _Kept | None = None
         self._some_since = math.nan
         self.began: list[tuple[TopicPartitionState, int, int]] = []
-        """The partitions whose records the last look or wait returned, each with its position and leader
-        epoch before that.
+        """The partitions whose records were returned last, by `records`, `columns` or a wait of `Tailing`.
+        Each has the position and leader epoch that the partition had before.
         """
 
     # --- records for the application ---------------------------------------------------------
 
     def records(self, most: int) -> list[FetchedRecords]:
-        """Return up to `most` records, beginning with the partition whose turn it is. The caller must then
-        set the positions.
+        """Return up to `most` records, beginning with the partition after the one that was read last. The
+        caller must then set the positions.
 
-        If a partition has an error and no records were found before, the error is raised at once; otherwise
-        the next call raises it.
+        If a partition has an error, and no partition before it had records, the error is raised at once. If
+        there are such records, they are returned, and the next call raises the error.
         """
         if self._kept is not None:
             self._raise_kept()
@@ -190,7 +195,9 @@ class Fetcher:
                     raise error
                 self._kept = _Kept(state, buffer.at, error)
             finally:
-                del error  # else a cycle: the error's traceback has this frame
+                # The traceback of the error refers to this frame, which refers to the error: `del` breaks
+                # this cycle.
+                del error
         elif not buffer.left:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
@@ -199,14 +206,14 @@ class Fetcher:
 
     @property
     def has_nothing(self) -> bool:
-        """Return whether a new record may be returned as it is: there are no buffers, no kept error, no byte
-        rate, no deserializers and no fetch_min_bytes.
+        """Return whether a new record may be returned to the application as it is, because there are no
+        buffers, no error for the next call, no byte rate, no deserializers and no fetch_min_bytes.
         """
         return self._as_is and self.throttle.bound is None and self._kept is None and not self._buffers
 
     def columns(self) -> list[FetchedColumns]:
-        """Return a whole fetch as columns: up to max_partition_fetch_bytes of each partition, up to
-        fetch_max_bytes in all. The caller must then set the positions.
+        """Return the records of a fetch as columns: up to max_partition_fetch_bytes of each partition, and up
+        to fetch_max_bytes in all. The caller must then set the positions.
         """
         if self._kept is not None:
             self._raise_kept()
@@ -237,27 +244,29 @@ class Fetcher:
         return found
 
     def _charge(self, buffer: Buffer) -> None:
-        """Count the buffer's read for the client's byte rate, once."""
+        """For the client's byte rate, count the read that filled the buffer, unless it was counted before."""
         if not buffer.charged:
             buffer.charged = True
             self._metrics.throttled(self.throttle.charge(buffer.stored))
 
     def give_back(self) -> None:
-        """Reset the positions, so that the next look for records returns the same records again."""
+        """Reset the positions, so that the next call of `records` or `columns` returns the same records
+        again.
+        """
         for state, position, leader_epoch in self.began:
             state.seek(position, leader_epoch)
         self.began.clear()
 
     def moved(self, states: Iterable[TopicPartitionState]) -> None:
-        """Exclude partitions from `give_back`, because a seek has changed their positions since the last
-        look.
+        """Exclude partitions from `give_back`, because a seek has changed their positions after their records
+        were returned.
         """
         left_out = set(states)
         self.began[:] = [each for each in self.began if each[0] not in left_out]
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for a publication. The result is inf, unless there are
-        records that may not be returned yet because of fetch_min_bytes or a byte rate.
+        """Return how long, in ms, the consumer may wait for newly published log ends. The result is finite
+        only if there are records that may not be returned yet because of fetch_min_bytes or the byte rate.
         """
         if self._throttled:
             self._throttled = False
@@ -292,7 +301,9 @@ class Fetcher:
     # --- reading -----------------------------------------------------------------------------
 
     def _buffer(self, tp: TopicPartition, state: TopicPartitionState, max_bytes: int) -> Buffer | None:
-        """Return a buffer with the partition's records from its position on; None if there are none."""
+        """Return a buffer with the records from the partition's position on. Return None if there are no such
+        records, or if the buffers are full.
+        """
         buffer = self._buffers.get(state)
         if buffer is not None:
             if buffer.left and buffer.at == state.position:
@@ -310,11 +321,12 @@ class Fetcher:
 
     def _drop(self, state: TopicPartitionState) -> None:
         memory = self._buffers[state].memory
-        del self._buffers[state]  # no call before the next line, so no interrupt
+        # No interrupt comes between the next two statements, because neither calls a Python function.
+        del self._buffers[state]
         self._memory -= memory
 
     def _make_room(self) -> bool:
-        """Drop the buffers that can't be used any more. Return whether the other buffers take less memory
+        """Drop the buffers that can't be used any more. Return whether the remaining buffers take less memory
         than fetch_max_bytes.
         """
         useless = [
@@ -355,12 +367,12 @@ class Fetcher:
             self._positions.gone(state)
             return None
         if leader is not None and log.leader_epoch != leader:
-            # Another leader was elected since `validate`, which compared the position with the earlier
-            # leader's log.
+            # Another leader was elected after `validate` had compared the position with the earlier leader's
+            # log.
             return None
         n = len(records)
         if not n:
-            # The batches contain only markers and aborted records: skip these.
+            # The batches contain only markers and aborted records: set the position after the batches.
             state.seek(records.next_offset, log.epoch_of(records.next_offset - 1))
             return None
         if records.next_offset == view.end_offset:
@@ -378,12 +390,15 @@ class Fetcher:
         if leader is not None and self._config.client_rack:
             near = log.nearest(self._config.client_rack, position)
             if near is not log:
-                with suppress(SegstoreError, OSError):  # the replica's directory may fail: read the leader
+                with suppress(SegstoreError, OSError):
+                    # If the nearest replica fails, the leader's log is read.
                     return near.read_view(None, position, *how)
         return log.read_view(view, position, *how)
 
     def _enough(self) -> bool:
-        """Return whether the records have fetch_min_bytes, or have waited for fetch_max_wait_ms."""
+        """Return whether the records may be returned: they have at least fetch_min_bytes, or
+        fetch_max_wait_ms have passed after the first of them was found.
+        """
         least = self._config.fetch_min_bytes
         stored = self._stored(least)
         now = time.monotonic()
@@ -393,15 +408,16 @@ class Fetcher:
         if math.isnan(self._some_since):
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
-            # The buffers are dropped, because later reads return the same records again, and newer records.
+            # The buffers are dropped, because later reads return these records again, together with newer
+            # records.
             self._buffers, self._memory = {}, 0
             return False
         self._some_since = math.nan
         return True
 
     def _stored(self, least: int) -> int:
-        """Return the number of bytes that can be returned now; counting stops at `least`. If a partition has
-        an error, return `least`, because the error is raised at once.
+        """Return the number of stored bytes whose records can be returned now. Counting stops at `least`. If
+        a partition has an error, return `least`, because the error is raised at once.
         """
         stored = 0
         for tp, state in self._subscription.turns:
@@ -416,7 +432,7 @@ class Fetcher:
 
 # --- iteration ---------------------------------------------------------------------------------
 
-# Records one by one, for `for record in consumer`.
+# `Iteration` yields the single records of `for record in consumer`.
 
 
 class _Part(NamedTuple):
@@ -427,15 +443,18 @@ class _Part(NamedTuple):
 
 
 class Iteration:
-    """The fetched records of an iterator. Each taken record moves its partition's position. Records that were
-    not taken before a seek, a pause or a rebalance are read again, by this consumer or by another one.
+    """The fetched records of an iterator. `take` returns a record and moves the position of the record's
+    partition. Records that were not taken before a seek, a pause or a rebalance are read again, by this
+    consumer or by another consumer.
     """
 
     def __init__(self) -> None:
         self.parts: deque[_Part] = deque()
 
     def put(self, given: FetchedRecords, records: Sequence[ConsumerRecord]) -> None:
-        """Add `records` of one partition. After the last of them the partition's position is `given.at`."""
+        """Add `records` of one partition. After the last record the partition's position is set to
+        `given.at`.
+        """
         self.parts.append(_Part(given.state, iter(records), given.at, given.leader_epoch))
 
     def clear(self) -> None:
@@ -443,7 +462,7 @@ class Iteration:
         self.parts.clear()
 
     def take(self) -> ConsumerRecord | None:
-        """Return the next record; None if another poll is due."""
+        """Return the next record, or None if the iterator must poll for more."""
         while self.parts:
             state, records, at, leader_epoch = self.parts[0]
             if state.fetchable:

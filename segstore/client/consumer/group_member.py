@@ -1,9 +1,10 @@
-"""`GroupSubscription`: a consumer that is a member of a group by either protocol, and shares the partitions
-of its topics with the other members (Kafka: ConsumerCoordinator, ConsumerMembershipManager).
+"""`GroupSubscription`: the coordination of a consumer that is a member of a group, by either of Kafka's two
+group protocols. The members share the partitions of their topics (Kafka: ConsumerCoordinator,
+ConsumerMembershipManager).
 
 On disk: nothing of its own. Threads: one, the consumer's. No method waits for other members, so that one
-thread may poll several consumers of a group in turn. A step that must wait for another member is taken in a
-later poll; a change of the group ends the wait of a poll.
+thread may poll several consumers of a group one after another. If a rebalance must wait for another member, a
+later poll continues it. A change of the group ends the wait of a poll.
 """
 
 from __future__ import annotations
@@ -31,20 +32,24 @@ from segstore.storage.store.store import Store
 
 Topics = Mapping[str, TopicInfo]
 _A_POLL = 3
-"""How many times in max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
+"""How many times in max_poll_interval_ms a consumer that waits within a poll writes the present time into its
+`Pulse`, so that the coordinator does not remove it as too slow.
+"""
 
 
 class GroupSubscription(ABC):
-    """The coordination of a consumer with a group: implements `no_group.Coordination`. Each of the two
-    protocols has a subclass with the steps of its rebalances.
+    """The coordination of a consumer with a group; implements `no_group.Coordination`. There is a subclass
+    for each of the two protocols. It has the steps of the protocol's rebalances.
 
-    If a listener raises an exception, the step of the rebalance is completed, and then `poll` raises the
-    exception.
+    If a listener raises an exception, the member first completes the step of the rebalance. Then `poll`
+    raises the exception.
     """
 
     takes_regex = False
     is_incremental: bool
-    """Whether a member keeps partitions that are in its old and in its new assignment during a rebalance."""
+    """Whether, during a rebalance, a member keeps the partitions that its old and its new assignment have in
+    common.
+    """
 
     def __init__(
         self,
@@ -54,8 +59,8 @@ class GroupSubscription(ABC):
         interceptors: ConsumerInterceptors,
         member: Callable[[GroupCoordinator, ConsumerConfig], GroupMembership],
     ) -> None:
-        """Raises ReadOnlyError for a store that was opened "r", because a group belongs to the process that
-        writes the store; IllegalStateError in a guest of a shared store; InvalidGroupIdError.
+        """Raises InvalidGroupIdError. Raises ReadOnlyError for a store that was opened "r", because a group
+        belongs to the process that writes the store. Raises IllegalStateError in a guest of a shared store.
         """
         if store.mode == "r":
             raise ReadOnlyError(
@@ -81,11 +86,12 @@ class GroupSubscription(ABC):
             self._measured,
         )
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
-        self._must_ask = False  # whether to ask the coordinator even if `changes` is unchanged
+        # `_must_ask`: whether the next step must ask the coordinator, even if the group has not changed.
+        self._must_ask = False
         self._in_listener = False
         self._ids: dict[str, str] = {}
-        # Work that the next poll does if an interrupt has prevented it: the new assignment that is not
-        # applied yet, and its partitions that were not reported to the listener yet.
+        # Work that the next poll does if an interrupt has prevented it: to apply the new assignment
+        # (`_untaken`), and to report the partitions of `_unreported` to the listener.
         self._untaken: list[TopicPartition] | None = None
         self._unreported: list[TopicPartition] = []
 
@@ -113,8 +119,8 @@ class GroupSubscription(ABC):
 
     @abstractmethod
     def _step(self) -> bool:
-        """Take the next step of a rebalance, if no other member has to act first; return whether there may be
-        a further step. Raises FencedInstanceIdError.
+        """Do the next step of a rebalance, unless another member has to act before. Return whether there may
+        be a further step. Raises FencedInstanceIdError.
         """
 
     def wait_ms(self) -> float:
@@ -137,10 +143,10 @@ class GroupSubscription(ABC):
 
     @abstractmethod
     def _compare(self, topics: Topics) -> None:
-        """Set `_must_ask` if the changed topics may change the assignment."""
+        """Set `_must_ask` if the change from the earlier topics to `topics` may change the assignment."""
 
     def _lose_old(self, topics: Topics) -> None:
-        """Give up partitions of topics that were deleted and created again."""
+        """Give up the partitions of each topic that was deleted and created again."""
         anew = {t for t, topic_id in self._ids.items() if t in topics and topics[t].topic_id != topic_id}
         if anew:
             self._must_ask = True
@@ -153,8 +159,9 @@ class GroupSubscription(ABC):
 
     def _take(self) -> None:
         """Apply the new assignment: give up the partitions that are not in the new assignment. The next step
-        reports the given-up partitions to the group, which then assigns them to other members. After an
-        interrupt `_take` is repeated; an exception of the listener or of a commit goes to the application.
+        reports to the group which partitions were given up, so that the group can assign them to other
+        members. After an interrupt the next poll repeats `_take`. If the listener or a commit raises an
+        exception, `_take` is not repeated, and raises the exception.
         """
         topics = self._store.topics()
         try:
@@ -178,13 +185,16 @@ class GroupSubscription(ABC):
                 self._commits.positions(gone)
                 self._give_up(gone, "revoked")
         finally:
-            if subscription.automatic:  # the listener may have unsubscribed
+            if subscription.automatic:
+                # The consumer is still subscribed: the listener has not unsubscribed.
                 subscription.have(wanted)
                 if added or not self.is_incremental:
                     self._call_listener("assigned", added if self.is_incremental else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
-        """Call the listener's method `how`, then give up the partitions `gone`, even if the method raises."""
+        """Call the listener's on_partitions_revoked or on_partitions_lost, as `how` says. Then give up the
+        partitions `gone`, even if the listener raises an exception.
+        """
         try:
             if gone:
                 self._call_listener(how, gone)
@@ -195,10 +205,11 @@ class GroupSubscription(ABC):
     @calls_out
     def _call_listener(self, how: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None or self._in_listener:  # a change by the listener itself is not reported
+        if listener is None or self._in_listener:
+            # The listener is not called for a change that the listener itself makes.
             return
-        # Listeners for older versions of kafka-python, and objects that only look like a listener, have no
-        # on_partitions_lost.
+        # A listener for an older version of kafka-python, or an object that is no ConsumerRebalanceListener,
+        # may have no on_partitions_lost: on_partitions_revoked is called instead.
         method: Callable[[Any], Any] | None = getattr(listener, f"on_partitions_{how}", None)
         self._in_listener = True
         try:
@@ -251,13 +262,13 @@ class GroupSubscription(ABC):
             if self._subscription.automatic:
                 self._give_up(list(self._subscription.states), "lost" if lost else "revoked")
         finally:
-            # done before any other cleanup, since other members wait for the partitions
+            # Leaving comes before any other cleanup, because other members wait for the partitions.
             self._membership.leave()
             self._forget()
             self.stale()
 
     def _forget(self) -> None:
-        """Reset the member's state, as if it had never joined."""
+        """Reset the attributes of this membership, so that the next poll joins as a new member."""
         self._must_ask, self._ids, self._untaken = False, {}, None
 
     @property

@@ -1,8 +1,9 @@
-"""`ClassicMembership`: one consumer's membership in a group by the classic protocol. It joins the group, asks
-for the consumer's assignment, and notices rebalances. `GroupLeader`: computes the assignments if this member
+"""`ClassicMembership`: one consumer's membership in a group by the classic protocol. It sends the join and
+sync requests, and finds out when the group rebalances. `GroupLeader`: computes the assignments if this member
 is the group's leader.
 
-Threads: one, the consumer's; the coordinator reads the membership's `Pulse`.
+Threads: one, the consumer's; the coordinator reads the membership's `Pulse`, which has the times of the last
+poll and heartbeat.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ _NOT_IN = (
     UnknownMemberIdError,
     IllegalGenerationError,
     RebalanceInProgressError,
-    # Raised if a member by KIP-848 joined between this member's join and its sync, so that the group may have
-    # chosen another protocol.
+    # This error is raised if a member with KIP-848's protocol has joined between this member's join and sync
+    # requests: the group may have chosen another protocol then.
     InconsistentGroupProtocolError,
 )
 """If `sync` raises one of these errors, the member must join again."""
 
 
 class MemberPhase(Enum):
-    """The state of a member; the value is kafka-python's name."""
+    """The state of a member. Each value is kafka-python's name of the state."""
 
     OUT = UNJOINED
     JOINING = REBALANCING
@@ -53,14 +54,15 @@ class MemberPhase(Enum):
 
 
 class ClassicMembership(GroupMembership):
-    """A membership by the classic protocol. An interrupt may come anywhere: the coordinator still handles a
-    request that was sent, and each request may be repeated.
+    """A membership by the classic protocol. An interrupt may come at any time: the coordinator still handles
+    a request that was sent, and the member may send each request again.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
         super().__init__(coordinator, config)
         self.phase = MemberPhase.OUT
-        self._new_id = ""  # the member id that the member chooses for its first join
+        # `_new_id` is the member id that the member itself chooses for its first join.
+        self._new_id = ""
         self.protocol = ""
         self._joining: Ticket[JoinGroupResult] | None = None
         self._syncing: Ticket[bytes] | None = None
@@ -72,7 +74,9 @@ class ClassicMembership(GroupMembership):
 
     @property
     def may_commit(self) -> bool:
-        """Return whether the member is in a generation, or waits for the next one."""
+        """Return whether the member is in a generation, or has been in one and waits for the next
+        generation.
+        """
         return self.phase is MemberPhase.IN or (self.phase is MemberPhase.JOINING and self.generation >= 0)
 
     @property
@@ -88,8 +92,8 @@ class ClassicMembership(GroupMembership):
     # --- joining ---------------------------------------------------------------------------------
 
     def join(self, protocols: Protocols) -> None:
-        """Send a join request. Raises the errors of GroupCoordinator.join; a retry raises them again, until
-        the application changes its settings.
+        """Send a join request. Raises the errors of GroupCoordinator.join. A retry raises the same error
+        again, until the application changes its settings.
         """
         config = self._config
         pulse = self._begin_pulse(config.heartbeat_interval_ms)
@@ -112,7 +116,7 @@ class ClassicMembership(GroupMembership):
         self.phase, self.member_id = MemberPhase.JOINING, self._joining.member_id
 
     def joined(self) -> JoinGroupResult | None:
-        """Return the result of the join once all members have joined, else None. If the rebalance was
+        """Return the result of the join request if all members have joined, else None. If the rebalance was
         completed without this member, the phase becomes OUT.
         """
         assert self._joining is not None
@@ -126,8 +130,8 @@ class ClassicMembership(GroupMembership):
         return joined
 
     def sync(self, assignments: Mapping[str, bytes]) -> None:
-        """Send a sync request for the assignment; the leader's request contains all assignments. If the group
-        has rebalanced without this member, the phase becomes OUT.
+        """Send a sync request, which asks for the assignment. The leader's sync request has the assignments
+        of all members. If the group has rebalanced without this member, the phase becomes OUT.
         """
         try:
             self._syncing = self._coordinator.sync(
@@ -139,7 +143,7 @@ class ClassicMembership(GroupMembership):
         self.phase = MemberPhase.SYNCING
 
     def synced(self) -> bytes | None:
-        """Return the assignment once the leader has sent it, else None. If the group has rebalanced without
+        """Return the assignment if the leader has sent it, else None. If the group has rebalanced without
         this member, the phase becomes OUT.
         """
         assert self._syncing is not None
@@ -151,14 +155,14 @@ class ClassicMembership(GroupMembership):
         return assignment
 
     def take(self) -> None:
-        """Note that the member has its assignment and is stable."""
+        """Record that the member has its assignment: its phase becomes IN."""
         self.phase = MemberPhase.IN
 
     # --- heartbeats and leaving --------------------------------------------------------------------
 
     def must_rejoin(self) -> bool:
-        """Return whether the group rebalances. The coordinator is asked only after a change. Raises
-        FencedInstanceIdError.
+        """Return whether the member must join again because the group rebalances. The coordinator is asked
+        only if the group has changed since the last call. Raises FencedInstanceIdError.
         """
         changes = self._coordinator.changes(self._group)
         if self.phase is not MemberPhase.IN or changes == self._seen:
@@ -173,9 +177,9 @@ class ClassicMembership(GroupMembership):
         return False
 
     def out(self, error: Exception) -> None:
-        """Let the next poll join the group again. After RebalanceInProgressError the member keeps its
-        generation and partitions until that poll. After any other error it has no generation, because its
-        partitions may belong to another member.
+        """Make the next poll join the group again. After RebalanceInProgressError the member keeps its
+        generation and partitions until that poll. After any other error the member has no generation, because
+        its partitions may belong to another member.
         """
         if isinstance(error, RebalanceInProgressError):
             self.phase = MemberPhase.OUT
@@ -188,7 +192,7 @@ class ClassicMembership(GroupMembership):
         self._joining = self._syncing = None
 
     def leave(self) -> None:
-        """Leave the group. A static member only stops its pulse, so that it keeps its partitions until its
+        """Leave the group. A static member only drops its `Pulse`, so that it keeps its partitions until its
         session timeout.
         """
         asked_by = self.member_id or self._new_id
@@ -196,8 +200,8 @@ class ClassicMembership(GroupMembership):
             try:
                 self._coordinator.leave(self._group, asked_by)
             except (UnknownMemberIdError, StoreClosedError, RetriableError, StorageError):
-                # The group has removed the member, or the store is closed; or the group will remove the
-                # member, because its pulse is dropped here.
+                # The group has removed the member, or the store is closed. In any other case the group
+                # removes the member later, because the member drops its pulse here.
                 self.lose("")
         self.pulse = None
         self.lose("")
@@ -205,7 +209,7 @@ class ClassicMembership(GroupMembership):
 
 # --- leading -----------------------------------------------------------------------------------
 
-# A group's leader computes the assignment, and watches the topics for changes that need a new assignment.
+# `GroupLeader`: a group's leader computes the assignments, and checks whether changed topics need new ones.
 
 _Seen = dict[str, "tuple[str, tuple[int, ...]] | None"]
 
@@ -230,8 +234,8 @@ class GroupLeader:
         return {member: encode_assignment(by_member.get(member, ())) for member in self._subscriptions}
 
     def complete(self, members: Iterable[MemberInfo]) -> bool:
-        """Return whether all existing partitions are assigned to `members`. The result is False if partitions
-        were added while a static leader was away.
+        """Return whether `members` have all existing partitions. The result is False if partitions were added
+        while the leader, a static member, was not running.
         """
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}

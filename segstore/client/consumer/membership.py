@@ -1,6 +1,7 @@
-"""`GroupMembership`: one consumer's membership in its group, by either protocol.
+"""`GroupMembership`: one consumer's membership in its group, by either of Kafka's two group protocols.
 
-Threads: one, the consumer's; the coordinator reads its `Pulse`.
+Threads: one, the consumer's; the coordinator reads the member's `Pulse`, which has the times of the last poll
+and heartbeat.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from segstore.coordinator.structs import ConsumerGroupMetadata
 
 class GroupMembership(ABC):
     """A consumer's membership. `generation` is the generation of a classic group, or the member's epoch in a
-    consumer group; it is -1 while the member is not in its group, so that its partitions may belong to
-    another member.
+    consumer group. It is -1 while the member is not in its group; the partitions may then belong to another
+    member.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
@@ -35,25 +36,25 @@ class GroupMembership(ABC):
     @property
     @abstractmethod
     def _state(self) -> str:
-        """Return the state of the member by kafka-python's name."""
+        """Return kafka-python's name of the member's state."""
 
     @property
     @abstractmethod
     def may_commit(self) -> bool:
-        """Return whether the partitions still belong to the member, so that it may commit."""
+        """Return whether the member may commit, because the partitions still belong to it."""
 
     @property
     @abstractmethod
     def is_rebalancing(self) -> bool:
-        """Return whether the member waits for its assignment, which it gets in a poll."""
+        """Return whether the member waits for its assignment. A poll fetches the assignment."""
 
     @property
     @abstractmethod
     def left(self) -> bool:
-        """Return whether the member has left its group, or never joined one."""
+        """Return whether the member has left its group, or has never joined."""
 
     def polled(self) -> None:
-        """Note a poll of the application."""
+        """Record the time of a poll in the pulse."""
         if self.pulse is not None:
             self.pulse.polled = self._coordinator.now()
 
@@ -63,14 +64,17 @@ class GroupMembership(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the group; a static member may return to its partitions within its session timeout."""
+        """Leave the group. A static member that joins again within its session timeout gets its partitions
+        back.
+        """
 
     def _begin_pulse(self, interval_ms: float) -> Pulse:
-        """Return the pulse of a member that joins its group. The current time counts as the time of its last
-        poll.
+        """Return the `Pulse` of a member that joins its group. The current time counts as the time of the
+        member's last poll.
         """
         if self.pulse is None:
             self.pulse = Pulse(self._coordinator.now(), interval_ms, self._config.max_poll_interval_ms)
-        # Else a member that polled too late and joins again would count as late at once.
+        # Without this call, a member that joins again because it had polled too late would count as late at
+        # once.
         self.polled()
         return self.pulse

@@ -1,6 +1,7 @@
-"""The metrics of a consumer and of a member of a group, by Kafka's names; and the consumer's interceptors.
+"""`ConsumerMetrics` and `GroupMetrics`: the metrics of a consumer, and of a member of a group, with Kafka's
+names. `ConsumerInterceptors`: calls a consumer's interceptors.
 
-Threads: the consumer's thread records, and calls the interceptors.
+Threads: one, the consumer's. It records the values, and calls the interceptors.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from segstore.errors import InvalidTypeError
 from segstore.logger import Logger
 from segstore.mutex import calls_out
 
-_MOST_NOTED = 3000  # items in a list of noted values
+# The list of recorded values has at most about this many items.
+_MOST_NOTED = 3000
 
 
 class ConsumerMetrics:
     """The metrics of one consumer: sums over all partitions, and each partition's lag and lead by Kafka's
-    older names ("flights-0.records-lag"). Reads and polls append values and times to a list. The sensors take
-    the values in at the next snapshot, or when the list has more than _MOST_NOTED items.
+    older names ("flights-0.records-lag"). Reads and polls append values and times to a list. The values are
+    passed to the sensors at the next snapshot, or when the list has more than _MOST_NOTED items.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -37,11 +39,13 @@ class ConsumerMetrics:
         self._throttle = self._sensor()
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
-        # A flat list: a tuple for each value would make the garbage collector scan the whole process often.
-        self._noted: list[Any] = []  # sensor, value, ms, sensor, value, ms, ...
+        # The list is flat, because a tuple for each value would make the garbage collector scan the whole
+        # process often.
+        # The items are: sensor, value, ms, sensor, value, ms, and so on.
+        self._noted: list[Any] = []
         self.singles: list[Any] | None = []
-        """Five items for each record that the C code has read within a wait: partition, log start offset, the
-        record's offset, the bytes of its batch, and the time of the read in monotonic seconds. None if
+        """Five items for each record that the C code has read within a wait: partition, log start offset,
+        offset of the record, bytes of the record's batch, and time of the read in monotonic seconds. None if
         metrics are off.
         """
 
@@ -49,23 +53,26 @@ class ConsumerMetrics:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Count one read of a partition: `stored` bytes, number of records, milliseconds."""
+        """Record one read of a partition: `stored` bytes of batches, and the number of `records`. The read
+        took `took_ms`.
+        """
         now = time.monotonic() * 1000
         self._noted += self._bytes, stored, now, self._records, records, now, self._latency, took_ms, now
         if len(self._noted) > _MOST_NOTED:
             self._take_in()
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Record the lag and lead of a partition after its records were returned: the position is now `at`,
-        in a log from offset `start` to `end`.
+        """Record the lag and lead of a partition after its records were returned. The position is now `at`,
+        and the log begins at offset `start` and ends at `end`.
         """
         if self.singles:
-            self._take_in()  # first, because single records are older than these
+            # Single records are older than these, so they are passed to the sensors first.
+            self._take_in()
         self._lags[tp] = end - at, at - start
         self._noted += self._lag, end - at, time.monotonic() * 1000
 
     def throttled(self, wait_ms: int) -> None:
-        """Record the ms that the client must wait for its byte rate after a fetch."""
+        """Record the ms that the client must wait after a fetch because of the client's byte rate."""
         self._throttle.record(wait_ms)
 
     def polled(self, now: float) -> None:
@@ -73,7 +80,8 @@ class ConsumerMetrics:
         now *= 1000
         if self.singles and len(self.singles) > _MOST_NOTED:
             self._take_in()
-        if self._polled == self._polled:  # not NaN
+        # The condition is false if `_polled` is NaN, before the first poll.
+        if self._polled == self._polled:
             self._noted += self._between_polls, now - self._polled, now
             if len(self._noted) > _MOST_NOTED:
                 self._take_in()
@@ -166,7 +174,7 @@ _HOUR = 3600
 
 
 class GroupMetrics:
-    """The metrics of a group's member. Times are ms."""
+    """The metrics of a group's member. Times are in ms."""
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._config = config
@@ -200,7 +208,7 @@ class GroupMetrics:
         self._joined = now
 
     def synced(self) -> None:
-        """Record that the member has its assignment, so that the rebalance is complete."""
+        """Record that the member has its assignment; this completes the rebalance."""
         self._sync.record(monotonic_ms() - self._joined)
         self.rebalanced()
 
@@ -222,8 +230,8 @@ class GroupMetrics:
     # --- snapshot ----------------------------------------------------------------------------------
 
     def snapshot(self, assigned: int, pulse: Pulse | None, now: float) -> dict[str, dict[str, float]]:
-        """Return {group of metrics: {name: value}}; empty with metrics_enabled=False. `now` is a time of the
-        pulse's clock.
+        """Return {group of metrics: {name: value}}. With metrics_enabled=False the dict is empty. `now` is a
+        time of the pulse's clock.
         """
         if not self._config.metrics_enabled:
             return {}
@@ -266,7 +274,7 @@ def _ago(ms: float) -> float:
 
 # --- interceptors ------------------------------------------------------------------------------
 
-# Runs a consumer's interceptors (Kafka: ConsumerInterceptors).
+# `ConsumerInterceptors` calls a consumer's interceptors (Kafka: ConsumerInterceptors).
 
 Polled = dict[TopicPartition, list[ConsumerRecord]]
 

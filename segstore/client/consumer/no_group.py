@@ -1,5 +1,5 @@
-"""`ManualSubscription`: a consumer without a group, whose subscription gives it all partitions of its topics;
-and `Coordination`, the protocol that `ManualSubscription` and `GroupSubscription` implement.
+"""`ManualSubscription`: the coordination of a consumer that has no group, and gets all partitions of its
+topics. `Coordination`: the protocol that `ManualSubscription` and `GroupSubscription` implement.
 
 Threads: one, the consumer's.
 """
@@ -21,19 +21,19 @@ from segstore.storage.store.store import Store
 
 # --- watch -------------------------------------------------------------------------------------
 
-# `TopicWatch`: limits how often a consumer looks at the topics of its store.
+# `TopicWatch`: limits how often a consumer reads the list of its store's topics.
 
 _SHARE = 100
-"""A consumer spends at most 1/_SHARE of its time on looks at the topics."""
+"""A consumer spends at most 1/_SHARE of its time on reading the list of topics."""
 _LEAST_AGE_MS = 10
-"""The least ms between two looks at topics that have not changed."""
+"""The least time, in ms, between two reads of the list of topics, if the list has not changed."""
 
 
 class TopicWatch:
-    """Looks at the topics of a store if they may have changed: after a change of the store's `news` counter,
-    but at the latest `max_age_ms` after the last look. A process that creates or deletes a topic or partition
-    changes the counter, and so wakes waiting consumers; appends do not change the counter. The directory of a
-    broker has no counter: there the watch looks as often as `_SHARE` allows.
+    """Reads the list of a store's topics if the list may have changed: after a change of the store's `news`
+    counter, but at the latest `max_age_ms` after the last read. A process that creates or deletes a topic or
+    partition changes the counter, and so wakes waiting consumers; appends do not change the counter. A
+    broker's directory has no counter: the list is then read as often as `_SHARE` allows.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -43,9 +43,9 @@ class TopicWatch:
         self._looked = -1, -math.inf, -math.inf
 
     def look(self) -> dict[str, TopicInfo] | None:
-        """Return the topics; None if they have not changed since the last look, or if it is too early for
-        another look. The caller then calls `done`; without a call of `done` the next `look` returns the
-        topics again.
+        """Return the topics. Return None if the topics have not changed after the last read, or if it is too
+        early to read them again. A caller that has used the topics calls `done`; without that call the next
+        `look` returns the topics again.
         """
         now, seen = time.monotonic(), self._store.news
         if now < self._may_look or (self._has_no_news(seen) and now < self._must_look):
@@ -56,16 +56,16 @@ class TopicWatch:
         return topics
 
     def done(self) -> None:
-        """Note that the consumer has acted on the last look."""
+        """Record that the consumer has used the topics that `look` returned last."""
         self._seen, self._must_look, self._may_look = self._looked
 
     def stale(self) -> None:
-        """Make the next `look` return the topics, even if it is early and nothing has changed."""
+        """Make the next `look` read and return the topics in any case."""
         self._may_look = self._must_look = -math.inf
 
     def wait_ms(self) -> float:
-        """Return the ms until the next look, unless the topics change before."""
-        # If the topics have changed, `_may_look` is the earliest time of a look.
+        """Return the ms until the topics are due to be read again, if they don't change earlier."""
+        # If the topics have changed, they are read again as soon as `_may_look` allows.
         at = self._must_look if self._has_no_news(self._store.news) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
 
@@ -75,7 +75,7 @@ class TopicWatch:
 
 # --- coordination ------------------------------------------------------------------------------
 
-# `Coordination`: assigns a consumer's partitions, and commits and reads its offsets.
+# `Coordination`: assigns a consumer's partitions, and commits and reads the consumer's offsets.
 # `group_member.GroupSubscription` implements the protocol for a member of a group, `ManualSubscription` for a
 # consumer without a group.
 
@@ -84,8 +84,8 @@ OnCommit = Callable[[Offsets, "BaseException | None"], Any]
 
 
 class Coordination(Protocol):
-    """The coordination of one consumer. Only `poll`, `unsubscribe` and `close` change the assignment of the
-    consumer's `Subscription` (by `have`) and call the listener.
+    """The coordination of one consumer. Only in `poll`, `unsubscribe` and `close` is the assignment of the
+    consumer's `Subscription` changed (by `have`), and the listener called.
     """
 
     @property
@@ -93,34 +93,36 @@ class Coordination(Protocol):
         """Return whether `subscribe` accepts a SubscriptionPattern."""
 
     def poll(self) -> None:
-        """Update the assignment; called before each look for records."""
+        """Update the assignment. Called each time before the partitions are checked for records."""
 
     def polled(self) -> None:
-        """Note a poll of the application. Called in place of `poll` if there was no publication and the time
-        of `wait_ms` is not over.
+        """Record that the application polls. Called in place of `poll` if nothing was published, and the ms
+        that `wait_ms` returned have not passed yet.
         """
 
     def wait_ms(self) -> float:
         """Return the ms until the consumer must call `poll` again, unless something is published before."""
 
     def stale(self) -> None:
-        """Make the next `poll` look at the topics, because a partition was found deleted."""
+        """Make the next `poll` read the list of topics, because a partition has proved to be deleted."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offset of each of the `partitions` that has one."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction may commit an offset. With every isolation
-        level, a consumer must wait until the transaction is complete before it reads these partitions: from
-        the older offset it would repeat the work of the transaction (KIP-447; Java's consumer always requires
-        stable offsets, too).
+        """Return the partitions for which an open transaction may commit an offset. Whatever its isolation
+        level, a consumer must wait until the transaction is complete before it reads these partitions. If it
+        began at the older committed offset, it would repeat the work of the transaction (KIP-447). Kafka's
+        Java consumer always requires stable offsets, too.
         """
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets, and wait until they are written."""
+        """Commit offsets, and wait until the offsets are written."""
 
     def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> Any:
-        """Commit offsets without waiting; return a future. `callback` gets (offsets, None or the error)."""
+        """Commit offsets without waiting, and return a future. `callback` is called with (offsets, None or
+        the error).
+        """
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Return the metadata of the consumer's current membership."""
@@ -129,27 +131,27 @@ class Coordination(Protocol):
         """Return the metrics of the membership: {group of metrics: {name: value}}."""
 
     def unsubscribe(self) -> None:
-        """Commit the positions if auto commit is enabled; then give up all partitions and the membership."""
+        """Commit the positions if auto commit is enabled; give up all partitions, and leave the group."""
 
     @property
     def left(self) -> bool:
-        """Return True if the consumer is in no group; False if an interrupt kept `close` from leaving the
-        group.
+        """Return whether the consumer is in no group. The result is False if an interrupt kept `close` from
+        leaving the group.
         """
 
     def close(self, autocommit: bool, timeout_ms: float | None) -> None:
-        """Give up all partitions and the membership for good."""
+        """Give up all partitions, and leave the group for good."""
 
 
 # --- no group ------------------------------------------------------------
 
 
 class ManualSubscription:
-    """The coordination of a consumer without a group: implements `Coordination`. The creation of a topic or
-    partition wakes a waiting consumer. At the latest, new partitions are found metadata_max_age_ms after the
-    last look at the topics.
+    """The coordination of a consumer without a group; implements `Coordination`. The creation of a topic or
+    partition wakes a waiting consumer. New partitions are found at the latest metadata_max_age_ms after the
+    last read of the list of topics.
 
-    A topic that was deleted and created again has new partitions: the old partitions are revoked first.
+    If a topic was deleted and created again, the old partitions are revoked, then the new ones are assigned.
     """
 
     takes_regex = False
@@ -189,12 +191,13 @@ class ManualSubscription:
             self._revoke([tp for tp in subscription.states if tp not in kept])
         finally:
             new = [tp for tp in wanted if tp not in subscription.states]
-            if new and subscription.automatic:  # the listener may have unsubscribed
+            if new and subscription.automatic:
+                # The consumer is still subscribed: the listener has not unsubscribed.
                 subscription.have(wanted)
                 self._call_listener("on_partitions_assigned", new)
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
-        """Call the listener, then give up the partitions `gone`, even if the listener raises."""
+        """Call the listener, then give up the partitions `gone`, even if the listener raises an exception."""
         try:
             if gone and self._subscription.automatic:
                 self._call_listener("on_partitions_revoked", gone)
@@ -205,7 +208,8 @@ class ManualSubscription:
     @calls_out
     def _call_listener(self, what: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None or self._in_listener:  # a change by the listener itself is not reported
+        if listener is None or self._in_listener:
+            # The listener is not called for a change that the listener itself makes.
             return
         self._in_listener = True
         try:

@@ -1,7 +1,7 @@
-"""`Positions`: the position at which reading begins: the committed offset, the offset of a seek, or the
-offset by auto_offset_reset. `Lookups`: first and last offsets, and offsets by time.
+"""`Positions`: finds the position at which reading begins: the committed offset, the offset of a seek, or the
+offset that auto_offset_reset names. `Lookups`: first and last offsets, and offsets by time.
 
-On disk: nothing of its own. Threads: one, the consumer's; `Lookups` from any.
+On disk: nothing of its own. Threads: one, the consumer's; any thread may use `Lookups`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from segstore.storage.store.store import Store
 
 # --- lookups -----------------------------------------------------------------------------------
 
-# Offset look-ups in the logs: first, last, by time.
+# `Lookups`: finds offsets in the logs: the first offset, the last offset, or an offset by time.
 
 
 class Lookups:
-    """The offset look-ups of a consumer with one isolation level."""
+    """The offset look-ups of a consumer, for the consumer's isolation level."""
 
     def __init__(self, store: Store, isolation_level: str) -> None:
         self._store, self._level = store, isolation_level
@@ -41,17 +41,20 @@ class Lookups:
         return log.last_stable_offset if self._committed else log.high_watermark
 
     def reset(self, log: PartitionLog, where: str) -> int:
-        """Return the offset for "earliest" or "latest"."""
+        """Return the log's offset for "earliest" or "latest"."""
         return log.start_offset if where == "earliest" else self.end(log)
 
     def for_time(self, log: PartitionLog, timestamp: int) -> OffsetAndTimestamp | None:
-        """Return offset and time of the first readable record at `timestamp` (ms) or later, else None."""
+        """Return offset and timestamp of the first readable record whose timestamp is `timestamp` (ms) or
+        later, or None if there is no such record.
+        """
         offset = log.offset_for_time(timestamp)
         if offset is None or offset >= self.end(log):
             return None
         try:
             found = log.read(offset, 0, isolation_level=self._level)
-        except OffsetOutOfRangeError:  # retention has deleted the record since the look-up
+        except OffsetOutOfRangeError:
+            # After the look-up of the offset, retention has deleted the record there.
             return self.for_time(log, timestamp)
         if not len(found):
             return None
@@ -66,7 +69,9 @@ NONE = "none"
 
 
 class Positions:
-    """Finds the positions of assigned partitions that have none yet, and opens their logs."""
+    """Finds the positions of the assigned partitions that have no position yet, and opens the logs of these
+    partitions.
+    """
 
     def __init__(
         self,
@@ -80,9 +85,9 @@ class Positions:
         self._lookups, self._policy = lookups, policy
 
     def resolve(self) -> None:
-        """Find a position for every assigned partition, except those with an offset that an open transaction
-        may change. Raises NoOffsetForPartitionError with the partitions that have no committed offset, if
-        auto_offset_reset is "none".
+        """Find a position for every assigned partition that has none. Skip the partitions for which an open
+        transaction may commit an offset. If auto_offset_reset is "none", raises NoOffsetForPartitionError
+        with the partitions that have no committed offset.
         """
         subscription = self._subscription
         if not subscription.unresolved:
@@ -101,8 +106,8 @@ class Positions:
         subscription.unresolved = any(s.position is None for s in subscription.states.values())
 
     def _from_committed(self) -> set[TopicPartition]:
-        """Seek to the committed offsets. Return the partitions that were skipped because an open transaction
-        may commit an offset for them.
+        """Seek to the committed offsets. Skip and return the partitions for which an open transaction may
+        commit an offset.
         """
         states = self._subscription.states
         missing = [tp for tp, s in states.items() if s.position is None and s.reset is None]
@@ -116,11 +121,12 @@ class Positions:
         return undecided
 
     def _compare_committed(self, tp: TopicPartition, state: TopicPartitionState) -> None:
-        """Compare a position from a committed offset with the log, which may have been restored from an older
-        copy.
+        """Compare with the log a position that came from a committed offset: the log may have been restored
+        from an older copy.
         """
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
-        if log is None or log.leader_epoch < 0:  # another process, the writer, knows the epochs
+        # If another process writes the store, the log has no leader epochs, and nothing can be compared.
+        if log is None or log.leader_epoch < 0:
             return
         try:
             self.validate(log, state)
@@ -136,8 +142,8 @@ class Positions:
                 self.gone(state)
 
     def log(self, tp: TopicPartition, state: TopicPartitionState) -> PartitionLog | None:
-        """Return the partition's log; None if its topic is subscribed and was just deleted. Raises
-        UnknownTopicOrPartitionError if the partition was assigned by `assign`.
+        """Return the partition's log. If the topic was deleted, return None for a partition of a
+        subscription, and raise UnknownTopicOrPartitionError for a partition that was assigned by `assign`.
         """
         if state.log is None:
             try:
@@ -148,25 +154,27 @@ class Positions:
         return state.log
 
     def gone(self, state: TopicPartitionState) -> None:
-        """Handle the current exception, which means that the partition's log can't be read any more: raise it
+        """Handle the current exception: the partition's log can't be read any more. Raise the exception
         again, unless the next poll will update the assignment.
         """
         state.log, state.lost = None, True
-        closed = self._store.publications < 0  # the store is closed, or this is a forked child
+        # The counter is negative if the store is closed, and in a forked child.
+        closed = self._store.publications < 0
         if closed or not self._subscription.automatic:
             raise
         self._coordination.stale()
 
     def validate(self, log: PartitionLog, state: TopicPartitionState) -> int:
-        """Compare a position with the leader's log, and return the leader epoch. If the elected replica lacks
-        records that the consumer has read, set the position to the offset at which the leader's log diverges.
-        Raises LogTruncationError if auto_offset_reset is "none" (R37; Kafka:
+        """Compare a position with the leader's log, and return the leader epoch. If the new leader lacks
+        records that the consumer has read, set the position to the offset at which the leader's log diverges,
+        or raise LogTruncationError if auto_offset_reset is "none" (R37; Kafka:
         SubscriptionState.maybeCompleteValidation, KIP-320).
         """
         while True:
             leader, position, epoch = log.leader_epoch, state.position, state.leader_epoch
             end = log.epoch_end(epoch).end_offset if epoch >= 0 else INT64_MAX
-            if log.leader_epoch == leader:  # else the leader has changed: ask the new one
+            if log.leader_epoch == leader:
+                # The leader epoch is still the same, so `end` is the answer of the leader.
                 break
         if position is not None and end < position:
             if self._policy == NONE:
@@ -179,8 +187,8 @@ class Positions:
         return leader
 
     def out_of_range(self, state: TopicPartitionState) -> None:
-        """Reset a position that is out of the log's range after retention or a truncation. With
-        auto_offset_reset "none", raise the current exception again.
+        """Reset a position that is out of the log's range because of retention or a truncation. If
+        auto_offset_reset is "none", raise the current exception again.
         """
         if self._policy == NONE:
             raise

@@ -1,4 +1,4 @@
-"""`ConsumerRecord`s, made from columns. Threads: any; functions without state."""
+"""Makes `ConsumerRecord`s from columns. Threads: any; the functions have no state."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Headers = list[tuple[str, "bytes | None"]]
 
 class ConsumerRecord(NamedTuple):
     """A record with kafka-python's fields. `timestamp` is in ms since the epoch; `timestamp_type` is 0 for
-    CreateTime, 1 for LogAppendTime; `checksum` is None, as for every batch of magic 2; sizes are in bytes, or
-    -1 if the key or value is null.
+    CreateTime, 1 for LogAppendTime. `checksum` is None, as for every batch of magic 2. Sizes are in bytes;
+    the size of a null key or value is -1.
     """
 
     topic: str
@@ -48,9 +48,9 @@ class ConsumerRecord(NamedTuple):
 
 
 class DeliveredRecord(ConsumerRecord):
-    """A record of a share consumer. Its additional field `delivery_count` is the number of deliveries in the
-    group, including this one (Kafka: ConsumerRecord.deliveryCount). Deliveries before a crash are not
-    counted.
+    """A record of a share consumer. Its additional field `delivery_count` is the number of times that the
+    group has delivered the record, this time included (Kafka: ConsumerRecord.deliveryCount). Deliveries
+    before a crash are not counted.
     """
 
     __slots__ = ()
@@ -58,7 +58,7 @@ class DeliveredRecord(ConsumerRecord):
     delivery_count = property(itemgetter(len(ConsumerRecord._fields)))
 
     def __new__(cls, *fields: Any) -> DeliveredRecord:
-        """Make a record from all its fields, as copies and pickles do."""
+        """Make a record from the values of all fields. `copy` and `pickle` call this."""
         if len(fields) != len(cls._fields):
             raise TypeError(f"a DeliveredRecord has {len(cls._fields)} fields, not {len(fields)}")
         return tuple.__new__(cls, fields)
@@ -80,13 +80,13 @@ class DeliveredRecord(ConsumerRecord):
         return f"DeliveredRecord({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
-# `_native/tailer.c` makes ConsumerRecords, too.
+# `_native/tailer.c` makes ConsumerRecords in the same form.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
 _make_delivered: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, DeliveredRecord)
 _APPEND_TIME_BIT = 3
 
 Counts = int | list[int]
-"""One delivery count for all records, or a list with one for each record."""
+"""One delivery count for all records, or a list with the count of each record."""
 
 
 class Deserializers(NamedTuple):
@@ -102,8 +102,8 @@ NO_DESERIALIZERS = Deserializers(None, None)
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers, delivered: Counts | None = None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """Return (records, None), or if a record can't be deserialized, (the records before it, its error). If
-    `delivered` has delivery counts, the records are DeliveredRecords.
+    """Return (records, None). If a record can't be deserialized, return (the records before the bad record,
+    the error). With delivery counts in `delivered` the records are DeliveredRecords.
     """
     if deserializers == NO_DESERIALIZERS and not records.headers.present:
         return _plain(tp, records, delivered), None
@@ -131,7 +131,8 @@ def consumer_records(
         counted = ((*each, count) for each, count in zip(columns, _each(delivered)))  # noqa: B905
         return list(map(_make_delivered, counted)), error
     finally:
-        del error  # else a cycle: the error's traceback refers to this frame
+        # The traceback of the error refers to this frame, which refers to the error: `del` breaks this cycle.
+        del error
 
 
 def _plain(tp: TopicPartition, records: Records, delivered: Counts | None) -> list[ConsumerRecord]:
@@ -167,7 +168,9 @@ def _deserialized(
         try:
             return made, error
         finally:
-            del error  # else a cycle: the error's traceback refers to this frame
+            # The traceback of the error refers to this frame, which refers to the error: `del` breaks this
+            # cycle.
+            del error
     return made, None
 
 
@@ -180,7 +183,9 @@ def _timestamp_types(records: Records) -> int | list[int]:
 
 
 def _per_record(of_batch: NDArray[Any], records: Records) -> int | list[int]:
-    """Return the value of all batches if it is the same, else a list with each record's value."""
+    """Return the value that all batches have in common. If the values differ, return a list with each
+    record's value.
+    """
     first: int = of_batch.item(0)
     if len(of_batch) == 1 or (of_batch == first).all():
         return first

@@ -41,14 +41,16 @@ class Assigning(Parts):
         pattern: str | SubscriptionPattern | None = None,
         listener: Any = None,
     ) -> None:
-        """Read the named topics, or all present and future topics whose name begins with a match of the
-        regular expression `pattern`. With group_protocol="consumer", `pattern` may also be a
-        SubscriptionPattern, which the group's coordinator matches. Replaces an earlier subscription.
+        """Subscribe to the named topics, or to all present and future topics whose name begins with a match
+        of the regular expression `pattern`. With group_protocol="consumer", `pattern` may also be a
+        SubscriptionPattern, which the group's coordinator matches against topic names. The subscription
+        replaces an earlier one.
 
-        `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`; without a group
-        only if partitions are created or deleted. Raises UnknownTopicOrPartitionError for a named topic that
-        does not exist, IllegalStateError after `assign`, InvalidArgumentError, InvalidRegularExpressionError,
-        InvalidTypeError.
+        `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`. If the consumer
+        has no group, the listener is called only after partitions were created or deleted. Raises
+        InvalidArgumentError, InvalidRegularExpressionError, InvalidTypeError. Raises
+        UnknownTopicOrPartitionError for a named topic that does not exist, and IllegalStateError after
+        `assign`.
         """
         if isinstance(pattern, SubscriptionPattern) and not self._coordination.takes_regex:
             raise InvalidArgumentError(
@@ -65,8 +67,8 @@ class Assigning(Parts):
 
     @alone
     def subscription(self) -> set[str] | None:
-        """Return the subscribed topics; with a pattern, the topics that have matched so far. Return None if
-        there is no subscription.
+        """Return the subscribed topics. If the subscription is a pattern, return the topics that have matched
+        so far. Return None if there is no subscription.
         """
         topics = self._subscription.topics
         return None if topics is None else set(topics)
@@ -76,8 +78,8 @@ class Assigning(Parts):
         """Read these partitions instead of the current assignment. A partition that was assigned before keeps
         its position.
 
-        Raises UnknownTopicOrPartitionError, IllegalStateError after `subscribe`; after an error nothing is
-        changed.
+        Raises UnknownTopicOrPartitionError, and IllegalStateError after `subscribe`. After an error nothing
+        is changed.
         """
         wanted = topic_partitions(partitions)
         if not wanted:
@@ -123,7 +125,7 @@ class Assigning(Parts):
 
 # --- seeking -----------------------------------------------------------------------------------
 
-# A consumer's positions, and offset look-ups.
+# `Seeking`: a consumer's positions, and look-ups of offsets.
 
 
 class Seeking(Parts):
@@ -131,8 +133,8 @@ class Seeking(Parts):
 
     @alone
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
-        """Return the offset of the next record to return. Raises IllegalStateError if the partition is not
-        assigned, NoOffsetForPartitionError.
+        """Return the offset of the record that a poll returns next. Raises NoOffsetForPartitionError, and
+        IllegalStateError if the partition is not assigned.
         """
         state = self._subscription.state(partition)
         self._positions.resolve()
@@ -144,7 +146,8 @@ class Seeking(Parts):
     @alone
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Set the position to `offset`; if the log does not have that offset, the next poll applies
-        auto_offset_reset. Raises IllegalStateError if the partition is not assigned, InvalidArgumentError.
+        auto_offset_reset. Raises InvalidArgumentError, and IllegalStateError if the partition is not
+        assigned.
         """
         epoch = offset.leader_epoch if isinstance(offset, OffsetAndMetadata) else -1
         at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
@@ -175,13 +178,17 @@ class Seeking(Parts):
 
     @alone
     def pause(self, *partitions: TopicPartition) -> None:
-        """Let polls skip these partitions until they are resumed. Raises IllegalStateError."""
+        """Make polls skip these partitions until `resume`. Raises IllegalStateError for a partition that is
+        not assigned.
+        """
         for state in [self._subscription.state(tp) for tp in partitions]:
             state.paused = True
 
     @alone
     def resume(self, *partitions: TopicPartition) -> None:
-        """Let polls return records of paused partitions again. Raises IllegalStateError."""
+        """Make polls return records of these paused partitions again. Raises IllegalStateError for a
+        partition that is not assigned.
+        """
         for state in [self._subscription.state(tp) for tp in partitions]:
             state.paused = False
 
@@ -192,7 +199,9 @@ class Seeking(Parts):
 
     @alone
     def highwater(self, partition: TopicPartition) -> int:
-        """Return the high watermark of an assigned partition: the offset after its last record."""
+        """Return the high watermark of an assigned partition: the offset after the last record that consumers
+        may read.
+        """
         self._subscription.state(partition)
         return self._lookups.log(topic_partition(partition)).high_watermark
 
@@ -207,8 +216,9 @@ class Seeking(Parts):
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the offset after the last readable record of each partition: the high watermark, or with
-        read_committed the last stable offset. Raises UnknownTopicOrPartitionError.
+        """Return the offset after the last readable record of each partition. With read_uncommitted the
+        offset is the high watermark; with read_committed it is the last stable offset. Raises
+        UnknownTopicOrPartitionError.
         """
         lookups = self._lookups
         return {tp: lookups.end(lookups.log(tp)) for tp in topic_partitions(partitions)}
@@ -217,9 +227,9 @@ class Seeking(Parts):
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return offset and timestamp of the first record of each partition at or after the partition's given
-        time (ms since the epoch); None if there is no such record. Raises UnknownTopicOrPartitionError,
-        InvalidArgumentError for a negative time.
+        """Return, for each partition, offset and timestamp of the first record whose timestamp is not before
+        the partition's time in `timestamps` (ms since the epoch). The value is None if there is no such
+        record. Raises UnknownTopicOrPartitionError, and InvalidArgumentError for a negative time.
         """
         if not isinstance(timestamps, Mapping):
             raise InvalidTypeError(f"timestamps must be a dict, not {type(timestamps).__name__}")
@@ -229,7 +239,7 @@ class Seeking(Parts):
 
 # --- committing --------------------------------------------------------------------------------
 
-# A consumer's committed offsets, which belong to its group.
+# `Committing`: the committed offsets of a consumer's group.
 
 
 class Committing(Parts):
@@ -237,15 +247,15 @@ class Committing(Parts):
 
     @alone
     def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
-        """Commit `offsets`, by default the positions of all partitions. Either all of them are committed, or
-        none.
+        """Commit `offsets`, by default the positions of all partitions. All of these offsets are committed,
+        or none.
 
-        Raises CommitFailedError if the member was removed as failed, or the group has rebalanced: records
-        since the last commit may be read again, by another member too. Raises RebalanceInProgressError, after
-        which the application polls, then commits. Raises FencedInstanceIdError, UnknownTopicOrPartitionError,
-        OffsetMetadataTooLargeError, StorageError, InvalidTypeError; IllegalStateError without a group;
-        KafkaTimeoutError if the group's offsets can't be read for `timeout_ms`, by default 60 s. After an
-        error nothing was committed.
+        Raises CommitFailedError if the group has removed the member, or has rebalanced: this or another
+        member may then read the records since the last commit again. Raises RebalanceInProgressError; the
+        application must then poll before it commits again. Raises FencedInstanceIdError,
+        UnknownTopicOrPartitionError, OffsetMetadataTooLargeError, StorageError, InvalidTypeError. Raises
+        IllegalStateError if the consumer has no group, and KafkaTimeoutError if the group's offsets can't be
+        read within `timeout_ms`, by default 60 s. After an error nothing was committed.
         """
         wanted = self._subscription.consumed() if offsets is None else offsets
         check = self._guard.check_wait
@@ -255,7 +265,8 @@ class Committing(Parts):
     def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
         """Commit `offsets`, by default the positions of all partitions. An error is stored in the returned
         future; `callback` (by default default_offset_commit_callback) is called with (offsets, None or the
-        error) in the next poll, commit or close. Raises IllegalStateError without a group, InvalidTypeError.
+        error) in the next poll, commit or close. Raises InvalidTypeError, and IllegalStateError if the
+        consumer has no group.
         """
         committed = self._subscription.consumed() if offsets is None else offsets
         if callback is None:
@@ -269,9 +280,10 @@ class Committing(Parts):
     def committed(
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
     ) -> int | OffsetAndMetadata | None:
-        """Return the committed offset, or None. Waits until the group's offsets are loaded, by default up to
-        60 s. With read_committed, also waits until no open transaction may commit another offset, by default
-        without a limit. Raises KafkaTimeoutError after `timeout_ms`, IllegalStateError without a group.
+        """Return the committed offset, or None if there is none. Waits until the group's offsets are loaded,
+        by default up to 60 s. With read_committed, waits further until no open transaction may commit another
+        offset, by default without a limit. Raises KafkaTimeoutError after `timeout_ms`, and IllegalStateError
+        if the consumer has no group.
         """
         tp = topic_partition(partition)
         if self.config.group_id is None:

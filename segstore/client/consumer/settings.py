@@ -10,17 +10,17 @@ from typing import Any, Literal, Protocol, TypedDict
 
 
 class Deserializer(Protocol):
-    """A deserializer object: makes a key or value from bytes (kafka-python: Deserializer)."""
+    """An object with a method that makes a key or value from bytes (kafka-python: Deserializer)."""
 
     @property
     def deserialize(self) -> Callable[..., Any]:
-        """Return the method that deserializes. It is called with (topic, headers, data), or with (topic,
-        data).
+        """Return the method that deserializes. The consumer calls that method with (topic, headers, data), or
+        with (topic, data).
         """
 
 
 class ConsumerSettings(TypedDict, total=False):
-    """Settings by kafka-python's names; docs/clients.md has defaults and meanings."""
+    """The settings, with kafka-python's names. docs/clients.md lists their defaults and meanings."""
 
     client_id: str
     group_id: str | None

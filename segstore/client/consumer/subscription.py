@@ -1,5 +1,5 @@
-"""`Subscription`: a consumer's topics, its assigned partitions and their positions; and the listener for
-rebalances.
+"""`Subscription`: a consumer's topics, assigned partitions, positions and rebalance listener.
+`ConsumerRebalanceListener`: the base of rebalance listeners.
 
 Threads: one, the consumer's.
 """
@@ -37,10 +37,10 @@ class SubscriptionType(Enum):
 
 
 class TopicPartitionState:
-    """The state of an assigned partition. `position` is the offset of the next record to return. If it is
-    None, the position must be looked up: `reset` says "earliest", "latest", or None for the committed offset
-    (if there is none, auto_offset_reset applies). `lost`: the log could not be read any more, and was not
-    opened again. `end`: the end of the log, if the whole log was read.
+    """An assigned partition of a consumer. `position` is the offset of the record that a poll returns next.
+    If `position` is None, it must be looked up. `reset` is then "earliest" or "latest", or None for the
+    committed offset; without a committed offset auto_offset_reset applies. `lost`: whether the log could not
+    be read any more, and was not opened again. `end`: the `LogEnd`, if the log was read to its end.
     """
 
     __slots__ = ("assigned", "end", "leader_epoch", "log", "lost", "paused", "position", "reset")
@@ -61,8 +61,8 @@ class TopicPartitionState:
 
     @property
     def gone(self) -> bool:
-        """Return whether the topic was deleted, so that the position is invalid even if a topic of the same
-        name was created since.
+        """Return whether the topic was deleted. The position is then invalid, even if a new topic has the
+        same name.
         """
         try:
             return self.lost if self.log is None else self.log.end_offset < 0
@@ -74,24 +74,26 @@ class TopicPartitionState:
         self.position, self.leader_epoch, self.reset = offset, leader_epoch, None
 
     def look(self, reset: str | None) -> None:
-        """Drop the position; the next look-up finds a new one by `reset`."""
+        """Drop the position. `Positions.resolve` finds a new position by `reset`."""
         self.position, self.leader_epoch, self.reset = None, UNKNOWN_EPOCH, reset
 
 
 @dataclass(frozen=True)
 class SubscriptionPattern:
-    """A regular expression in RE2's syntax, which a consumer group's coordinator matches against the whole
-    names of topics (Kafka: SubscriptionPattern, KIP-848); for `Consumer.subscribe(pattern=...)` with
-    group_protocol="consumer". Flags, counted repeats and named classes need the package google-re2.
+    """A regular expression in RE2's syntax, for `Consumer.subscribe(pattern=...)` with
+    group_protocol="consumer" (Kafka: SubscriptionPattern, KIP-848). The group's coordinator subscribes the
+    member to the topics whose whole names match the expression. Flags, counted repeats and named classes need
+    the package google-re2.
     """
 
     pattern: str
 
 
 class Subscription:
-    """The topics and partitions of one consumer. The consumer matches `pattern`, the coordinator of its group
-    matches `regex`. `unresolved`: some assigned partition may have no position. `turns` are the partitions in
-    the order in which they take turns, and `cursor` is the index of the next one.
+    """The topics and partitions of one consumer. The consumer matches topic names against `pattern`; the
+    coordinator of the consumer's group matches them against `regex`. `unresolved`: whether an assigned
+    partition may lack a position. `turns` has the assigned partitions in the order in which they are read,
+    and `cursor` is the index of the partition that is read next.
     """
 
     def __init__(self) -> None:
@@ -108,9 +110,10 @@ class Subscription:
     # --- topics --------------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str], pattern: Any, listener: Any) -> None:
-        """Subscribe to topics by name, or to all topics whose name begins with a match of `pattern`; a
-        SubscriptionPattern must match the whole name. Raises IllegalStateError, InvalidArgumentError,
-        InvalidRegularExpressionError, InvalidTypeError, InvalidTopicError; after an error nothing is changed.
+        """Subscribe to topics by name, or to all topics whose name begins with a match of `pattern`. If
+        `pattern` is a SubscriptionPattern, it must match the whole name. Raises IllegalStateError,
+        InvalidArgumentError, InvalidRegularExpressionError, InvalidTypeError, InvalidTopicError; after an
+        error nothing is changed.
         """
         _check_listener(listener)
         regex = _regex(pattern) if isinstance(pattern, SubscriptionPattern) else None
@@ -134,17 +137,19 @@ class Subscription:
 
     @property
     def automatic(self) -> bool:
-        """Return whether the consumer subscribed to topics, so that its partitions are assigned
-        automatically.
+        """Return whether the partitions are assigned automatically, because the consumer has called
+        `subscribe`.
         """
         return self.topics is not None
 
     def wants(self, topic: str) -> bool:
-        """Return whether the topic's partitions may be assigned."""
+        """Return whether partitions of `topic` may be assigned to this consumer."""
         return self.topics is not None and (self.regex is not None or topic in self.topics)
 
     def matching(self, topics: Mapping[str, TopicInfo], exclude_internal: bool) -> list[TopicInfo]:
-        """Return the subscribed topics that exist. The matches of a pattern become `self.topics`."""
+        """Return the subscribed topics that exist. If the subscription is a pattern, store the names of the
+        matching topics in `self.topics`.
+        """
         if self.pattern is None:
             return [topics[name] for name in sorted(self.topics or ()) if name in topics]
         match = self.pattern.match
@@ -163,8 +168,8 @@ class Subscription:
         self.have(wanted)
 
     def have(self, partitions: Collection[TopicPartition]) -> None:
-        """Set the assigned partitions; partitions that were assigned before keep their position, pause and
-        buffers.
+        """Set the assigned partitions. A partition that was assigned before keeps its position and its
+        buffer, and stays paused if it was paused.
         """
         wanted = dict.fromkeys(partitions)
         states = {tp: state for tp, state in self.states.items() if tp in wanted}
@@ -173,8 +178,8 @@ class Subscription:
         turns, unresolved = list(states.items()), self.unresolved or bool(new)
         for tp, state in self.states.items():
             state.assigned = tp in wanted
-        # These attributes change in one statement, so that after an interrupt no unassigned partition is
-        # read.
+        # One statement sets these attributes, so that after an interrupt no partition is read that is not
+        # assigned.
         self.states, self.turns, self.cursor, self.unresolved = states, turns, 0, unresolved
 
     def unsubscribe(self) -> None:
@@ -202,13 +207,13 @@ class Subscription:
         return [self.state(tp) for tp in partitions or self.states]
 
     def look(self, states: Iterable[TopicPartitionState], reset: str | None) -> None:
-        """Drop the positions of these partitions; the next read looks them up by `reset`."""
+        """Drop the positions of these partitions. `Positions.resolve` finds new positions by `reset`."""
         for state in states:
             state.look(reset)
         self.unresolved = True
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions of all assigned partitions that have one and still exist."""
+        """Return the positions of the assigned partitions that have a position and still exist."""
         return {
             tp: OffsetAndMetadata(state.position, "", state.leader_epoch)
             for tp, state in self.states.items()
@@ -217,7 +222,9 @@ class Subscription:
 
 
 def topic_partition(value: Any) -> TopicPartition:
-    """Convert a TopicPartition, which may be kafka-python's, to ours. Raises InvalidTypeError."""
+    """Convert a TopicPartition, which may be kafka-python's, to this package's TopicPartition. Raises
+    InvalidTypeError.
+    """
     if not (isinstance(value, tuple) and len(value) == 2 and hasattr(value, "partition")):
         raise InvalidTypeError(f"a partition must be a TopicPartition, not {type(value).__name__}")
     topic, partition = value
@@ -227,14 +234,16 @@ def topic_partition(value: Any) -> TopicPartition:
 
 
 def topic_partitions(values: Any) -> list[TopicPartition]:
-    """Convert TopicPartitions, which may be kafka-python's, to ours. Raises InvalidTypeError."""
+    """Convert TopicPartitions, which may be kafka-python's, to this package's TopicPartition. Raises
+    InvalidTypeError.
+    """
     if not isinstance(values, Iterable):
         raise InvalidTypeError(f"partitions must be a list of TopicPartition, not {type(values).__name__}")
     return [topic_partition(value) for value in values]
 
 
 def _is_none(given: Any) -> bool:
-    """Return whether an argument is None or empty; `not given` would fail for an array."""
+    """Return whether an argument is None or empty. `not given` is not used, because it fails for an array."""
     return given is None or (isinstance(given, Sized) and len(given) == 0)
 
 
@@ -260,7 +269,9 @@ def _compiled(pattern: Any) -> re.Pattern[str]:
 
 
 def _regex(pattern: SubscriptionPattern) -> str:
-    """Return the expression of a valid pattern. Raises InvalidRegularExpressionError, InvalidTypeError."""
+    """Return the regular expression of `pattern` if it is valid. Raises InvalidRegularExpressionError,
+    InvalidTypeError.
+    """
     from segstore.coordinator.group.consumers.topics import compiled
 
     if not isinstance(pattern.pattern, str):
@@ -279,24 +290,28 @@ def _check_listener(listener: Any) -> None:
 
 # --- listener ----------------------------------------------------------------------------------
 
-# `ConsumerRebalanceListener`: the application's hook for changes of the assignment. Threads: the polling
-# thread calls it, within `poll`, `unsubscribe` or `close`.
+# `ConsumerRebalanceListener`: methods of the application that are called when the assignment changes.
+# Threads: the consumer's thread calls them, within `poll`, `unsubscribe` or `close`.
 
 
 class ConsumerRebalanceListener(ABC):
-    """The base of rebalance listeners for `subscribe`; kafka-python's own are accepted too."""
+    """The base of rebalance listeners for `subscribe`. Listeners of kafka-python are accepted, too."""
 
     @abstractmethod
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Act before partitions are given up; their positions can still be read and committed."""
+        """Called before the partitions `revoked` are given up. The positions of these partitions can still be
+        read and committed.
+        """
 
     @abstractmethod
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Act after partitions were assigned, before any of their records are read. `seek` may be called."""
+        """Called after the partitions `assigned` were assigned, before their records are read. `seek` may be
+        called.
+        """
 
     @calls_out
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """Act after partitions were lost: they already belong to another member, or were deleted. Called in
-        place of `on_partitions_revoked`.
+        """Called in place of `on_partitions_revoked` for partitions that already belong to another member, or
+        were deleted.
         """
         self.on_partitions_revoked(lost)

@@ -1,15 +1,17 @@
 """`Tailing`: the wait of a consumer that has read all its partitions, and the fast path for the next record.
 
-A wait is one call of the C code, which returns when the end offset of one of the consumer's partitions has
+A wait is one call of the C code. The call returns when the end offset of one of the consumer's partitions has
 changed. If the log has grown by one record, the C code reads the record and makes the result of `poll`
-(`storage/log/log_end.py`). The wait calls no Python function, because after a wait Python's objects are no
-longer in the CPU caches. After any other change the consumer looks at all its partitions.
+(`storage/log/log_end.py`). The C code calls no Python function: after a wait Python's objects are no longer
+in the CPU caches, so a call would be slow. After any other change the consumer checks all its partitions for
+records.
 
-After a single record the next poll waits at once (`again`), unless another method was called between, or
-`_until` has passed.
+After a wait that returned a single record, the next poll begins with a wait (`again`), and does not check all
+partitions first. The poll does check all partitions if another method of the consumer was called between the
+polls, or if the time `_until` has passed.
 
-On disk: nothing of its own. Threads: one, the consumer's. After an interrupt in a wait no position has
-changed, so the record counts as not read, and the next poll looks at all partitions.
+On disk: nothing of its own. Threads: one, the consumer's. An interrupt in a wait changes no position, so the
+record counts as not read, and the next poll checks all partitions.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ from segstore.storage.store.store import Store
 
 
 class Called(Protocol):
-    """The guard of a consumer (`base.Guard`): the number of its method calls, not counting polls, and whether
-    the consumer is closed, or a thread closes its store.
+    """The guard of a consumer (`base.Guard`). `calls` is the number of calls of the consumer's methods, not
+    counting polls. `closed`: whether the consumer is closed. `ender` is the id of the thread that closes the
+    store, or None.
     """
 
     calls: int
@@ -43,7 +46,7 @@ class Called(Protocol):
 
 Came = tuple[Polled, TopicPartitionState | None, int, int]
 """The result of a wait: (the new record by partition, the partition's state, the position after the record,
-the record's leader epoch); if no record came, it is ({}, None, 0, 0).
+the record's leader epoch). If no record came, the result is ({}, None, 0, 0).
 """
 
 
@@ -60,7 +63,9 @@ def given_of(came: Came | None) -> list[FetchedRecords]:
 
 
 class Tailing:
-    """The waits of one consumer. The tailed partitions are the subscription's `turns`, in the same order."""
+    """The waits of one consumer. A wait watches the log ends of all partitions in the subscription's `turns`,
+    in the same order.
+    """
 
     def __init__(
         self,
@@ -74,23 +79,27 @@ class Tailing:
     ) -> None:
         self._store, self._guard, self._subscription = store, guard, subscription
         self._coordination, self._fetcher = coordination, fetcher
-        # `_wait` changes these lists directly, which saves a call.
+        # To save calls, `_wait` itself changes these lists, which belong to the fetcher and to the metrics.
         self._began, self._singles = fetcher.began, metrics.singles
         self._throttle = fetcher.throttle
         self._how = config.isolation_level == "read_committed", config.check_crcs
         self._last: LastRecordEnds | None = None
         self._turns: list[tuple[TopicPartition, TopicPartitionState]] | None = None
         self._nudges = self._publications = 0
-        # No look is needed before `_until` (monotonic seconds) while the guard's count of calls is `_quiet`,
-        # and the last record's partition is at the offset in `_goes_on`. The count is never -1.
+        # Before `_until` (monotonic seconds) the partitions need not be checked as long as the guard's
+        # `calls` is `_quiet`, and the partition in `_goes_on` is at the position in `_goes_on`. If `_quiet`
+        # is -1, the partitions must be checked, because `calls` is never -1.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
-        self._looked = -1  # the guard's count of calls at the last look; -1 if a wait came after it
-        self._number = 0  # the number of looks and waits
+        # `_looked` is the guard's `calls` at the last call of `begin`, or -1 after a wait.
+        self._looked = -1
+        # `_number` counts the calls of `begin` and `_wait`.
+        self._number = 0
 
     def begin(self) -> None:
-        """Begin a look for records. The next wait returns at once if anything was published after this call.
-        Raises StoreClosedError, ForkedError.
+        """Called before the partitions are checked for records. If, after this call, a process publishes new
+        log ends, or wakes waiting consumers for another reason, the next wait returns at once. Raises
+        StoreClosedError, ForkedError.
         """
         self._number += 1
         self._publications, self._looked = self._store.publications, self._guard.calls
@@ -109,10 +118,12 @@ class Tailing:
             self._nudges = tailed.nudges()
             self._turns = turns
 
-    @calls_out  # a signal handler may close the consumer here: no state is half changed
+    # A signal handler that comes here may close the consumer, because nothing is half changed.
+    @calls_out
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
-        """Wait for a record until `deadline`, but for `others_ms` at most: then the group or the fetcher has
-        work. Return the record that came, or [] if the consumer must look at all partitions.
+        """Wait for a record until `deadline`, but for `others_ms` at most, because the group or the fetcher
+        has work after that time. Return the record that came, or [] if the consumer must check all
+        partitions.
         """
         now, last, turns = time.monotonic(), self._last, self._turns
         if last is None or turns is None or not self._follows_all():
@@ -126,7 +137,9 @@ class Tailing:
 
     @calls_out
     def sleep(self, deadline: float, others_ms: float) -> None:
-        """Sleep until a publication or `deadline`, but for `others_ms` at most."""
+        """Sleep until a process publishes new log ends, or wakes waiting consumers for another reason. The
+        sleep ends at `deadline`, or after `others_ms`, at the latest.
+        """
         seconds = min(deadline - time.monotonic(), others_ms / 1000)
         if self._last is not None and self._follows_all():
             self._store.wait_for(self._last.tailed, self._nudges, seconds)
@@ -134,11 +147,11 @@ class Tailing:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
     def _follows_all(self) -> bool:
-        """Return whether all partitions have been tailed since `begin`, and have positions."""
+        """Return whether all partitions have positions, and `begin` has found their log ends."""
         return self._turns is self._subscription.turns and not self._subscription.unresolved
 
     def _is_all_read(self, turns: list[tuple[TopicPartition, TopicPartitionState]]) -> bool:
-        """Return whether each partition was read up to the end of its log."""
+        """Return whether each partition was read up to the end of the partition's log."""
         return all(
             state.fetchable and state.end is not None and state.end.offset == state.position
             for _, state in turns
@@ -146,9 +159,9 @@ class Tailing:
 
     @calls_out
     def again(self, now: float, deadline: float) -> Came | None:
-        """If the last look and the waits since then have read all partitions to their ends, wait until
-        `deadline` without another look. Return the record that came, an empty result after `deadline`, or
-        None if the consumer must look at all partitions.
+        """Wait until `deadline` without a check of all partitions, if the last check and the waits after that
+        check have read all partitions to their ends. Return the record that came, or an empty result after
+        `deadline`. Return None if the consumer must check all partitions.
         """
         state, at = self._goes_on
         quiet = self._quiet
@@ -162,7 +175,7 @@ class Tailing:
         return self._wait(now, deadline, quiet)
 
     def _reads_at_ends(self, now: float) -> bool:
-        """Return whether the last look has read all partitions to their ends, so that a wait finds every
+        """Return whether the last check has read all partitions to their ends. If so, a wait finds every
         later record.
         """
         last, turns = self._last, self._turns
@@ -175,21 +188,23 @@ class Tailing:
 
     @calls_out
     def _wait(self, now: float, deadline: float, quiet: int) -> Came | None:
-        """Wait until `deadline` or `_until`. Return the record that came, an empty result after `deadline`,
-        or None if a look is needed. `_quiet` becomes `quiet` if a record came.
+        """Wait until `deadline` or `_until`. Return the record that came, or an empty result after
+        `deadline`. Return None if all partitions must be checked. If a record came, `_quiet` becomes `quiet`.
         """
         last, turns, until, guard = self._last, self._turns, self._until, self._guard
         store, throttle = self._store.context, self._throttle
         assert last is not None
         assert turns is not None
-        self._quiet = self._looked = -1  # after an interrupt the next poll must look
+        # If an interrupt comes after this, the next poll must check all partitions.
+        self._quiet = self._looked = -1
         calls, number = guard.calls, self._number + 1
         self._number = number
         late = until if until < deadline else deadline
         tailed = last.tailed
         at = self._store.wait_for(tailed, self._nudges, late - now)
         came, tailed.came = tailed.came, None
-        # A signal handler may have called a method, or another thread may be closing the consumer.
+        # During the wait a signal handler may have called a method, or another thread may have begun to close
+        # the consumer.
         if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:
             return None
         if came is None or store.closed or throttle.bound is not None:
@@ -202,7 +217,8 @@ class Tailing:
         if self._singles is not None:
             self._singles += tp, start, offset, size, ended
         self._subscription.cursor = at + 1 if at + 1 < len(turns) else 0
-        self._goes_on = state, offset + 1  # the position after the record
+        # The last record's partition continues at the offset after the record.
+        self._goes_on = state, offset + 1
         self._quiet = quiet
         return polled, state, offset + 1, epoch
 

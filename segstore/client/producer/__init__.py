@@ -1,4 +1,6 @@
-"""The producer: a pipeline with the stages of Kafka's producer, which `producer.producer` lists."""
+"""The producer: a pipeline with the stages of Kafka's producer. The module `producer.producer` lists the
+stages.
+"""
 
 from __future__ import annotations
 

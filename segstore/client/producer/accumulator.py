@@ -1,9 +1,9 @@
-"""`Accumulator`: keeps the records that wait to be written, in a queue of batches for each partition, and
+"""`Accumulator`: stores the records that wait to be written, in a queue of batches for each partition, and
 decides which batches are due.
 
-Threads: the producer's one lock, which its parts share. Every method takes the lock, unless its docstring
-says otherwise. Nothing slow is done while the lock is held, and a thread that waits for memory does not hold
-it.
+Threads: any. The parts of a producer share one lock. Every method takes the lock, unless the method's
+docstring says that it does not. Nothing slow is done while the lock is held, and a thread that waits for
+memory does not hold the lock.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 # --- schedule ----------------------------------------------------------------------------------
 
 # `Schedule`: the partitions with an open batch, with sealed batches, or with batches that wait for a retry,
-# and which of these batches are due. Threads: every caller holds the producer's lock.
+# and the times when these batches are due. Threads: every caller holds the producer's lock.
 
 MOST_TAKEN = 8 << 20
-"""Most bytes of one partition's batches that the sender takes at once."""
+"""The largest number of bytes of one partition's batches that the sender takes at once."""
 MOST_SEALED = 32
-"""Most open batches that the sender seals at once. While the sender writes these, the other open batches take
-more records.
+"""The largest number of open batches that the sender seals at once. While the sender writes these batches,
+more records are added to the other open batches.
 """
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 
 class Schedule:
     """The schedule of a producer's batches. `linger` is in seconds. `open` has the queues with an open batch,
-    in the order of opening, so that the first one is due first. `sealed` has the queues with sealed batches,
-    in the order of sealing. The C code adds queues to `open` without the lock, so each read of `open` must be
-    a single step.
+    in the order in which the batches were opened, so that the first queue is due first. `sealed` has the
+    queues with sealed batches, in the order in which the batches were sealed. The C code adds queues to
+    `open` without the lock, so each read of `open` must be a single step.
     """
 
     def __init__(self, linger: float) -> None:
@@ -60,8 +60,8 @@ class Schedule:
         self.backing_off: dict[PartitionQueue, None] = {}
 
     def overdue(self, now: float, at_once: bool) -> list[PartitionQueue]:
-        """Return the queues whose open batches must be sealed now, at most MOST_SEALED of them, oldest first.
-        If `at_once`, batches need not have lingered for `linger`.
+        """Return at most MOST_SEALED queues whose open batches must be sealed now; the oldest batch comes
+        first. A batch must be sealed after `linger` seconds, or at once if `at_once`.
         """
         due: list[PartitionQueue] = []
         for queue in list(islice(self.open, MOST_SEALED)):
@@ -71,7 +71,7 @@ class Schedule:
         return due
 
     def take(self, now: float) -> Ready:
-        """Remove and return the sealed batches by partition, each partition's in order."""
+        """Remove and return the sealed batches by partition. The batches of a partition are in order."""
         for queue in list(self.backing_off):
             if queue.retry_at <= now:
                 del self.backing_off[queue]
@@ -93,8 +93,8 @@ class Schedule:
         return ready
 
     def next_look(self) -> float:
-        """Return the time, in monotonic seconds, when the next batch is due. The caller ensures that at least
-        one batch waits.
+        """Return the time, in monotonic seconds, when the next batch is due. There must be a waiting
+        batch.
         """
         if self.sealed:
             return 0.0
@@ -105,8 +105,8 @@ class Schedule:
         return min(looks)
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put drained batches back at the head of their queue; the queue is not drained again before
-        `retry_at`.
+        """Put batches back at the head of their queue, after `take` has returned them. `take` skips the queue
+        until `retry_at`.
         """
         queue.batches.extendleft(reversed(batches))
         queue.retry_at = retry_at
@@ -121,14 +121,15 @@ class Schedule:
 
 # --- gate --------------------------------------------------------------------------------------
 
-# `Gate`: lets the sender sleep until it has work. Threads: the sender sleeps; any thread may wake it.
+# `Gate`: makes the sender sleep until the sender has work. Threads: only the sender sleeps; any thread may
+# wake the sender.
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
 class Gate(Sleep):
-    """The gate at which the sender sleeps. The sender sets `asleep`, with the producer's lock held, before it
-    calls `sleep`.
+    """The sleep of the sender. Before the sender calls `sleep`, it takes the producer's lock and sets
+    `asleep`.
     """
 
     def __init__(self, lock: ProducerLock) -> None:
@@ -155,7 +156,7 @@ class Gate(Sleep):
 
 class Accumulator:
     """The waiting records of one producer. `gate` wakes the sleeping sender when there is work. `incomplete`
-    has the sealed batches without a known outcome.
+    has the sealed batches whose outcome is not known yet.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -167,17 +168,20 @@ class Accumulator:
         self.pool = BufferPool(config.buffer_memory, batch_size)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._schedule = Schedule(self._linger)
-        self._full: list[PartitionQueue] = []  # queues in which the C code has filled a batch
+        # `_full` has the queues in which the C code has filled a batch.
+        self._full: list[PartitionQueue] = []
         self.incomplete = Incomplete(self.lock, self.pool)
         self._refused: list[BaseException] = []
-        self._aborted: list[ProducerBatch] = []  # until the futures of these batches have the error
+        # `_aborted` has the aborted batches whose futures do not have the error yet.
+        self._aborted: list[ProducerBatch] = []
         self._abortion: BaseException | None = None
-        self._after: list[Callable[[], None]] = []  # functions for the sender, when `incomplete` is empty
+        # The sender calls these functions when `incomplete` is empty.
+        self._after: list[Callable[[], None]] = []
         self._ended = False
 
     @property
     def refusal(self) -> BaseException | None:
-        """Return the error with which new records are refused; None if they are accepted."""
+        """Return the error with which new records are refused, or None if new records are accepted."""
         return self._refused[0] if self._refused else None
 
     @refusal.setter
@@ -185,7 +189,7 @@ class Accumulator:
         self._refused[:] = (error,)
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the partition's queue, which is always the same object."""
+        """Return the partition's queue. Every call returns the same object."""
         with self.lock:
             queue = self.queues.get(topic_partition)
             if queue is None:
@@ -193,13 +197,13 @@ class Accumulator:
             return queue
 
     def lend(self, sending: Sending) -> None:
-        """Give the C code of `send` the objects that it needs to append records and begin batches."""
+        """Pass to the C code of `send` the objects with which it appends records and begins batches."""
         sending.pool, sending.full, sending.room = self.pool, self._full, self._room
         sending.gate, sending.open, sending.refused = self.gate, self._schedule.open, self._refused
         sending.at_once, sending.time = not self._linger, time
 
     def lend_sender(self, post: Post) -> None:
-        """Give the C code of the sender the objects that it needs to append single records and to sleep."""
+        """Pass to the C code of the sender the objects with which it appends single records and sleeps."""
         schedule = self._schedule
         post.lock, post.pool, post.gate, post.time = self.lock, self.pool, self.gate, time
         post.full, post.open, post.refused = self._full, schedule.open, self._refused
@@ -208,8 +212,8 @@ class Accumulator:
     # --- appending ----------------------------------------------------------------------
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
-        """Put a record of `size` bytes into the open batch, or into a new batch, after a wait for the memory
-        of the new batch. Raises BufferExhaustedError, and the error `refusal`.
+        """Put a record of `size` bytes into the open batch. If the batch is full, wait for memory, and put
+        the record into a new batch. Raises BufferExhaustedError, and the error `refusal`.
         """
         if not self.put(queue, record, size):
             check_apart("send()")
@@ -219,8 +223,8 @@ class Accumulator:
     def put(
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
-        """Put a record into the open batch, or into a new batch; return False if there is no memory for a new
-        batch. Raises the error `refusal`.
+        """Put a record into the open batch, or into a new batch if the open batch is full. Return False if
+        there is no memory for a new batch. Raises the error `refusal`.
         """
         with self.lock:
             if self._refused:
@@ -236,31 +240,36 @@ class Accumulator:
                 queue.records.append(record)
                 return True
             finally:
-                # Last, because the woken sender competes with this thread for the GIL.
+                # The sender is woken after all other work, because a woken sender competes with this thread
+                # for the GIL.
                 if left < 0 and (not self._linger or len(self._schedule.open) == 1):
                     self.gate.wake()
 
     def _open_batch(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
-        """Seal the open batch, if any, and open a new batch for a first record of `size` bytes."""
+        """Seal the open batch, if there is one. Then open a new batch for a record of `size` bytes. Return
+        False if there is no memory for the new batch.
+        """
         queue.held = True
         while queue.block:
             self._seal(queue)
             self.gate.wake()
-            queue.held = True  # `_seal` cleared it, and the C code may have begun a batch
+            # `_seal` has set `held` to False.
+            queue.held = True
         room, queue.created = size if size > self._room else self._room, time.monotonic()
-        # The queue is added before `allocate`, so that after an interrupt the sender finds the queue with its
-        # allocated block, and gives the block back.
+        # The queue is added before `allocate` is called. If an interrupt comes between, the sender finds the
+        # queue and its allocated block in `open`, and frees the block.
         self._schedule.open[queue] = None
         if not self.pool.allocate(room + HEADER_SIZE, waiter, queue):
             self._schedule.open.pop(queue, None)
             queue.held = False
-            self.gate.wake()  # let the sender send lingering batches, which frees memory
+            # The sender is woken, because memory becomes free when it sends the lingering batches.
+            self.gate.wake()
             return False
         queue.room, queue.left, queue.held = room, room - size, False
         return True
 
     def close_batch(self, queue: PartitionQueue) -> None:
-        """Seal the open batch, full or not, so that it is sent."""
+        """Seal the open batch even if it is not full, so that the sender sends it."""
         with self.lock:
             if queue.block:
                 self._seal(queue)
@@ -269,7 +278,8 @@ class Accumulator:
     def _seal(self, queue: PartitionQueue) -> None:
         queue.held = True
         queue.seal(True, self.incomplete.batches, self._schedule.sealed)
-        if queue.block:  # the open batch had no record
+        if queue.block:
+            # The open batch has no record, so `seal` made no batch of it.
             self.pool.give_back(queue)
         self._schedule.open.pop(queue, None)
         queue.held = False
@@ -282,9 +292,9 @@ class Accumulator:
     # --- draining, by the sender --------------------------------------------------------
 
     def drain(self, now: float) -> tuple[Ready, float | None]:
-        """Return (due batches by partition, each partition's in order; the time of the next look). The time
-        is in monotonic seconds, or None if no batch waits. If no batch is due, the sender must call
-        `gate.sleep` with that time.
+        """Return (due batches by partition, time of the next call). The batches of a partition are in order.
+        The time is in monotonic seconds, or None if no batch waits. If no batch is due, the sender must call
+        `gate.sleep` with the returned time.
         """
         with self.lock:
             schedule = self._schedule
@@ -294,7 +304,8 @@ class Accumulator:
                 for queue in full:
                     if queue.seal(False, self.incomplete.batches, schedule.sealed):
                         self._full.append(queue)
-                    if queue in schedule.open:  # its open batch is new, so the queue moves to the end
+                    if queue in schedule.open:
+                        # The queue's open batch is newer than all others, so the queue moves to the end.
                         del schedule.open[queue]
                         schedule.open[queue] = None
             if schedule.open:
@@ -303,22 +314,22 @@ class Accumulator:
                     self._seal(queue)
             ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
-            # Before `asleep` was set, the C code may have filled a batch, or a thread may have added work,
-            # without waking the sender.
+            # Just before `asleep` was set, the C code may have filled a batch, or a thread may have added a
+            # function to `_after`: neither wakes a sender that is not asleep.
             if self._full or self._has_work():
                 return ready, 0.0
             look = schedule.next_look() if schedule.sealed or schedule.backing_off or schedule.open else None
             return ready, look
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put drained batches back at the head of `queue`. The queue is not drained again before `retry_at`
-        (monotonic seconds).
+        """Put batches back at the head of `queue`, after `drain` has returned them. `drain` skips the queue
+        until `retry_at` (monotonic seconds).
         """
         with self.lock:
             self._schedule.put_back(queue, batches, retry_at)
 
     def work(self) -> None:
-        """Run the due functions of `after_all`. Takes no lock."""
+        """Call the functions that `after_all` has stored, if all outcomes are known. Takes no lock."""
         while self._has_work():
             self._after.pop(0)()
 
@@ -328,11 +339,13 @@ class Accumulator:
     # --- all records --------------------------------------------------------------------
 
     def flush(self, timeout: float | None) -> None:
-        """Send all appended records now, and wait for their outcomes. Raises KafkaTimeoutError."""
+        """Make all appended records due now, and wait for the outcomes of these records. Raises
+        KafkaTimeoutError.
+        """
         self.incomplete.wait(self.hand_over(), timeout)
 
     def hand_over(self) -> list[ProducerBatch]:
-        """Make all appended records due now; return the batches without a known outcome."""
+        """Make all appended records due now. Return the batches whose outcome is not known yet."""
         if self._aborted:
             self._fail_aborted()
         with self.lock:
@@ -341,8 +354,8 @@ class Accumulator:
             return list(self.incomplete.batches)
 
     def after_all(self, work: Callable[[], None]) -> None:
-        """Make all appended records due now, and let the sender call `work` when all outcomes are known
-        (Kafka: the requests of TransactionManager). If the sender has stopped, this thread calls `work`.
+        """Make all appended records due now. When all outcomes are known, the sender calls `work` (Kafka: the
+        requests of TransactionManager). If the sender has stopped, this thread calls `work`.
         """
         if self._aborted:
             self._fail_aborted()
@@ -356,7 +369,7 @@ class Accumulator:
             work()
 
     def hurry(self) -> None:
-        """Make all records due now, also batches that wait for a retry."""
+        """Make all records due now, including those in batches that wait for a retry."""
         with self.lock:
             for queue in self._schedule.backing_off:
                 queue.retry_at = 0.0
@@ -375,7 +388,7 @@ class Accumulator:
 
     def refuse(self, error: BaseException) -> list[ProducerBatch]:
         """Refuse new records with `error`, including records that wait for memory. Make all appended records
-        due, and return the batches without a known outcome.
+        due now. Return the batches whose outcome is not known yet.
         """
         with self.lock:
             self.refusal = error
@@ -393,7 +406,9 @@ class Accumulator:
             self.gate.wake()
 
     def end(self) -> bool:
-        """Return whether the sender may stop: new records are refused, and no record or function waits."""
+        """Return whether the sender may stop, because new records are refused, no record waits, and
+        `after_all` has stored no function.
+        """
         with self.lock:
             if self.refusal is None:
                 return False
@@ -401,21 +416,22 @@ class Accumulator:
             return self._ended
 
     def abort(self, error: BaseException) -> None:
-        """Fail with `error` all records that the sender has not drained yet."""
+        """Fail, with `error`, all records that `drain` has not returned yet."""
         self._abortion = error
         try:
             self._take_all()
             self._fail_aborted()
         except BaseException:
-            self._fail_aborted()  # if a second interrupt prevents this, `hand_over` does it
+            # If a second interrupt prevents this call, the next `hand_over` makes it.
+            self._fail_aborted()
             raise
 
     def _take_all(self) -> None:
         with self.lock:
             self._seal_all()
             for queue in self.queues.values():
-                # These two statements call no Python function, so no interrupt leaves a batch in both lists,
-                # or in neither.
+                # No interrupt comes between these two statements, because they call no Python function. So a
+                # batch is always in exactly one of the two lists.
                 self._aborted += queue.batches
                 queue.batches *= 0
             self._schedule.clear()
@@ -427,11 +443,12 @@ class Accumulator:
         self.incomplete.complete(failed)
         with self.lock:
             self._aborted = [batch for batch in self._aborted if batch in self.incomplete.batches]
-            self.gate.wake()  # a function in `_after` may be due now
+            # The sender is woken, because a function in `_after` may be due now.
+            self.gate.wake()
 
     def abandon(self, error: BaseException) -> None:
-        """Fail all records, in a forked child. Takes no lock, because another thread may have held the lock
-        at the fork.
+        """Fail all records, in a forked child. Takes no lock, because at the fork another thread may have
+        held the lock.
         """
         self.refusal = error
         for queue in self.queues.values():

@@ -1,9 +1,9 @@
-"""`ProducerBatch`: records of one partition that become one record batch. `PartitionQueue`: a partition's
-waiting batches.
+"""`ProducerBatch`: the records of one partition that are written as one record batch. `PartitionQueue`: the
+batches of one partition that wait to be written.
 
-Threads: the thread that seals a batch creates and fills it; after that only the sender changes the batch.
-`done` is set once, with the producer's lock held, after the outcome was stored, so that a thread that sees
-`done` may read the outcome without the lock.
+Threads: the thread that seals a batch creates the ProducerBatch; after that only the sender changes it.
+`done` becomes True after the outcome was stored, with the producer's lock held. A thread that reads `done` as
+True may therefore read the outcome without the lock.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from segstore.records import Columns
 from segstore.records.columns import valid_stamps
 from segstore.threads import Latch
 
-_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))  # functions in C
-_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)  # in C
+# These are functions in C.
+_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))
+# A function in C makes a RecordMetadata from a tuple.
+_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)
 
 
 class Stamp(NamedTuple):
@@ -49,10 +51,10 @@ _NONE: list[Headers] = [()]
 
 class ProducerBatch(Owner):
     """A sealed batch. `values`: for each record bytes, None, or a Headed; `keys`: for each record bytes or
-    None; `keys` is None if no record has a key or headers; `times`: int64 ms, as bytes; `created` and
-    `attempts` as in Kafka's ProducerBatch; `block`: the number of pool bytes that the batch holds. `stamp`:
-    its producer id, epoch and sequence, set by the first attempt; `doubt`: an attempt failed, but it may have
-    written the batch.
+    None; `keys` is None if no record has a key or headers; `times`: the records' timestamps, int64 ms, as
+    bytes. `created` and `attempts` are those of Kafka's ProducerBatch. `block`: the bytes of the buffer pool
+    that the batch occupies. `stamp`: the batch's producer id, epoch and sequence, which the first attempt
+    sets. `doubt`: whether a failed attempt may have written the batch.
     """
 
     __slots__ = (
@@ -98,10 +100,11 @@ class ProducerBatch(Owner):
         self.stamp: Stamp | None = None
         self.error: BaseException | None = None
         self.base_offset = self.append_time = -1
-        # In a batch that was split, the outcome of each record: an offset or an error.
+        # If the batch was split, this list has the outcome of each record: an offset or an error.
         self.results: list[int | BaseException] | None = None
-        # The sizes of values (`sizes`), and of keys and headers (`other_sizes`): int32, as bytes. Only a
-        # batch of values without keys has `sizes` from the beginning.
+        # `sizes` has the sizes of the values. `other_sizes` has the sizes of the keys and of the headers. The
+        # sizes are int32, as bytes. `forget_records` sets both; in a batch that has only values, `sizes` is
+        # set here.
         self.sizes = sizes
         self.other_sizes: tuple[Sizes, Sizes] | None = None
         self._split: Split | None = None
@@ -109,7 +112,7 @@ class ProducerBatch(Owner):
     # --- the outcome ----------------------------------------------------------------------
 
     def error_of(self, at: int) -> BaseException | None:
-        """Return the error of record `at`, or None if it is written."""
+        """Return the error of record `at`, or None if the record was written."""
         if self.results is None:
             return self.error
         if at >= len(self.results):
@@ -118,8 +121,8 @@ class ProducerBatch(Owner):
         return result if isinstance(result, BaseException) else None
 
     def unwritten(self) -> tuple[int, BaseException | None]:
-        """Return (the number of records that are known not to be in the log, the error of one of them or
-        None). Records that the application aborted are not counted.
+        """Return (number of unwritten records, error of an unwritten record or None). Records that the
+        application aborted are not counted.
         """
         written = sum(isinstance(result, int) for result in self.results or ())
         errors = [each for each in self.results or () if isinstance(each, BaseException)]
@@ -158,8 +161,8 @@ class ProducerBatch(Owner):
         return value, key, headers, stamp
 
     def forget_records(self) -> None:
-        """Drop keys, values and headers to free their memory, but keep sizes and times, which futures may
-        still ask for.
+        """Drop keys, values and headers, to free their memory. Sizes and times are kept, because futures
+        return them.
         """
         if self.keys is not None:
             values, keys, headers = self.split()
@@ -172,7 +175,7 @@ class ProducerBatch(Owner):
         self.values, self.keys, self._split = (), None, None
 
     def split(self) -> Split:
-        """Return columns of values, keys and headers."""
+        """Return (column of values, column of keys, column of headers)."""
         if self._split is None:
             keys, headers = self.keys or [None] * self.n, _NONE * self.n
             values: Sequence[Any] = self.values
@@ -185,8 +188,8 @@ class ProducerBatch(Owner):
 
 @untracked(_producer.Written)
 class NativeRecord:
-    """A record without headers that the C code has appended alone (`_native/post.c`). Its future refers to
-    this object in place of a batch. The sizes are -1 if key or value is null.
+    """A record that has no headers, and that the C code has appended alone (`_native/post.c`). The record's
+    future refers to this object in place of a batch. The size of a null key or value is -1.
     """
 
     __slots__ = ("key_size", "lock", "offset", "timestamp", "topic_partition", "value_size")
@@ -213,12 +216,14 @@ class NativeRecord:
 
 
 def _lengths(items: Sequence[bytes | None]) -> bytes:
-    # As bytes, which the garbage collector does not scan.
+    # The sizes are stored as bytes, because the garbage collector does not scan bytes.
     return array("i", [-1 if item is None else len(item) for item in items]).tobytes()
 
 
 def within(batches: list[ProducerBatch], most: int) -> Iterator[list[ProducerBatch]]:
-    """Yield the batches in groups of up to `most` bytes; a larger batch is alone in its group."""
+    """Yield the batches in groups of up to `most` bytes. A batch that is larger than `most` is alone in its
+    group.
+    """
     first = size = 0
     for at, batch in enumerate(batches):
         if at > first and size + batch.size > most:
@@ -230,7 +235,7 @@ def within(batches: list[ProducerBatch], most: int) -> Iterator[list[ProducerBat
 
 
 def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
-    """Return the records of the batches, concatenated."""
+    """Return the records of all batches as columns, in the order of the batches."""
     stamps = valid_stamps(b"".join(map(_times_of, batches)))
     if not any(map(_keys_of, batches)):
         return Columns(_joined(map(_values_of, batches)), timestamps=stamps)
@@ -244,17 +249,18 @@ def _joined(lists: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
 
 # --- queue -------------------------------------------------------------------------------------
 
-# `PartitionQueue`: one partition's waiting records, in full batches and in the open batch, and a deque of
-# sealed batches. Threads: the C code appends records and begins batches without the lock, each in one step
-# (`_native/queue.c`); all other code holds the producer's lock.
+# `PartitionQueue`: one partition's waiting records: those in full batches, those in the open batch, and a
+# deque of sealed batches. Threads: the C code (`_native/queue.c`) appends records and begins batches without
+# the lock: while it does one of these, it does not release the GIL. All other code holds the producer's lock.
 
 
 class PartitionQueue(Records):
-    """A partition's waiting records. `left`: the bytes that the open batch can still take, or -1 if there is
-    no open batch; `room`: the bytes that the open batch can take in all; `block`: the pool bytes that the
-    open batch holds; `created`: the time when the open batch was opened, in monotonic seconds; `produced`:
-    bytes of all batches ever sealed. `rich`: whether any record ever had a key or headers. `rich` is set
-    before the append and never cleared, so that it is True whenever a batch with such a record is sealed.
+    """A partition's waiting records. `left`: the bytes that can still be added to the open batch, or -1 if
+    there is no open batch. `room`: the most bytes of the open batch. `block`: the bytes of the buffer pool
+    that the open batch occupies. `created`: the time when the open batch was opened, in monotonic seconds.
+    `produced`: the bytes of all batches that were ever sealed. `rich`: whether any record ever had a key or
+    headers. `rich` is set before such a record is appended, and never cleared, so that it is True whenever a
+    batch with such a record is sealed.
     """
 
     __slots__ = ("done", "error", "lock", "retry_at", "topic_partition")
@@ -264,24 +270,28 @@ class PartitionQueue(Records):
         self.records: list[FutureRecordMetadata] = []
         self.batches: deque[ProducerBatch] = deque()
         self.left = -1
-        self.retry_at = 0.0  # no batch is sent before this time, monotonic seconds
-        # Set in a forked child, in which the open records will never be sealed.
+        # Before this time, in monotonic seconds, no batch of the queue is sent.
+        self.retry_at = 0.0
+        # `done` and `error` are set only in a forked child, because there the open records will never be
+        # sealed.
         self.done = False
         self.error: BaseException | None = None
 
     def error_of(self, at: Any) -> BaseException | None:
-        """Return the error that all open records have."""
+        """Return the error of all records that are not in a sealed batch; None if these records have no
+        error.
+        """
         return self.error
 
     def seal(
         self, whole: bool, incomplete: dict[ProducerBatch, None], sealed: dict[PartitionQueue, None]
     ) -> bool:
-        """Make a ProducerBatch of each full batch, and if `whole`, also of the open batch. The new batches go
-        to the end of `batches`, and into `incomplete`; this queue goes into `sealed`; the futures refer to
-        their new batches. Return True if the C code has filled another batch during the call, without waking
-        the sender; always False if `whole`.
+        """Make a ProducerBatch from each full batch and, if `whole`, from the open batch. Add the new batches
+        to the end of `batches` and to `incomplete`, add this queue to `sealed`, and make the futures refer to
+        the new batches. Return True if the C code has filled another batch during the call, without waking
+        the sender. If `whole`, return False.
 
-        The last step does all of this at once, in C, so that an interrupt leaves no batch half sealed.
+        `settle`, in C, does all of this in one step, so that an interrupt leaves no batch half sealed.
         """
         made: list[ProducerBatch] = []
         for part in self.parts(whole):

@@ -1,11 +1,11 @@
-"""`BufferPool`: limits the bytes of waiting records to `buffer_memory`, which is mostly used in blocks of
-`batch_size`.
+"""`BufferPool`: limits the bytes of waiting records to `buffer_memory`. Most of this memory is used in blocks
+of `batch_size` bytes.
 
-A block stands for the bytes of a batch's records, which stay the application's own objects until they are
-encoded; the overhead of Python objects is not counted.
+A block is only a count: it stands for the bytes of a batch's records. The records' keys and values stay the
+application's own objects until they are encoded. The overhead of Python objects is not counted.
 
 Threads: all methods are called with the producer's lock held, except `wait_until` and `wake`. Waiting threads
-are served in order.
+get memory in the order in which they began to wait.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from segstore.errors import BufferExhaustedError
 from segstore.threads import take
 
 _AGAIN = 1.0
-"""Seconds after which a waiting thread tries again, because an interrupt can lose a `wake`."""
+"""Seconds after which a waiting thread tries again without a `wake`, because an interrupt can lose a
+`wake`.
+"""
 
 Waiter = SimpleQueue[None]
 """The queue of a thread that waits for memory. An item is put into it when there may be free memory."""
 
 
 class Owner:
-    """An object that holds `block` bytes of the pool."""
+    """An object that occupies `block` bytes of the pool."""
 
     __slots__ = ("block",)
 
@@ -38,9 +40,10 @@ class Owner:
 
 
 class BufferPool(Memory):
-    """Kafka's BufferPool. `made` counts new blocks of `block_size` bytes, `reused` counts blocks that had
-    been used before; memory of other sizes is taken from the unpooled bytes, and is given back to them. If no
-    thread waits, the C code of `send` (`_native/queue.c`) takes a free block without a call of `allocate`.
+    """Kafka's BufferPool. `made` counts new blocks of `block_size` bytes, and `reused` counts blocks that had
+    been used before. Memory of other sizes is taken from the unpooled bytes, and returns to the unpooled
+    bytes. If no thread waits, the C code of `send` (`_native/queue.c`) takes a free block without a call of
+    `allocate`.
     """
 
     def __init__(self, total: int, block_size: int) -> None:
@@ -48,8 +51,8 @@ class BufferPool(Memory):
         self._unpooled, self._free = total, 0
         self.made = self.reused = self.exhausted = 0
         self.waited_seconds = 0.0
-        # Weak references, because a second interrupt may keep a thread from the `finally` in `wait_until`, so
-        # that its entry stays in the list.
+        # The references are weak, because a second interrupt may keep a thread from the `finally` in
+        # `wait_until`: the thread's entry stays in the list then, but its reference is dead.
         self.waiters: deque[weakref.ref[Waiter]] = deque()
         """The threads that wait for memory, in order. References may be dead."""
 
@@ -64,9 +67,9 @@ class BufferPool(Memory):
         return sum(entry() is not None for entry in list(self.waiters))
 
     def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | Records | None = None) -> bool:
-        """Take `size` bytes for `owner` and return True; return False if the pool has less memory free, or
-        another thread waits before `waiter`. `owner.block` is set in the same step, so that no interrupt
-        comes between.
+        """Take `size` bytes for `owner`, and return True. Return False if the pool has less free memory, or
+        if another thread has waited longer than `waiter`. An interrupt can't come between taking the bytes
+        and setting `owner.block`.
         """
         while self.waiters and self.waiters[0]() is None:
             self.waiters.popleft()
@@ -75,7 +78,8 @@ class BufferPool(Memory):
             return False
         if owner is None:
             owner = Owner()
-        # Neither branch calls a function or jumps back, so that no interrupt comes in between.
+        # No interrupt comes while the attributes are set: those statements call no function, and are in no
+        # loop.
         if size == self.block_size and self._free:
             owner.block = size
             self._free -= 1
@@ -92,7 +96,7 @@ class BufferPool(Memory):
         return True
 
     def give_back(self, owner: Owner | Records) -> None:
-        """Free the memory of `owner`, in one step."""
+        """Free the memory of `owner`. No interrupt leaves it half freed."""
         size = owner.block
         if size == self.block_size:
             owner.block = 0
@@ -106,8 +110,8 @@ class BufferPool(Memory):
     # --- waiting threads, without the lock -----------------------------------------------------
 
     def wait_until(self, allocated: Callable[[Waiter], bool], size: int, max_block: float) -> None:
-        """Call `allocated` at once, and again whenever memory becomes free, until it returns True.
-        `allocated` takes the lock and calls `allocate` for `size` bytes. Raises BufferExhaustedError after
+        """Call `allocated` now, and again each time when memory becomes free, until `allocated` returns True.
+        `allocated` takes the lock, and calls `allocate` for `size` bytes. Raises BufferExhaustedError after
         `max_block` seconds.
         """
         me: Waiter = SimpleQueue()
@@ -124,7 +128,8 @@ class BufferPool(Memory):
             if entry in self.waiters:
                 self.waiters.remove(entry)
             self.waited_seconds += time.monotonic() - began
-            self.wake()  # there may already be enough memory for the next thread
+            # The next thread is woken, because there may already be enough memory for it.
+            self.wake()
 
     def _exhausted(self, size: int, max_block: float) -> BufferExhaustedError:
         self.exhausted += 1
@@ -134,7 +139,7 @@ class BufferPool(Memory):
         )
 
     def wake(self) -> None:
-        """Wake all waiting threads, so that they try again. May be called by any thread, also without the
+        """Wake all waiting threads, so that they try again. Any thread may call `wake`, with or without the
         lock.
         """
         for entry in list(self.waiters):

@@ -1,7 +1,7 @@
 """`ProducerConfig`: the settings of a producer, with kafka-python's names and defaults.
 
-Every setting of kafka-python's KafkaProducer is known: it is either a field of `ProducerConfig`, or refused
-by name with the reason.
+Every setting of kafka-python's KafkaProducer is either a field of `ProducerConfig`, or refused with an error
+that names the setting and the reason.
 
 Threads: any; a ProducerConfig is immutable.
 """
@@ -67,7 +67,8 @@ def _serializer(value: Any) -> Any:
 
 
 def _partitioner(value: Any) -> Any:
-    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # not `str.partition`
+    # A str, bytes or array has a method `partition` that is no partitioner.
+    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)
     has = callable(getattr(value, "partition", None)) and not sorts
     if value is not None and not callable(value) and not has:
         raise ValueError
@@ -80,7 +81,7 @@ _PARTITIONERS = "None, a callable f(key, all, available), or an object with kafk
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(StoreClientSettings):
-    """A producer's settings; times in ms, sizes in bytes."""
+    """A producer's settings. Times are in ms, sizes in bytes."""
 
     IGNORED: ClassVar[Mapping[str, str]] = {
         **client.IGNORED,
@@ -136,8 +137,9 @@ class ProducerConfig(StoreClientSettings):
         return self._resolve_idempotence()
 
     def _resolve_idempotence(self) -> str | None:
-        """Set enable_idempotence, and return None. If the setting was given and is in conflict with another
-        setting, return an error text; if it was not given, a conflict turns it off, as in kafka-python.
+        """Set enable_idempotence, and return None. If the application has set enable_idempotence or a
+        transactional_id, and another setting is in conflict with that, return an error text. If the
+        application has set neither, a conflict turns idempotence off, as in kafka-python.
         """
         asked = self.enable_idempotence if self.transactional_id is None else True
         if self.transactional_id is not None and self.enable_idempotence is False:

@@ -1,7 +1,7 @@
-"""`Delivery`: gives each batch an outcome: it is appended, retried, split, or failed.
+"""`Delivery`: gives each batch an outcome. A batch is appended, retried, split, or failed.
 
-On disk: `Appender` appends to the store's logs. Threads: the sender's. No other thread uses a batch between
-its drain and its completion.
+On disk: `Appender` appends to the store's logs. Threads: the sender's. From the time when the sender drains a
+batch until the batch has an outcome, no other thread uses the batch.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ if TYPE_CHECKING:
     from segstore.storage.store.store import Store
 
 
-_size_of, _records_of = attrgetter("size"), attrgetter("n")  # functions in C
+# These are functions in C.
+_size_of, _records_of = attrgetter("size"), attrgetter("n")
 
 # --- appender ----------------------------------------------------------------------------------
 
-# `Appender`: appends batches, or single records, to the store's logs. Encoding, compression and the append
-# happen in the sender's thread, without the producer's lock.
+# `Appender`: appends batches, or single records, to the store's logs. The sender's thread encodes, compresses
+# and appends, without the producer's lock.
 
 
 class Appender:
-    """Appends the batches of one producer, with the producer's `compression` and `acks`, and charges the
-    written bytes to `throttle`.
+    """Appends the batches of one producer, with the producer's `compression` and `acks`, and counts the
+    written bytes in `throttle` for the client's byte rate.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class Appender:
         self._store, self._stamps, self._transactions = store, stamps, transactions
         self._has_lanes = transactions is None and compression is None and acks.acks != 0
         self._throttle, self._metrics, self._compression = throttle, metrics, compression
-        # The references keep the logs open; otherwise the store would open a log for each append.
+        # These references keep the logs open. Without them the store would open a log for each append.
         self._logs: dict[TopicPartition, PartitionLog] = {}
 
     def append(self, batches: list[ProducerBatch]) -> Appended:
-        """Append batches of one partition whose sequences are contiguous. Raises DuplicateSequenceError if
-        the log already has these sequences, either in batches of another producer, or at an offset that is no
-        longer known; and the errors of `append_batches` and `Transactions.appending`.
+        """Append batches of one partition whose sequences are contiguous. Raises the errors of
+        `append_batches` and `Transactions.appending`. Raises DuplicateSequenceError if the log already has
+        these sequences, either in batches of another producer, or at an offset that is no longer known.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
@@ -98,15 +99,16 @@ class Appender:
         return appended
 
     def append_pieces(self, batches: list[ProducerBatch]) -> Pieces:
-        """Append the first batches of one partition by one call of the log's `append_pieces`, which may write
-        fewer than all of them. Return NOTHING if it may not be used. Raises the errors of that function.
+        """Append batches of one partition by one call of the log's `append_pieces`, which may write only the
+        first of them. Return NOTHING, without a call, for a transaction or a large record. Raises the errors
+        of the log's `append_pieces`.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
         if partition is None or partition.is_gone:
             partition = self._open(where)
         most = min(PIECE_BYTES, partition.partition_for_write().validator.largest_batch)
-        # The encoded record may have up to twice the size that was counted for it.
+        # An encoded record may be up to twice as large as the size that was counted for the record.
         if self._transactions is not None or 2 * max(map(_size_of, batches)) + HEADER_SIZE > most:
             return NOTHING
         cuts = list(accumulate(map(_records_of, batches[:-1])))
@@ -128,8 +130,8 @@ class Appender:
         return append_batches(partition, columns, cuts, compression, template, acks=self._acks)
 
     def append_record(self, batch: ProducerBatch, at: int) -> Appended:
-        """Append record `at` of a batch alone, without charging the byte rate. A retry uses the same
-        sequence.
+        """Append record `at` of a batch alone, without counting its bytes for the byte rate. A retry uses the
+        same sequence.
         """
         where = batch.topic_partition
         partition = self._store.partition(*where)
@@ -151,8 +153,8 @@ class Appender:
             self._metrics.throttled(self._throttle.charge(size))
 
     def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
-        """Return a `Lane`, with which the C code may append single records to this partition, or None if the
-        C code may not. If `lane` is still valid, return `lane` itself.
+        """Return the `Lane` with which the C code appends single records to this partition, or None if Python
+        code must append them. If `lane` is still valid, return `lane` itself.
         """
         log = self._logs.get(where)
         if not self._has_lanes or log is None or log.has_replicas:
@@ -169,7 +171,9 @@ class Appender:
         return made if self._stamps.lend(made) else None
 
     def forget(self, where: TopicPartition) -> None:
-        """Drop the log of a partition whose topic was deleted, or created again."""
+        """Drop the reference to the log of a partition whose topic was deleted, or deleted and created
+        again.
+        """
         self._logs.pop(where, None)
 
 
@@ -178,18 +182,20 @@ class Appender:
 log = Logger("segstore")
 
 MOST_AT_ONCE = 1 << 20
-"""Most bytes of batches in one append, so that they stay in a core's cache."""
+"""The largest number of bytes of the batches in one append. The limit keeps the batches in a core's cache."""
 MANY = 4
-"""More batches than this are appended by `append_pieces`, which is faster then."""
+"""If there are more batches than this, `append_pieces` appends them, because it is faster for many
+batches.
+"""
 _HELD_BACK = 0.1
-"""Seconds by which the delivery timeout is longer for a batch that had to wait for an earlier batch, so that
+"""Seconds that are added to the delivery timeout of a batch that had to wait for an earlier batch, so that
 the batch still gets an attempt.
 """
 
 
 class Delivery:
-    """Delivers the batches of one producer. If `aborted` is set, all unwritten batches fail with this error,
-    without another attempt.
+    """Delivers the batches of one producer. If the error `aborted` is set, all unwritten batches fail with
+    this error, without another attempt.
     """
 
     def __init__(
@@ -206,12 +212,13 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
-        self.reported = ReportedFailures()  # by partition: the last error after which batches are retried
+        # `reported` has each partition's last error that causes retries.
+        self.reported = ReportedFailures()
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
-        """Append the batches of a partition; return the batches to retry. All other batches have an outcome
-        on return.
+        """Append the batches of a partition. Return the batches that must be retried; all other batches have
+        an outcome then.
         """
         refusal = None if self._transactions is None else self._transactions.refusal()
         if refusal is not None:
@@ -241,8 +248,8 @@ class Delivery:
         return []
 
     def _still_due(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Fail the batches that were aborted or have timed out while earlier batches of the same drain were
-        sent; return all other batches.
+        """Fail the batches that were aborted, or have timed out, while `send` sent the batches before them.
+        Return all other batches.
         """
         if self.aborted is None:
             return self.without_expired(batches)
@@ -250,9 +257,9 @@ class Delivery:
         return []
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return all other batches.
-        `batches` begin with the oldest. The later batches have `_HELD_BACK` seconds more, because they had to
-        wait for the first batch.
+        """Fail the batches of a partition that are older than `delivery_timeout_ms`, and return all other
+        batches. The first batch must be the oldest. All later batches have `_HELD_BACK` seconds more, because
+        they had to wait for the first batch.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:
@@ -263,8 +270,8 @@ class Delivery:
         return [batch for batch in batches if not batch.done]
 
     def _timed_out(self, batch: ProducerBatch) -> KafkaTimeoutError:
-        """Return the error for a batch that has timed out. Its `__cause__` is the last error in the partition
-        since the batch was created, if there was one.
+        """Return the error for a batch that has timed out. The error's `__cause__` is the last error in the
+        partition after the batch was created, or None.
         """
         message = (
             f"{batch.n} records for {batch.topic_partition} were not written within "
@@ -276,7 +283,7 @@ class Delivery:
         return error
 
     def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
-        """Return a `Lane`, with which the C code may append single records to this partition, or None."""
+        """Return the `Lane` with which the C code appends single records to this partition, or None."""
         return self._appender.lane(lane, where)
 
     def expiry(self, batch: ProducerBatch) -> float:
@@ -284,8 +291,8 @@ class Delivery:
         return batch.created + self._timeout
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return an append error of a batch's partition that came after the batch was created, for the first
-        batch that has such an error; None if there is none. May be called in any thread.
+        """Find the first batch in whose partition an append has failed after the batch was created, and
+        return the last such error. Return None if there is no such batch. Any thread may call this.
         """
         errors = (self.reported.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
@@ -293,8 +300,8 @@ class Delivery:
     # --- one append --------------------------------------------------------------------------
 
     def _try_pieces(self, batches: list[ProducerBatch]) -> tuple[list[ProducerBatch], Exception | None]:
-        """Append as many of the first batches as `append_pieces` can. Return (the unwritten batches, the
-        error that stopped the append). If the error is None, the caller appends the unwritten batches by
+        """Append as many of the first batches as `append_pieces` can. Return (unwritten batches, error that
+        stopped the append, or None). If the error is None, the caller appends the unwritten batches by
         `_try`.
         """
         began = time.monotonic()
@@ -313,10 +320,11 @@ class Delivery:
         return left, None
 
     def _done(self, batches: list[ProducerBatch], size: int, began: float) -> None:
-        """Complete batches that were appended."""
+        """Complete batches that were appended, and record the append in the metrics."""
         if not batches:
             return
-        self._metrics.sent(batches, size, began, time.monotonic())  # before the futures are done
+        # The metrics are recorded before the futures are done.
+        self._metrics.sent(batches, size, began, time.monotonic())
         if self.reported:
             self._log_recovery(batches[0])
         self._incomplete.complete(batches)
@@ -330,7 +338,8 @@ class Delivery:
         except DuplicateSequenceError as error:
             if not batches[0].doubt:
                 return _without_traceback(error)
-            appended = Appended(-1, -1, 0)  # the log has the batch, at an unknown offset
+            # The log has the batch, at an unknown offset.
+            appended = Appended(-1, -1, 0)
         except Exception as error:
             return _without_traceback(error)
         first = appended.first
@@ -345,7 +354,7 @@ class Delivery:
             log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
-        """Append with acks=0: errors are logged, and nothing is retried."""
+        """Append with acks=0: log an error, and retry nothing."""
         began = time.monotonic()
         try:
             appended = self._appender.append(batches)
@@ -360,8 +369,8 @@ class Delivery:
         self._incomplete.complete(batches)
 
     def _one_by_one(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Append each batch alone, in order. If one must be retried, return this batch and all batches after
-        it.
+        """Append each batch alone, in order. If a batch must be retried, return that batch and all later
+        batches.
         """
         for i, batch in enumerate(batches):
             if self.send([batch]):
@@ -369,8 +378,8 @@ class Delivery:
         return []
 
     def _send_each(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Append each record alone, with an outcome of its own. If an error is temporary, return the batch,
-        which must be retried; the next call continues with the record that failed.
+        """Append each record of the batch alone; each record gets its own outcome. If an error is temporary,
+        return the batch, because it must be retried. The next call continues with the record that failed.
         """
         if batch.results is None:
             batch.results = []
@@ -398,7 +407,9 @@ class Delivery:
     # --- failures -------------------------------------------------------------------------
 
     def _after(self, error: Exception, batches: list[ProducerBatch], renewed: bool) -> list[ProducerBatch]:
-        """Handle a failed append: retry, split or fail the batches; return the batches to retry."""
+        """Handle a failed append: split the batches, send them again, or fail them. Return the batches that
+        must be retried later.
+        """
         self._stamps.failed(batches, error)
         if passes(error):
             return self._again(batches, error)
@@ -413,7 +424,7 @@ class Delivery:
         return []
 
     def _again(self, batches: list[ProducerBatch], error: Exception) -> list[ProducerBatch]:
-        """Fail the batches that have no retry left. Return all other batches in order: the caller retries
+        """Fail the batches that have no retry left. Return all other batches, in order. The caller must retry
         them before later batches.
         """
         spent = [batch for batch in batches if batch.attempts >= self._config.retries]
@@ -445,7 +456,8 @@ class Delivery:
             return
         where = batches[0].topic_partition
         if isinstance(error, StoreClosedError) and self.aborted is not None:
-            error = self.aborted  # the reason of the abort
+            # `aborted` is the reason why records are aborted, and says more than StoreClosedError.
+            error = self.aborted
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)
@@ -454,17 +466,18 @@ class Delivery:
         for batch in batches:
             batch.error = error
             self._stamps.given_up(batch)
-            self._metrics.failed(batch, batch.n)  # before the futures are done
+            # The metrics are recorded before the futures are done.
+            self._metrics.failed(batch, batch.n)
         self._incomplete.complete(batches)
 
     def _outcome(self, error: BaseException) -> BaseException:
-        """Return the error for the records' futures."""
+        """Return the error that the futures of failed records get."""
         return copy_of(error if self._transactions is None else self._transactions.failed(error))
 
 
 def _without_traceback(error: Exception) -> Exception:
-    """Log the error with its traceback (at DEBUG if the error is expected), and return a copy without the
-    traceback, which would form a reference cycle with the batches.
+    """Log the error with its traceback, at DEBUG if the error is expected, else at ERROR. Return a copy
+    without the traceback, because the traceback and the batches would form a reference cycle.
     """
     expected = isinstance(error, SegstoreError | OSError)
     log.log(logging.DEBUG if expected else logging.ERROR, "records were not written", exc_info=error)

@@ -1,7 +1,8 @@
-"""`ProducerEnding`: closes a producer: by `close`, with its store, or when the interpreter exits.
+"""`ProducerEnding`: closes a producer when the application calls `close`, when the store is closed, or when
+the interpreter exits.
 
-Threads: any. The producer and its running sender both keep the `ProducerEnding` alive, so that a dropped
-producer whose sender still runs is closed, too.
+Threads: any. The producer and its running sender both refer to the `ProducerEnding`, so that a producer that
+is dropped while its sender runs is closed, too.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ from segstore.threads import LiveSet
 
 log = Logger("segstore")
 
-_LAST_APPEND = 5.0  # seconds to wait for the sender's current append after closing
+# Closing waits for a running append up to this many seconds.
+_LAST_APPEND = 5.0
 _live: LiveSet[ProducerEnding] = LiveSet()
 
 
 class ProducerEnding:
-    """The producer as a `storage.store.clients.Client` of its store. `name` is the producer's name, `store`
-    the path of its store.
+    """The producer as a `storage.store.clients.Client` of its store. `name` is the producer's name, and
+    `store` is the path of the producer's store.
     """
 
     turn = Turn.WRITER
@@ -56,8 +58,10 @@ class ProducerEnding:
     ) -> None:
         self._name, self._store = name, store
         self._accumulator, self._routing, self._intake = accumulator, routing, intake
-        self._sender = weakref.ref(sender)  # weak, because a running sender refers to this object
-        self._held: list[ProducerBatch] = []  # the batches that waited when the store began to close
+        # The reference is weak, because a running sender refers to this object.
+        self._sender = weakref.ref(sender)
+        # These batches waited when the store began to close.
+        self._held: list[ProducerBatch] = []
         self._are_parts_closed = False
         sender.ending = self
         _live.add(self)
@@ -66,7 +70,7 @@ class ProducerEnding:
 
     def close(self, timeout: float | None) -> None:
         """Close the producer, and wait up to `timeout` seconds until the waiting records are written. A call
-        in a callback does not wait.
+        within a callback does not wait.
         """
         if self._forked():
             return
@@ -85,7 +89,7 @@ class ProducerEnding:
         return isinstance(self._accumulator.refusal, ForkedError)
 
     def _refuse(self, error: SegstoreError) -> list[ProducerBatch]:
-        """Refuse new records; make the waiting batches due, and return them."""
+        """Refuse new records. Make the waiting batches due, and return these batches."""
         if self._accumulator.refusal is not None:
             return self._accumulator.hand_over()
         held = self._accumulator.refuse(error)
@@ -93,19 +97,21 @@ class ProducerEnding:
         return held
 
     def _finish(self, held: list[ProducerBatch], deadline: float | None, error: SegstoreError) -> None:
-        """Wait until the batches `held` are sent, and abort an open transaction. At `deadline` (monotonic
-        seconds) unwritten batches fail with `error`.
+        """Wait until the batches `held` are sent, and until the sender has stopped. A sender that stops
+        aborts an open transaction. Batches that are unwritten at `deadline` (monotonic seconds) fail with
+        `error`.
         """
         sender = self._sender()
         if sender is None:
-            return  # the sender has stopped, so no record waits
+            # The sender was freed because it has stopped: no record waits.
+            return
         with contextlib.suppress(KafkaTimeoutError):
             self._accumulator.incomplete.wait(held, _left(deadline))
         self._give_up(sender, held, error)
         sender.join(_left(deadline))
 
     def _give_up(self, sender: Sender, held: list[ProducerBatch], error: SegstoreError) -> None:
-        """Fail all unwritten records."""
+        """Fail all unwritten records with `error`."""
         if not self._accumulator.idle():
             error.__cause__ = sender.last_error(held)
             sender.abort(error)
@@ -129,17 +135,21 @@ class ProducerEnding:
     # --- with the store -------------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """Return whether this thread is the sender or runs a callback, and so can't wait for the sender."""
+        """Return whether this thread can't wait for the sender, because this thread is the sender or runs a
+        callback.
+        """
         return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
 
     def begin_to_close(self) -> None:
-        """Refuse new records because the store begins to close. Waiting records that fail after this are
-        counted as unwritten.
+        """Refuse new records, because the store begins to close. If a waiting record fails after this call,
+        `unwritten` counts it.
         """
         self._held = self._refuse(StoreClosedError(f"{self._store} is closed"))
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close the producer with its store. If an interrupt comes, fail the unwritten records at once."""
+        """Close the producer because its store is closed. If an interrupt comes, fail the unwritten records
+        at once.
+        """
         if self._forked():
             return
         error = StoreClosedError(f"{self._store} was closed before the record was written")
@@ -153,7 +163,7 @@ class ProducerEnding:
             self._close_parts()
 
     def unwritten(self) -> Unwritten:
-        """Return the number of records that waited when the store began to close and are not in the log."""
+        """Return how many records waited when the store began to close and are not in the log now."""
         self._await_append()
         held, self._held = self._held, []
         return self._count(held)
@@ -175,7 +185,7 @@ class ProducerEnding:
         return Unwritten(+counts, error)
 
     def abandon(self) -> None:
-        """Fail all records, in a forked child."""
+        """Fail all records. Called in a forked child."""
         self._routing.clear()
         self._accumulator.abandon(
             ForkedError(f"{self._name} belongs to the parent of process {os.getpid()}: make one there")
@@ -207,8 +217,8 @@ def _quietly(
 
 def _end_all() -> None:
     """Close all producers when the interpreter exits. If a daemon thread continues to send, `send` raises an
-    error there; a thread that does not catch the error stops silently, just as the exiting interpreter stops
-    daemon threads.
+    error in that thread. If the thread does not catch the error, the thread ends silently, because the
+    exiting interpreter also stops daemon threads silently.
     """
     threading.excepthook = _quietly(threading.excepthook)
     live = _live.all()

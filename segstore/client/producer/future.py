@@ -1,14 +1,15 @@
-"""`FutureRecordMetadata`: the result of `send`: the record's metadata or its error, once known.
+"""`FutureRecordMetadata`: the result of `send`: the record's metadata, or the record's error. Before the
+outcome is known, `is_done` is False.
 
-Until its record is in a sealed batch, a future has the record's value, key and time; after that it has the
-record's index in the batch. The future also refers to a holder, which gets the outcome: first the partition's
-queue, then the batch.
+Before the future's record is in a sealed batch, the future has the record's value, key and time. After that
+it has the record's index in the batch. The future also refers to the object that gets the outcome, its
+holder: first the partition's queue, then the batch.
 
 The garbage collector does not track futures (`_native/future.c`), so it could not free a future in a
 reference cycle. A future with a known outcome is in no cycle: a batch that is done refers to no future and no
-callback, and the error that it stores is copied before a raise, so that the stored error gets no traceback
-with frames of the application. A queue refers to its futures until their records are in a sealed batch, at
-the latest until the producer is closed or dropped.
+callback, and only copies of the error that it stores are raised, so that the stored error gets no traceback
+with frames of the application. A queue refers to futures until their records are in a sealed batch, at the
+latest until the producer is closed or dropped.
 
 Threads: any. Callbacks run in the sender's thread, or at once if the outcome is known.
 """
@@ -40,14 +41,14 @@ Callback = Callable[[Any], object]
 
 
 class Holder(Protocol):
-    """The object to which a future refers: first the queue of its record, then the record's batch, which gets
-    the outcome.
+    """The object to which a future refers: first the queue of the future's record, then the record's batch.
+    The batch gets the outcome.
     """
 
     latch: Latch | None
     callbacks: list[Any] | None
-    """A flat list: future, callback, errback, future, ... A tuple for each record would be one more object
-    for the garbage collector to scan.
+    """A flat list: future, callback, errback, future, ... It has no tuple for each record, because the
+    garbage collector would have to scan the tuples.
     """
 
     @property
@@ -59,12 +60,12 @@ class Holder(Protocol):
         """Return whether the outcome is known."""
 
     def error_of(self, at: Any) -> BaseException | None:
-        """Return the error of the record with this index, once the holder is done."""
+        """Return the error of the record with this index, or None. Called only after `done` is True."""
 
 
 def untracked(native: Any) -> Callable[[type[_Class]], type[_Class]]:
-    """Return a class decorator that copies the members of the class into the type `native`, which the garbage
-    collector does not track, and returns `native` in place of the class.
+    """Return a class decorator. The decorator copies the members of the class into the type `native`, whose
+    objects the garbage collector does not track, and returns `native` in place of the class.
     """
 
     def defined(body: type[_Class]) -> type[_Class]:
@@ -82,14 +83,16 @@ class FutureRecordMetadata:
 
     __slots__ = ("_at", "_holder", "_key", "_time", "_value")
     _holder: Holder
-    # These three are used while the holder is a queue. `_value` may be a Headed; `_time` is in ms.
+    # The next three attributes are used while the holder is a queue. `_value` may be a Headed; `_time` is in
+    # ms.
     _value: Any
     _key: bytes | None
     _time: int
-    _at: int  # used once the holder is a batch: the record's index in it
+    # `_at` is the record's index in the batch, if the holder is a batch.
+    _at: int
 
     def __repr__(self) -> str:
-        """Show the outcome."""
+        """Return the class's name and the outcome, which may be "pending"."""
         error = self._error()
         if error is not None:
             return f"<FutureRecordMetadata {type(error).__name__}: {error}>"
@@ -102,7 +105,7 @@ class FutureRecordMetadata:
 
     @property
     def exception(self) -> BaseException | None:
-        """Return a copy of the record's error; None if the record has not failed so far."""
+        """Return a copy of the record's error, or None if the record has not failed so far."""
         error = self._error()
         return None if error is None else copy_of(error)
 
@@ -124,8 +127,8 @@ class FutureRecordMetadata:
         return self._error() is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait up to `timeout` seconds for the record's metadata. Raises the record's error;
-        KafkaTimeoutError after `timeout`; InvalidTypeError, InvalidArgumentError.
+        """Wait up to `timeout` seconds, and return the record's metadata. Raises InvalidTypeError,
+        InvalidArgumentError, the record's error, and KafkaTimeoutError after `timeout`.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
@@ -138,14 +141,16 @@ class FutureRecordMetadata:
         return self._metadata()
 
     def _metadata(self) -> RecordMetadata:
-        batch: Any = self._holder  # the holder of a written record is a batch
+        # The holder is a batch, because the record is written.
+        batch: Any = self._holder
         made: RecordMetadata = batch.metadata(self._at)
         return made
 
     def _wait(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            # While the lock is held, the holder can't be completed, and can't be replaced by a batch.
+            # While this thread holds the lock, no other thread completes the holder, or replaces it by a
+            # batch.
             with self._holder.lock:
                 holder = self._holder
                 if holder.done:
@@ -194,10 +199,12 @@ def _prepared(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callback
 
 @calls_out
 def run_callback(future: FutureRecordMetadata, callback: Callback | None, errback: Callback | None) -> None:
-    """Call the callback or the errback. Its exceptions are logged, even SystemExit and CancelledError,
-    because other records wait for their outcomes; only KeyboardInterrupt is raised.
+    """Call the callback, or after a failure the errback. An exception of the called function is logged, even
+    SystemExit and CancelledError, because other records wait for their outcomes. Only KeyboardInterrupt is
+    raised.
     """
-    batch: Any = future._holder  # the holder of a future that is done is a batch
+    # The holder is a batch, because the future is done.
+    batch: Any = future._holder
     error = batch.error_of(future._at)
     try:
         if error is not None:

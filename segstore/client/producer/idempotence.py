@@ -37,22 +37,24 @@ from segstore.storage.store.store import Store
 
 # --- sequences ---------------------------------------------------------------------------------
 
-# Each partition has its own sequences, and a batch keeps its stamp when it is retried. Sequences must have no
-# gap, and none may be used twice. So the partition continues in a new epoch (KIP-360) if a batch fails for
-# good although the log may have it, or if the log lacks the batch before it. `restart` is called only while
-# the sender has no batch of the producer.
+# `Sequences`: each partition has its own sequences, and a batch that is retried keeps its stamp (producer id,
+# epoch, sequence). Sequences must have no gap, and no sequence may be used twice. So the partition continues
+# in a new epoch (KIP-360) in two cases: a batch has failed for good and the log may have it, or the log lacks
+# the previous batch. `restart` is called only while the sender has no batch of the producer.
 
-_LAST = INT32_MAX  # the sequence after it is 0
+# The sequence after the last one is 0.
+_LAST = INT32_MAX
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
-_doubt_of = attrgetter("doubt")  # this and the next two are functions in C
+# The next three are functions in C.
+_doubt_of = attrgetter("doubt")
 _stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)
 _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Template)
 
 
 class _Partition:
-    """The state of one partition: `next` is the sequence of its next new record. The C code increments
-    `next`, too (`_native/post.c`).
+    """The producer id, epoch and next sequence of one partition. The C code (`_native/post.c`) also
+    increments `next`.
     """
 
     __slots__ = ("epoch", "next", "producer_id")
@@ -63,8 +65,8 @@ class _Partition:
 
 
 class Sequences:
-    """The sequences of one producer. `identity` returns the producer id and the epoch. `identity` is called
-    when the first batch needs a stamp, and may raise StorageError.
+    """The sequences of one producer. The function `identity` returns (producer id, epoch). `identity` is
+    called when the first batch needs a stamp, and may raise StorageError.
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
@@ -77,7 +79,9 @@ class Sequences:
         self._partitions: dict[TopicPartition, _Partition] = {}
 
     def restart(self) -> None:
-        """Drop the identity, so that it is read again when needed; all partitions begin at sequence 0."""
+        """Drop the producer id and epoch; they are read again when a batch needs them. All partitions begin
+        at sequence 0.
+        """
         self._identity = None
         self._partitions.clear()
 
@@ -90,12 +94,12 @@ class Sequences:
         return partition
 
     def of(self, topic_partition: TopicPartition) -> _Partition | None:
-        """Return the state of a partition, or None if the producer has no sequences there yet."""
+        """Return the `_Partition` of a partition, or None if the producer has used no sequence there yet."""
         return self._partitions.get(topic_partition)
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
         """Return the header for one append of batches of a partition. A batch that already has a stamp must
-        be the only one.
+        be the only one in `batches`.
         """
         first = batches[0].stamp
         if first is None:
@@ -116,13 +120,13 @@ class Sequences:
         return Template(self._attributes, at.producer_id, at.epoch, at.next)
 
     def written(self, topic_partition: TopicPartition) -> None:
-        """Count the record of `next_record` as written."""
+        """Go on to the next sequence, because the record of `next_record` was written."""
         at = self._partition(topic_partition)
         at.next = (at.next + 1) & _LAST
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of `batches` for other batches. The caller passes the batches that were stamped
-        last in their partition, and that the log does not have.
+        """Remove the stamps of `batches`, so that their sequences can be used again. The batches must be
+        those that were stamped last in their partition, and the log must not have them.
         """
         at, first = self._partition(batches[0].topic_partition), batches[0].stamp
         if first is not None and (at.producer_id, at.epoch) == first[:2]:
@@ -131,17 +135,19 @@ class Sequences:
             batch.stamp = None
 
     def lost(self, batch: ProducerBatch) -> None:
-        """Continue in a new epoch, from sequence 0, because it is unknown whether the log has this batch."""
+        """Continue the batch's partition in a new epoch, from sequence 0, because it is unknown whether the
+        log has this batch.
+        """
         at = self._partitions.get(batch.topic_partition)
         # A transactional producer needs no new epoch here: the abort of its transaction increments the epoch.
         if at is not None and self._new_id is not None and self._current(at, batch):
             self._bump(at, -1)
 
     def renew(self, batch: ProducerBatch, known: int) -> bool:
-        """Drop the stamp of a batch that the log has refused because of its epoch or sequence, and continue
-        the partition in a new epoch. If another producer has used the same producer id, `known` is the
-        largest producer id in the log, and the partition gets a larger id; otherwise `known` is -1. Return
-        True; for a transactional producer change nothing, and return False.
+        """Remove the stamp of a batch that the log has refused because of the batch's epoch or sequence;
+        continue the partition in a new epoch, and return True. If another producer has used the same producer
+        id, `known` is the largest producer id in the log, and the partition gets a larger one. If no other
+        producer has used it, `known` is -1. For a transactional producer, change nothing and return False.
         """
         if self._new_id is None:
             return False
@@ -165,8 +171,8 @@ class Sequences:
 
 # --- idempotence ------------------------------------------------------------
 
-# Errors with which a log refuses a batch whose stamp does not match the log's producer state; the log does
-# not have the batch.
+# The errors with which a log refuses a batch whose stamp does not match what the log knows about the
+# producer. The batch is not in the log then.
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
 # Errors that are raised before anything is written.
 _NOTHING_WRITTEN = (
@@ -179,7 +185,7 @@ _NOTHING_WRITTEN = (
 
 
 def sequences_of(store: Store, config: ProducerConfig, transactions: Transactions | None) -> Sequences | None:
-    """Return the sequences of a transactional or idempotent producer, else None."""
+    """Return the `Sequences` of a transactional or idempotent producer, or None for any other producer."""
     if transactions is not None:
         made = Sequences(lambda: transactions.identity, None)
         transactions.restart = made.restart
@@ -205,7 +211,8 @@ class ProducerStamps:
 
     def lend(self, lane: Lane) -> bool:
         """Set the partition's sequences in `lane`, so that the C code can stamp the next records. Return
-        False if the producer stamps its batches, but the partition has no sequences yet; otherwise True.
+        whether the lane can be used: it can't if the producer stamps its batches, and the partition has no
+        sequences yet.
         """
         lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
         return self._sequences is None or lane.sequences is not None
@@ -219,21 +226,21 @@ class ProducerStamps:
         return PLAIN if self._sequences is None else self._sequences.next_record(where)
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
-        """Return whether the log may already have some of the batches. If so, the caller appends each batch
-        alone, because the log recognises a repeated batch only in an append of its own.
+        """Return whether the log may already have some of the batches. If so, the caller must append each
+        batch alone: the log recognises a repeated batch only if it is appended alone.
         """
         return self._sequences is not None and any(map(_doubt_of, batches))
 
     # --- after an append --------------------------------------------------------------------
 
     def written(self, where: TopicPartition) -> None:
-        """Count the record of `next_record` as written."""
+        """Go on to the next sequence, because the record of `next_record` was written."""
         if self._sequences is not None:
             self._sequences.written(where)
 
     def failed(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
-        """Handle a failed append: free the sequences of the batches if nothing was written; otherwise note
-        that the log may have the batches.
+        """Handle a failed append. If nothing was written, the sequences of the batches can be used again. If
+        something may have been written, set `doubt` in the batches.
         """
         if self._sequences is None or any(batch.doubt for batch in batches):
             return
@@ -244,20 +251,20 @@ class ProducerStamps:
                 batch.doubt = True
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of unwritten batches, if the batches have stamps. The caller passes the batches
-        that were stamped last in their partition.
+        """Remove the stamps of unwritten batches, if they have any, so that their sequences can be used
+        again. The batches must be those that were stamped last in their partition.
         """
         if self._sequences is not None and batches and batches[0].stamp is not None:
             self._sequences.take_back(batches)
 
     def renew(self, batch: ProducerBatch, error: Exception) -> bool:
-        """Drop the stamp of a batch that the log has refused because of its epoch or sequence. Return True if
-        the batch must be sent again, with a new stamp; False if it must fail.
+        """Remove the stamp of a batch that the log has refused because of the batch's epoch or sequence.
+        Return True if the batch must be sent again, with a new stamp, or False if the batch must fail.
         """
         if self._sequences is None or not isinstance(error, _MISFITS):
             return False
-        # If an earlier attempt wrote the batch as several record batches, the log may have only some of
-        # these.
+        # If an earlier attempt wrote the batch as several record batches, the log may have only some of the
+        # record batches.
         if batch.doubt and not self._one_record_batch(batch):
             return False
         partition = self._store.partition(*batch.topic_partition)
@@ -269,12 +276,14 @@ class ProducerStamps:
         return self._sequences.renew(batch, known)
 
     def _one_record_batch(self, batch: ProducerBatch) -> bool:
-        """Return whether the batch is so small that an attempt always writes it as one record batch."""
+        """Return whether the batch is so small that an append always writes it as one record batch."""
         settings = self._store.topics()[batch.topic_partition.topic].settings
         most = min(settings.max_message_bytes, settings.segment_bytes)
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """Prepare the sequences of later batches after this batch has failed for good."""
+        """Called after this batch has failed for good. If the log may have the batch, later batches get a new
+        epoch.
+        """
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

@@ -1,7 +1,7 @@
-"""`Incomplete`: holds the batches without a known outcome, completes them, and wakes the threads that wait
-for them (Kafka: IncompleteBatches).
+"""`Incomplete`: the sealed batches whose outcome is not known yet. It completes batches, and wakes the
+threads that wait for them (Kafka: IncompleteBatches).
 
-Threads: any. Its methods take the producer's lock; callbacks run without the lock, in the thread that calls
+Threads: any. The methods take the producer's lock. Callbacks run without the lock, in the thread that calls
 `complete`.
 """
 
@@ -21,18 +21,20 @@ from segstore.threads import Latch
 
 
 class Incomplete:
-    """The incomplete batches. `batches` are in the order of sealing; the thread that seals a batch adds it,
-    with the lock held.
+    """The incomplete batches of one producer. `batches` has them in the order in which they were sealed. The
+    thread that seals a batch holds the lock, and adds the batch to `batches`.
     """
 
     def __init__(self, lock: ProducerLock, pool: BufferPool) -> None:
         self._lock, self._pool = lock, pool
         self.batches: dict[ProducerBatch, None] = {}
-        self._calling: dict[int, None] = {}  # threads that are running callbacks
+        # The keys are the ids of the threads that run callbacks.
+        self._calling: dict[int, None] = {}
 
     def complete(self, batches: Sequence[ProducerBatch]) -> None:
-        """Complete batches whose outcome is stored: run their callbacks, then wake the threads that wait for
-        them (in this order, as in Kafka). After an interrupt, call `complete` again to do the remaining work.
+        """Complete batches whose outcome is stored: run the batches' callbacks, then wake the threads that
+        wait for the batches (in this order, as in Kafka). If an interrupt comes, call `complete` again to do
+        the remaining work.
         """
         called: list[Any] = []
         with self._lock:
@@ -41,7 +43,8 @@ class Incomplete:
                     batch.forget_records()
                 if batch.block:
                     self._pool.give_back(batch)
-                batch.done = True  # last, because other threads read `done` without the lock
+                # `done` is set after all other attributes, because other threads read it without the lock.
+                batch.done = True
             for batch in batches:
                 if batch.callbacks:
                     called += batch.callbacks
@@ -56,7 +59,7 @@ class Incomplete:
                 self._over(batches)
 
     def _over(self, batches: Sequence[ProducerBatch]) -> None:
-        """Remove these batches, and wake the threads that wait for them; the caller holds the lock."""
+        """Remove these batches, and wake the threads that wait for them. The caller must hold the lock."""
         for batch in batches:
             if batch.latch is not None:
                 batch.latch.open()
@@ -66,21 +69,21 @@ class Incomplete:
     def _call(self, called: list[Any]) -> None:
         me = threading.get_ident()
         nested = me in self._calling
-        # no call follows before `try`, so an interrupt comes before this line or within `try`
+        # There is no call between the next line and `try`, so no interrupt comes there.
         self._calling[me] = None
         try:
             parts = iter(called)
             for future, callback, errback in zip(parts, parts, parts, strict=True):
                 if future._holder.done:
                     run_callback(future, callback, errback)
-                else:  # the future's record will be in a later batch
+                else:  # The future's record will be in a later batch.
                     future._when_done(callback, errback)
         finally:
             if not nested:
                 del self._calling[me]
 
     def in_callback(self) -> bool:
-        """Return whether this thread is running callbacks, so that it must not wait for a batch."""
+        """Return whether this thread is running callbacks. If so, it must not wait for a batch."""
         return threading.get_ident() in self._calling
 
     def wait(self, batches: Iterable[ProducerBatch], timeout: float | None) -> None:

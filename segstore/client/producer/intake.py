@@ -1,5 +1,5 @@
-"""`Intake`: takes a record through the steps of `send`: interceptors, serializers, check of the size, choice
-of the partition, and append to a batch.
+"""`Intake`: does the steps of `send` for a record: call the interceptors and serializers, check the size,
+choose the partition, and append the record to a batch.
 
 Threads: any; each step runs in the caller's thread.
 """
@@ -29,8 +29,8 @@ from segstore.records import HEADER_SIZE
 
 
 class Intake:
-    """The intake of one producer. `clock` returns ms since the epoch. `plain` is True if the application has
-    no interceptor, serializer or partitioner.
+    """The steps of `send` of one producer. `clock` returns ms since the epoch. `plain` is True if the
+    application has set no interceptor, serializer or partitioner.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Intake:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """Send a record in Python, if the C code of `send` can't: check, serialize, route and append it.
-        Raises the errors of `Producer.send`.
+        """Check, serialize and route a record, and append it to a batch. Called if the C code of `send` can't
+        do that. Raises the errors of `Producer.send`.
         """
         self.check_open()
         if self._transactions is not None:
@@ -83,8 +83,8 @@ class Intake:
         return future
 
     def take_next(self, topic: str, value: bytes, time_ms: int) -> FutureRecordMetadata:
-        """Append a record of at most the usual batch size, for which the C code found no room in an open
-        batch.
+        """Append a record that has no key, and is not larger than a usual batch. Called if the C code of
+        `send` found no room for the record in the open batch.
         """
         future, size = FutureRecordMetadata(), len(value) + RECORD_OVERHEAD
         future._value, future._time = value, time_ms

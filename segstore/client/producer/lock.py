@@ -9,7 +9,7 @@ from segstore.mutex import Mutex, check_apart, refused, under_way
 
 class ProducerLock(Mutex):
     """The lock of a producer. `sender` is the id of the sender's thread. The sender's thread completes
-    records, so it can't wait for the outcome of a record.
+    records, so it must not wait for the outcome of a record.
     """
 
     sender = 0
@@ -19,8 +19,8 @@ class ProducerLock(Mutex):
         return self.sender == threading.get_ident()
 
     def check_wait(self, call: str) -> None:
-        """Raise ReentrantCallError if a wait for a record's outcome would never end: in the sender's thread,
-        or in a signal handler that interrupted a call which holds a lock.
+        """Raise ReentrantCallError in the sender's thread, and in a signal handler that interrupted a call
+        which holds a lock, because a wait for a record's outcome would never end there.
         """
         if self.is_sender():
             raise refused(under_way(), call)

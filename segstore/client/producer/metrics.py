@@ -1,10 +1,10 @@
 """`ProducerMetrics`: the metrics of a producer, by Kafka's names.
 
-The sender only appends values to a list, because readers of the log wait for the GIL at that time. The next
-snapshot adds the values to the sensors; so does the sender itself if the list has more than MOST_NOTED
-appends.
+After an append the sender only adds values to a list, because at that time readers of the log wait for the
+GIL. The next snapshot passes the values to the sensors. If the list has more than MOST_NOTED items, the
+sender passes them itself.
 
-Threads: the sender notes; any thread may call `snapshot`, which may lack the newest append.
+Threads: the sender records; any thread may call `snapshot`. A snapshot may lack the newest append.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Topic:
         self.retries, self.errors = Sensor(samples, window_ms), Sensor(samples, window_ms)
 
     def snapshot(self) -> dict[str, float]:
-        """Return the values by Kafka's names."""
+        """Return {Kafka's name of a metric: value}."""
         return {
             "record-send-rate": self.records.rate,
             "record-send-total": self.records.total,
@@ -51,9 +51,9 @@ MOST_NOTED = 1000
 
 
 class _Sent(NamedTuple):
-    """One append of batches of a topic. `batches`: (uncompressed bytes, records, creation time) of each
-    batch; `stored`: bytes on disk; `began` and `ended`: the times of the append's start and end. Times are in
-    monotonic seconds.
+    """One append of batches of a topic. `batches`: (uncompressed bytes, number of records, creation time) of
+    each batch. `stored`: bytes on disk. `began` and `ended`: the times when the append began and ended. Times
+    are in monotonic seconds.
     """
 
     topic: str
@@ -63,7 +63,8 @@ class _Sent(NamedTuple):
     ended: float
 
 
-_sizes_of = attrgetter("size", "n", "created")  # this and the next one are functions in C
+# The next two are functions in C.
+_sizes_of = attrgetter("size", "n", "created")
 _sent: Callable[[tuple[Any, ...]], _Sent] = partial(tuple.__new__, _Sent)
 
 
@@ -83,7 +84,7 @@ class ProducerMetrics:
         self._throttle = self._sensor()
         self.in_flight = 0
         self.noted: deque[_Sent] = deque()
-        """The noted appends. The C code adds its appends, too (`_native/post.c`)."""
+        """The recorded appends. The C code (`_native/post.c`) also adds its appends to this list."""
         self._taking_in = nesting()
 
     def _sensor(self) -> Sensor:
@@ -99,7 +100,9 @@ class ProducerMetrics:
         return self._all, topic
 
     def sent(self, batches: Sequence[ProducerBatch], stored: int, began: float, ended: float) -> None:
-        """Note one append of batches of a partition: bytes on disk, start and end in monotonic seconds."""
+        """Record one append of batches of a partition. `stored` is in bytes on disk; `began` and `ended` are
+        monotonic seconds.
+        """
         if not self.enabled:
             return
         sizes = list(map(_sizes_of, batches))
@@ -129,7 +132,7 @@ class ProducerMetrics:
             self._record_size.record(size / n, now)
 
     def retried(self, batches: Sequence[ProducerBatch]) -> None:
-        """Count the records of failed batches that will be retried."""
+        """Count the records of batches that have failed and will be retried."""
         if self.enabled:
             for sensors in self._both(batches[0].topic_partition.topic):
                 sensors.retries.record(sum(batch.n for batch in batches))
@@ -141,7 +144,7 @@ class ProducerMetrics:
                 sensors.errors.record(records)
 
     def throttled(self, wait_ms: int) -> None:
-        """Record the ms that the client must wait for its byte rate after an append."""
+        """Record the ms that the client must wait after an append because of the client's byte rate."""
         if self.enabled:
             self._throttle.record(wait_ms)
 

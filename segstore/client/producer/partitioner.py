@@ -1,8 +1,8 @@
-"""Partitioning: murmur2 maps a key to the same partition as Kafka's producers; `Routing` finds the partition
-of any record.
+"""Partitioning: `partition_for_key` maps a key to the same partition as Kafka's producers do, by the hash
+murmur2. `Routing` finds the partition of any record.
 
-Threads: any. A route is replaced when its topic changes. If several threads update a route at once, one
-update may be lost, and is made again at the next check of the topic.
+Threads: any. A `Route` is replaced when its topic changes. If several threads update a `Route` at the same
+time, an update may be lost; the next check of the topic repeats it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
 NO_PARTITION = -1
-"""The result of `partitions_for_keys` for a null key, which may go to any partition."""
+"""The result of `partitions_for_keys` for a null key: such a record may go to any partition."""
 
 
 def murmur2(data: bytes) -> int:
@@ -62,7 +62,9 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArray[np.int32]:
-    """Return the partition of each key, or NO_PARTITION for a null key. Equal keys are hashed only once."""
+    """Return an array with the partition of each key, and NO_PARTITION for a null key. Equal keys are hashed
+    only once.
+    """
     by_key: dict[bytes | None, int] = {
         key: partition_for_key(key, partitions) for key in set(keys) if key is not None
     }
@@ -71,9 +73,9 @@ def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArra
 
 
 def key_hashes(keys: Column) -> NDArray[np.int32]:
-    """Return `murmur2` of each key without its sign bit, computed in C, or NO_PARTITION for a null key. A
-    key's partition is its hash modulo the number of partitions. Raises InvalidArgumentError for a column
-    whose offsets point outside its data.
+    """Return an array with the hash of each key: `murmur2` without the sign bit, computed in C. The value of
+    a null key is NO_PARTITION. A key's partition is the hash modulo the number of partitions. Raises
+    InvalidArgumentError for a column whose offsets point outside its data.
     """
     hashes = np.empty(keys.n, np.int32)
     if keys.n and lib.seg_murmur2(keys.c, keys.n, ffi.from_buffer("int32_t[]", hashes)) < 0:
@@ -83,13 +85,15 @@ def key_hashes(keys: Column) -> NDArray[np.int32]:
 
 # --- routing -----------------------------------------------------------------------------------
 
-# The partition of a record: given explicitly, by key, by the application's partitioner, or sticky. Keys are
-# partitioned as by Kafka's own producers. Records without a key are sent to one partition until it has
-# received `batch_size` bytes; then another partition is chosen at random (KIP-794, but without adaptive
-# partitioning, because all partitions share one disk).
+# `Routing` chooses the partition of a record. It is the partition that the application gave. If there is
+# none, the application's partitioner chooses one. Without a partitioner, the record's key chooses the
+# partition, by the same hash as in Kafka's producers. Records without a key are sent to one partition, the
+# sticky one, until it has received `batch_size` bytes. Then another sticky partition is chosen at random
+# (KIP-794, but without adaptive partitioning, because all partitions share one disk).
 
 _MOST_KEYS = 1 << 16
-_AGE = 1.0  # seconds after which a topic is checked for new partitions
+# After this many seconds a topic is checked for new partitions again.
+_AGE = 1.0
 
 
 class PartitionerCluster:
@@ -103,19 +107,19 @@ class PartitionerCluster:
         return set(self._store.topics())
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the numbers of a topic's partitions; None if there is no such topic."""
+        """Return the numbers of a topic's partitions, or None if there is no such topic."""
         info = self._store.topics().get(topic)
         return None if info is None else set(info.partition_ids)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the numbers of all partitions of a topic, because each partition is always available; None
-        if there is no such topic.
+        """Return the numbers of all partitions of a topic, because each partition is always available. Return
+        None if there is no such topic.
         """
         return self.partitions_for_topic(topic)
 
 
 class Route:
-    """One topic's partitions at the time of the last look."""
+    """One topic's partitions at the time of the last check of the topic."""
 
     __slots__ = ("by_key", "ids", "looked", "queues", "since", "sticky")
 
@@ -128,8 +132,8 @@ class Route:
         self.sticky, self.since = sticky, sticky.produced
 
     def look(self) -> None:
-        """Note that the partitions are current, so that the C code may begin batches until the next look is
-        due.
+        """Record that the partitions are current: the C code may begin batches until the next check of the
+        topic is due.
         """
         self.looked = time.monotonic()
         for queue in self.queues.values():
@@ -137,8 +141,8 @@ class Route:
 
 
 class Routing:
-    """The routes of one producer, for `Producer.send`: `sticky` has for each topic the queue of the next
-    record without a key, `by_key` the queues of keys that were used before.
+    """The routes of one producer, for `Producer.send`. `sticky` has, for each topic, the queue of the next
+    record without a key. `by_key` has, for each topic, the queues of the keys that were used before.
     """
 
     def __init__(
@@ -172,7 +176,7 @@ class Routing:
         value_bytes: Any,
     ) -> PartitionQueue:
         """Return the queue of the record's partition. Raises UnknownTopicOrPartitionError, and the errors of
-        a partitioner.
+        the application's partitioner.
         """
         route = self._route(topic)
         if partition is None and self._choose is not None:
@@ -184,13 +188,16 @@ class Routing:
         return self.stick(topic, len(value_bytes or b"") + RECORD_OVERHEAD)
 
     def stick(self, topic: str, size: int) -> PartitionQueue:
-        """Return the queue of a record of `size` bytes without a key. Raises UnknownTopicOrPartitionError."""
+        """Return the queue for a record that has `size` bytes and no key. Raises
+        UnknownTopicOrPartitionError.
+        """
         route = self._routes.get(topic)
         if route is None or time.monotonic() - route.looked > _AGE:
             route = self._look(topic)
         queue = route.sticky
         if len(route.ids) == 1:
-            return queue  # `append` seals a full batch and opens a new one
+            # If the batch is full, `append` seals it and opens a new one in the same queue.
+            return queue
         sent = queue.produced - route.since + queue.room - (queue.left if queue.left > 0 else 0)
         if sent + size + HEADER_SIZE > self._batch_size and sent:
             self._accumulator.close_batch(queue)
@@ -206,7 +213,7 @@ class Routing:
         return route
 
     def forget(self, topic: str) -> None:
-        """Drop the route of a topic that was deleted, or created again."""
+        """Drop the route of a topic that was deleted, or deleted and created again."""
         self.sticky.pop(topic, None)
         self.by_key.pop(topic, None)
         self._routes.pop(topic, None)
@@ -223,7 +230,8 @@ class Routing:
         info = self._store.topics().get(topic)
         if info is None:
             self.forget(topic)
-            self._store.partition(topic, 0)  # raises an error that lists the topics
+            # This call raises an error that lists the topics.
+            self._store.partition(topic, 0)
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
         route = self._routes.get(topic)
         if route is not None and route.ids == info.partition_ids:
@@ -261,8 +269,8 @@ Choose = Callable[[str, Any, "bytes | None", Any, Any, tuple[int, ...]], Any]
 
 
 def _chooser(partitioner: Any, cluster: PartitionerCluster) -> Choose | None:
-    """Return a function that calls the application's partitioner: an object with `partition`, or a callable
-    (key, all, available). Return None without a partitioner.
+    """Return a function that calls the application's partitioner, which is an object with a method
+    `partition`, or a callable (key, all, available). Return None if there is no partitioner.
     """
     if partitioner is None:
         return None

@@ -1,10 +1,10 @@
-"""`Producer`: an application's producer, a façade over the stages of Kafka's producer.
+"""`Producer`: the producer of an application. It connects the stages of Kafka's producer.
 
-A record passes interceptors, serializers and partitioner (`intake`, `partitioner`), the accumulator with its
-buffer pool, and the sender with its delivery; its future gets the outcome. On disk: nothing of its own; the
-sender appends to the store's logs.
+A record passes through interceptors, serializers and partitioner (modules `intake`, `partitioner`), the
+accumulator with its buffer pool, and the sender with its delivery. At last the record's future gets the
+outcome. On disk: nothing of its own; the sender appends to the store's logs.
 
-Threads: any. A child of a fork can't use its parent's producer.
+Threads: any. A forked child can't use the parent's producer.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def _of_guest(store: Store, config: ProducerConfig, settings: Mapping[str, Any]) -> ProducerConfig:
-    """Return a producer's settings for a guest of a shared store, in which idempotence is off by default.
-    Raises IllegalStateError if a transactional_id or enable_idempotence was set.
+    """Return a producer's settings in a guest of a shared store, where idempotence is off by default. Raises
+    IllegalStateError if a transactional_id or enable_idempotence was set.
     """
     for name in ("transactional_id", "enable_idempotence"):
         if settings.get(name):
@@ -58,12 +58,14 @@ def _of_guest(store: Store, config: ProducerConfig, settings: Mapping[str, Any])
 class Producer(Closing):
     """A producer for the topics of a store that is open for writing.
 
-    Settings are kafka-python's; times in ms, sizes in bytes. A producer is a context manager: leaving it
-    sends all waiting records.
+    The settings are kafka-python's. Times are in ms, sizes in bytes. A producer is a context manager: at the
+    end of the `with` block it sends all waiting records, and is closed.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ProducerConfig.defaults()
-    """{setting: default}, as in kafka-python. Programs use the keys to filter their own settings."""
+    """{setting: default}, as in kafka-python. Programs use the keys to find the settings that a producer
+    has.
+    """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
         """Raises ConfigError, ReadOnlyError, StoreClosedError. In a guest of a shared store idempotence is
@@ -104,7 +106,8 @@ class Producer(Closing):
     def _made_transactional(self) -> Transactions | None:
         if self.config.transactional_id is None:
             return None
-        me = weakref.ref(self)  # weak, because the sender must not keep a dropped producer alive
+        # The reference is weak, because the sender must not keep a dropped producer alive.
+        me = weakref.ref(self)
 
         def let(open_: bool) -> None:
             if (producer := me()) is not None:
@@ -113,11 +116,11 @@ class Producer(Closing):
         return Transactions(self._store, self.config, self._accumulator, let)
 
     def _gate(self, open_: bool) -> None:
-        """Let the C code of `send` accept records if `open_`. Otherwise it passes all records to `Intake`,
-        which raises an error if records may not be sent.
+        """If `open_`, allow the C code of `send` to accept records. If not, the C code passes all records to
+        `Intake`, which raises an error if records may not be sent.
         """
-        # The C code looks up a record's queue in these dicts; a record without an entry goes through
-        # `Intake`.
+        # The C code looks up a record's queue in these dicts. If the C code finds no queue, it passes the
+        # record to `Intake`.
         plain = self._intake.plain and open_
         self._sending.sticky = self._routing.sticky if plain else {}
         self._sending.by_key = self._routing.by_key if plain else {}
@@ -133,15 +136,15 @@ class Producer(Closing):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """Send a record; return a future of its metadata. Without a key and a partition, the producer chooses
-        the partition.
+        """Send a record, and return a future of the record's metadata. If neither a key nor a partition is
+        given, the producer chooses the partition.
 
         `headers`: a list of (str, bytes or None). `timestamp_ms`: ms since the epoch, by default the current
         time. Waits up to `max_block_ms` while `buffer_memory` is full, then raises BufferExhaustedError.
         Raises SerializationError, InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError,
-        ClientClosedError, ForkedError. With a transactional_id, also raises IllegalStateError outside of a
-        transaction, TransactionAbortedError if the transaction can only be aborted, and ProducerFencedError.
-        After an error the record was not accepted.
+        ClientClosedError, ForkedError. With a transactional_id, also raises ProducerFencedError,
+        IllegalStateError outside of a transaction, and TransactionAbortedError if the transaction can only be
+        aborted. After an error the record was not accepted.
         """
         return self._send(topic, value, key, headers, partition, timestamp_ms)  # type: ignore[no-any-return]
 
@@ -161,19 +164,21 @@ class Producer(Closing):
     # --- transactions -------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Take over the transactional_id; must be called before any other method. Earlier producers with this
-        id are fenced, and their open transaction is aborted. A second call does nothing.
+        """Register the transactional_id with the coordinator. Call this before any other method. Earlier
+        producers with the same id are fenced, and their open transaction is aborted. A second call does
+        nothing.
 
-        Raises IllegalStateError without a transactional_id; InvalidTxnTimeoutError; KafkaTimeoutError after
-        `max_block_ms`: then call it again. All five transaction methods raise ProducerFencedError if a newer
-        producer has the id, and ClientClosedError.
+        Raises InvalidTxnTimeoutError, and IllegalStateError if the producer has no transactional_id. Raises
+        KafkaTimeoutError after `max_block_ms`; the call may be repeated. All five transaction methods raise
+        ClientClosedError, and ProducerFencedError if a newer producer has the id.
         """
         self._may_wait("init_transactions()")
         self._transactional().init()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: readers of committed records see all its records at once when it is committed,
-        or never. Raises IllegalStateError before init_transactions(), and within a transaction.
+        """Begin a transaction. After the commit, consumers with read_committed see all records of the
+        transaction. Before the commit, and after an abort, they see none of these records. Raises
+        IllegalStateError before init_transactions(), and within a transaction.
         """
         self._may_wait("begin_transaction()")
         self._transactional().begin()
@@ -183,25 +188,26 @@ class Producer(Closing):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit a group's offsets with the transaction, or not at all. `group_metadata`: the result of
-        Consumer.group_metadata(), or a group's id.
+        """Commit a group's offsets when the transaction is committed. If the transaction is aborted, the
+        offsets are not committed. `group_metadata` is the result of Consumer.group_metadata(), or a group's
+        id.
 
-        Raises IllegalStateError outside of a transaction; InvalidTypeError, InvalidArgumentError,
-        InvalidGroupIdError; if the member is no longer in the group, UnknownMemberIdError,
-        IllegalGenerationError, FencedInstanceIdError or RebalanceInProgressError, after which the transaction
-        can only be aborted.
+        Raises InvalidTypeError, InvalidArgumentError, InvalidGroupIdError, and IllegalStateError outside of a
+        transaction. If the member is no longer in the group, raises UnknownMemberIdError,
+        IllegalGenerationError, FencedInstanceIdError or RebalanceInProgressError; the transaction can then
+        only be aborted.
         """
         self._may_wait("send_offsets_to_transaction()")
         self._transactional().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
         """Send all waiting records, wait for all outcomes, and commit. On return the transaction is
-        committed, and its records can be read. If the markers could not be written within `max_block_ms`, the
-        records can be read only later, when the markers are written.
+        committed. Its records can be read after its markers were written; the call waits for that up to
+        `max_block_ms`.
 
-        Raises TransactionAbortedError if a record was not written, so that the transaction can only be
-        aborted; IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which the
-        call may be repeated.
+        Raises TransactionAbortedError if a record was not written: the transaction can then only be aborted.
+        Raises IllegalStateError outside of a transaction. Raises KafkaTimeoutError or StorageError; the call
+        may be repeated after these errors.
         """
         self._may_wait("commit_transaction()")
         self._transactional().commit()
@@ -209,8 +215,8 @@ class Producer(Closing):
     def abort_transaction(self) -> None:
         """Abort the transaction. The futures of unwritten records fail with TransactionAbortedError.
 
-        Raises IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which the
-        call may be repeated.
+        Raises IllegalStateError outside of a transaction. Raises KafkaTimeoutError or StorageError; the call
+        may be repeated after these errors.
         """
         self._may_wait("abort_transaction()")
         self._transactional().abort()
@@ -222,8 +228,8 @@ class Producer(Closing):
         return self._transactions
 
     def _may_wait(self, call: str) -> None:
-        """Raise InvalidArgumentError in a callback; ReentrantCallError in a signal handler that interrupted a
-        call which holds a lock.
+        """Raise InvalidArgumentError in a callback, and ReentrantCallError in the sender's thread or in a
+        signal handler that interrupted a call which holds a lock.
         """
         if self._accumulator.incomplete.in_callback():
             raise InvalidArgumentError(f"{call} in a callback would wait for itself")
@@ -243,17 +249,17 @@ class Producer(Closing):
         self._accumulator.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Send all waiting records, for up to `timeout` seconds; unwritten records then fail with
-        ClientClosedError. An open transaction is aborted. A second call also waits. A call in a callback does
-        not wait.
+        """Send all waiting records, and wait for that up to `timeout` seconds. After that, unwritten records
+        fail with ClientClosedError. An open transaction is aborted. A second call waits, too. A call within a
+        callback does not wait.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
         self._ending.close(timeout)
 
     def __del__(self, kind: type[ClientClosedError] = ClientClosedError) -> None:
-        # If the producer was not closed, its records are still written, and then the sender's thread stops.
-        # While the interpreter exits, this module's names may be deleted, so the error's class is a default
-        # argument.
+        # If the producer was not closed, the sender still writes the waiting records; after that its thread
+        # stops. The error's class is a default argument, because this module's names may be deleted while the
+        # interpreter exits.
         if getattr(self, "_ending", None) is not None:
             self._accumulator.leave(kind("the producer is gone"))

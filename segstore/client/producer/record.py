@@ -1,7 +1,9 @@
-"""A producer's records, their checks and their metadata; and the application's serializers and interceptors.
+"""A producer's records: their checks, their metadata, and calls of the application's serializers and
+interceptors.
 
-Threads: any; functions without state and immutable tuples. Serializers and `on_send` run in the thread that
-sends, `on_acknowledgement` in the sender's thread, or in the thread of a failed `send`.
+Threads: any; the functions have no state, and the tuples are immutable. Serializers and `on_send` run in the
+thread that calls `send`. `on_acknowledgement` runs in the sender's thread; if `send` fails, in the thread
+that called `send`.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ Bytes = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
 
 RECORD_OVERHEAD = 12
-"""The usual bytes of a record's length, attributes, deltas and counts (Kafka: DefaultRecord)."""
+"""The bytes that a record's length, attributes, deltas and counts usually take (Kafka: DefaultRecord)."""
 MAX_RECORD_OVERHEAD = 21
-"""The most bytes of a record's length, attributes, deltas and counts."""
+"""The largest number of bytes that a record's length, attributes, deltas and counts take."""
 
 
 class ProducerRecord(NamedTuple):
-    """A record before serialization, for interceptors; `_replace` makes a changed copy."""
+    """A record before serialization. Interceptors get it, and make a changed copy by `_replace`."""
 
     topic: str
     value: Any = None
@@ -38,9 +40,9 @@ class ProducerRecord(NamedTuple):
 class RecordMetadata(NamedTuple):
     """The metadata of a written record, with kafka-python's fields.
 
-    `offset` is -1 with acks=0. `timestamp` (ms) is the record's, or for a LogAppendTime topic the time of the
-    append. Sizes are those of the serialized bytes, or -1 for a null key, a null value or no headers;
-    `checksum` is always None.
+    `offset` is -1 with acks=0. `timestamp` (ms) is the record's timestamp; in a LogAppendTime topic it is the
+    time of the append. Sizes count serialized bytes; the size of a null key, of a null value or of missing
+    headers is -1. `checksum` is always None.
     """
 
     topic: str
@@ -55,14 +57,14 @@ class RecordMetadata(NamedTuple):
 
 
 Headed = tuple["bytes | None", Headers]
-"""Value and headers of a record with headers. For a record without headers just the value is stored, because
-a tuple for each record would double the work of the garbage collector.
+"""Value and headers of a record with headers. For a record without headers only the value is stored, without
+a tuple: a tuple for each record would double the work of the garbage collector.
 """
 
 
 def check_headers(headers: Any) -> Headers:
-    """Return headers as a tuple. Raises InvalidTypeError unless they are a list or tuple of (str, bytes or
-    None).
+    """Return headers as a tuple; None becomes (). Raises InvalidTypeError unless `headers` is None, or a list
+    or tuple of (str, bytes or None).
     """
     if headers is None:
         return ()
@@ -85,28 +87,28 @@ def _pair(i: int, pair: Any) -> tuple[str, bytes | None]:
 
 
 def size_of(value: bytes | None, key: bytes | None, headers: Headers) -> int:
-    """Return the bytes of a record in a batch, without `RECORD_OVERHEAD`."""
+    """Return how many bytes a record takes in a batch, without `RECORD_OVERHEAD`."""
     size = len(value or b"") + len(key or b"")
     return size + headers_size(headers) + 2 * len(headers) if headers else size
 
 
 def headers_size(headers: Headers) -> int:
-    """Return the bytes of the headers' names and values."""
+    """Return how many bytes the headers' names and values take."""
     return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
 
 # --- serializers -------------------------------------------------------------------------------
 
-# The application's functions that turn keys and values into bytes.
+# `serializer` wraps the application's functions that make bytes from keys and values.
 
 Serialize = Callable[[str, Any, Any], "bytes | None"]
 
 
 def serializer(what: str, given: Any) -> Serialize:
-    """Return a function that calls `given`: a callable f(data), or an object with serialize(topic, headers,
-    data); if `given` is None, the function returns the data unchanged. The result must be bytes, bytearray,
-    memoryview or None; a mutable result is copied. The returned function raises SerializationError for any
-    other result, and for exceptions of `given`.
+    """Return a function that serializes by `given`, which is a callable f(data), or an object with
+    serialize(topic, headers, data). If `given` is None, the function returns the data unchanged. Serialized
+    data must be bytes, bytearray, memoryview or None; mutable data are copied. The returned function raises
+    SerializationError for data of any other type, and if `given` raises an exception.
     """
     call: Callable[[str, Any, Any], Any] | None = None
     if given is not None:
@@ -146,14 +148,15 @@ def close(given: Any) -> None:
 
 # --- interceptors ------------------------------------------------------------------------------
 
-# The application's hooks: before a record is serialized, and when its outcome is known.
+# `ProducerInterceptors` calls the application's interceptors before a record is serialized, and after the
+# record's outcome is known.
 
 log = Logger("segstore")
 
 
 class ProducerInterceptors:
-    """The interceptors of a producer. An exception of an interceptor is logged, and the next interceptor gets
-    the record unchanged (Kafka: ProducerInterceptors).
+    """The interceptors of a producer. If an interceptor raises an exception, the exception is logged, and the
+    next interceptor gets the record that the failed interceptor got (Kafka: ProducerInterceptors).
     """
 
     def __init__(self, hooks: Sequence[Any]) -> None:

@@ -1,8 +1,8 @@
 """`Sender`: the thread that sends due batches, as fast as the client's byte rate allows, and commits or
 aborts the producer's transactions.
 
-On disk: nothing of its own. Threads: one per producer; any thread may call `abort`. No other thread uses a
-batch between its drain and its completion.
+On disk: nothing of its own. Threads: one per producer; any thread may call `abort`. From the time when the
+sender drains a batch until the batch has an outcome, no other thread uses the batch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 REQUEST_TIMEOUT_MS = 30_000
-"""The longest wait for a partition's other replicas in one attempt, in ms (Kafka: request.timeout.ms)."""
+"""The longest time, in ms, that one attempt waits for a partition's other replicas (Kafka:
+request.timeout.ms).
+"""
 
 
 class Sender(Background):
-    """The sender's thread runs until the accumulator refuses new records and has no waiting records."""
+    """The sender of one producer. Its thread runs until the accumulator refuses new records, and no record
+    waits.
+    """
 
     def __init__(
         self,
@@ -62,7 +66,8 @@ class Sender(Background):
         self._delivery = Delivery(config, incomplete, routing, metrics, stamps, appender, transactions)
         self._post = self._made_post(metrics)
         self._sending: list[ProducerBatch] = []
-        self.ending: object = None  # the `ProducerEnding`, which is kept alive by this reference
+        # This reference keeps the `ProducerEnding` alive while the sender runs.
+        self.ending: object = None
 
     def _made_post(self, metrics: ProducerMetrics) -> Post:
         post = Post()
@@ -77,7 +82,8 @@ class Sender(Background):
         while True:
             if self._transactions is None:
                 self._post_singles()
-            else:  # the C code does not append records of transactions
+            else:
+                # The C code of `_post_singles` appends no records of transactions.
                 accumulator.work()
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:
@@ -86,7 +92,8 @@ class Sender(Background):
                 self._sending = batches
                 try:
                     self._send_or_keep(queue, batches)
-                except BaseException as error:  # even after a bug every record needs an outcome
+                except BaseException as error:
+                    # Any exception is caught, because every record needs an outcome.
                     log.exception("the producer's sender failed")
                     self._delivery.fail([batch for batch in batches if not batch.done], error)
             self._sending = []
@@ -98,17 +105,21 @@ class Sender(Background):
             self._transactions.close()
 
     def _post_singles(self) -> None:
-        """Let the C code append single records, and sleep between appends, until there is other work."""
+        """Run the C code that appends single records, and sleeps between appends, until there is other
+        work.
+        """
         try:
             self._post.run()
-        except BaseException:  # for example a MemoryError; `_send_all` handles the remaining records
+        except BaseException:
+            # Any exception is caught, for example MemoryError, because `_send_all` can send the remaining
+            # records.
             log.exception("the producer's sender failed")
 
     def abort(self, error: BaseException) -> None:
         """Fail all unwritten records with `error`, without another attempt."""
         self._delivery.aborted = error
         if self._transactions is not None:
-            # called before the records fail, so that a waiting commit fails, too
+            # `failed` is called before the records fail, so that a commit that waits for them fails, too.
             self._transactions.failed(error)
         self._accumulator.abort(error)
 
@@ -117,15 +128,15 @@ class Sender(Background):
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return an append error of a batch's partition that came after the batch was created; None without
-        one.
+        """Find the first batch in whose partition an append has failed after the batch was created, and
+        return the last such error. Return None if there is no such batch.
         """
         return self._delivery.last_error(batches)
 
     def _enlist(self, ready: Ready, transactions: Transactions) -> None:
-        """Add the partitions of all these batches to the transaction, in one write."""
+        """Add the partitions of all queues in `ready` to the transaction, in one write."""
         if transactions.refusal() is None:
-            # An error is ignored: each append adds its partition again, and reports the error.
+            # An error is ignored here: each append tries to add its partition again, and reports the error.
             with (
                 contextlib.suppress(SegstoreError),
                 transactions.appending([queue.topic_partition for queue, _ in ready]),
@@ -145,7 +156,7 @@ class Sender(Background):
             self._accumulator.put_back(queue, left, min(time.monotonic() + self._backoff, expiry))
 
     def _admitted(self, queue: PartitionQueue, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Return the batches that the client's byte rate admits now, and put the other batches back into the
+        """Return the batches that the client's byte rate allows now, and put all other batches back into the
         queue.
         """
         delivery = self._delivery
@@ -153,7 +164,8 @@ class Sender(Background):
             delivery.fail(batches, delivery.aborted)
             return []
         if self._transactions is not None and self._transactions.refusal() is not None:
-            return batches  # the batches will fail, so no byte rate is charged
+            # These batches will fail, so they don't count for the byte rate.
+            return batches
         wait, left = self._throttle.wait_ms(), self._throttle.most_at_once
         sizes = accumulate(batch.size for batch in batches)
         count = 0 if wait else sum(size <= left for size in sizes) or 1

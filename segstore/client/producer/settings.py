@@ -10,21 +10,21 @@ from typing import Any, Literal, Protocol, TypedDict
 
 
 class Serializer(Protocol):
-    """A serializer object: makes bytes from a key or value (kafka-python: Serializer)."""
+    """An object with a method that makes bytes from a key or value (kafka-python: Serializer)."""
 
     def serialize(self, topic: str, headers: Any, data: Any, /) -> bytes | None:
         """Return the serialized bytes."""
 
 
 class Partitioner(Protocol):
-    """A partitioner object: chooses a record's partition (kafka-python 3: Partitioner)."""
+    """An object with a method that chooses a record's partition (kafka-python 3: Partitioner)."""
 
     def partition(self, *arguments: Any) -> int:
         """Return the number of the partition."""
 
 
 class ProducerSettings(TypedDict, total=False):
-    """Settings by kafka-python's names; docs/clients.md has defaults and meanings."""
+    """The settings, with kafka-python's names. docs/clients.md lists their defaults and meanings."""
 
     client_id: str | None
     key_serializer: Callable[[Any], bytes | None] | Serializer | None

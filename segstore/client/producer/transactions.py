@@ -1,10 +1,10 @@
-"""`Transactions`: the transactions of a producer: their phases, and the calls allowed in each (Kafka:
-TransactionManager).
+"""`Transactions`: the transactions of a producer. It decides which calls are allowed in which phase of a
+transaction (Kafka: TransactionManager).
 
 On disk: nothing of its own; the store's `TransactionCoordinator` decides the outcomes and writes them.
 
-Threads: any. The state is changed with one lock held. The sender reads the state before each append, and
-commits or aborts transactions.
+Threads: any. The sender reads the phase and the errors before each append, and commits or aborts
+transactions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from segstore.threads import answer
 
 
 def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets as {TopicPartition: OffsetAndMetadata}. Raises InvalidTypeError,
+    """Check offsets, and return them as {TopicPartition: OffsetAndMetadata}. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if not isinstance(given, Mapping):
@@ -74,8 +74,8 @@ def _offset(key: Any, value: Any) -> OffsetAndMetadata:
 
 
 def group_of(given: Any) -> ConsumerGroupMetadata:
-    """Return the metadata of a group, given as its id or as ConsumerGroupMetadata. Raises InvalidTypeError,
-    InvalidGroupIdError.
+    """Return the metadata of a group. `given` is the group's id, or a ConsumerGroupMetadata. Raises
+    InvalidTypeError, InvalidGroupIdError.
     """
     if isinstance(given, str):
         given = ConsumerGroupMetadata(given)
@@ -95,7 +95,7 @@ T = TypeVar("T")
 
 
 class TransactionPhase(Enum):
-    """The phase of a transactional producer; the value is used in errors."""
+    """The phase of a transactional producer. The texts of errors contain the value."""
 
     UNINITIALIZED = "init_transactions() was not called"
     READY = "there is no transaction: call begin_transaction()"
@@ -105,7 +105,7 @@ class TransactionPhase(Enum):
 
 
 class Transactions:
-    """The transactions of one producer. `gate(True)` lets the C code of `send` accept records; after
+    """The transactions of one producer. `gate(True)` allows the C code of `send` to accept records. After
     `gate(False)` each `send` calls `check_send`. `restart` resets the sequences.
     """
 
@@ -121,13 +121,17 @@ class Transactions:
         self._id: str = config.transactional_id
         self._timeout_ms = config.transaction_timeout_ms
         self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
-        self._lock = Mutex()  # guards the fields below
-        self._calls = Mutex()  # held by each call that changes the phase
+        # This lock guards the attributes below.
+        self._lock = Mutex()
+        # Each call that changes the phase holds this lock.
+        self._calls = Mutex()
         self.phase = TransactionPhase.UNINITIALIZED
         self._identity: Identity | None = None
-        self._failed: BaseException | None = None  # a record's error, after which only an abort is allowed
+        # The error of a failed record. If it is set, only an abort is allowed.
+        self._failed: BaseException | None = None
         self._fatal: BaseException | None = None
-        self._started = False  # whether the coordinator may have partitions of the transaction
+        # `_started`: whether the coordinator may know the transaction.
+        self._started = False
         self.restart: Callable[[], None] = lambda: None
 
     # --- the sender's side ----------------------------------------------------------------
@@ -139,7 +143,7 @@ class Transactions:
         return self._identity
 
     def refusal(self) -> BaseException | None:
-        """Return the error with which waiting records must fail now; None if they may be written."""
+        """Return the error with which waiting records must fail now, or None if they may be written."""
         if self._fatal is not None:
             return self._fatal
         if self.phase is TransactionPhase.ABORTING or self._failed is not None:
@@ -154,15 +158,15 @@ class Transactions:
         return error
 
     def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that adds these partitions to the transaction. Within its block, batches
-        may be appended to the partitions.
+        """Return a context manager that adds these partitions to the transaction. Within the context
+        manager's block, batches may be appended to the partitions.
         """
         self._started = True
         return self._coordinator().appending(self._id, self.identity, partitions)
 
     def failed(self, error: BaseException) -> BaseException:
-        """Note that a record has failed, so that from now on the transaction can only be aborted; return the
-        error for the record's future.
+        """Record that a record has failed: from now on the transaction can only be aborted. Return the error
+        for the record's future.
         """
         if isinstance(error, InvalidProducerEpochError | TransactionalIdNotFoundError):
             error = self._outdated(error)
@@ -172,12 +176,14 @@ class Transactions:
                 TransactionPhase.COMMITTING,
             ):
                 self._failed = self._failed or copy_of(error)
-                self._gate(False)  # `send` now calls `check_send`, which raises the error
+                # From now on each `send` calls `check_send`, which raises the error.
+                self._gate(False)
         return error
 
     def _outdated(self, error: BaseException) -> BaseException:
-        """Return the error for an epoch that is no longer valid: either the coordinator has aborted the
-        transaction after its time-out, or another producer has fenced this one.
+        """Return the error for an epoch that is no longer valid. It is InvalidProducerEpochError if the
+        coordinator has aborted the transaction after the transaction's time-out, and ProducerFencedError if
+        another producer has fenced this producer.
         """
         with contextlib.suppress(SegstoreError):
             if self._coordinator().has_ended(self._id, self.identity):
@@ -204,14 +210,16 @@ class Transactions:
     # --- the application's side -------------------------------------------------------------
 
     def check_send(self) -> None:
-        """Raise IllegalStateError outside of a transaction; TransactionAbortedError if the transaction can
-        only be aborted; ProducerFencedError.
+        """Raise ProducerFencedError, IllegalStateError outside of a transaction, or TransactionAbortedError
+        if the transaction can only be aborted.
         """
         self._check("send()", TransactionPhase.OPEN)
         self._check_failed()
 
     def init(self) -> None:
-        """Take over the transactional id. Raises the errors of `Producer.init_transactions`."""
+        """Register the transactional id with the coordinator. Raises the errors of
+        `Producer.init_transactions`.
+        """
         with self._calls:
             if self._fatal is None and self.phase is not TransactionPhase.UNINITIALIZED:
                 return
@@ -266,7 +274,8 @@ class Transactions:
             self.phase = TransactionPhase.COMMITTING
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
-            except InvalidTxnStateError as error:  # the coordinator has aborted the transaction
+            except InvalidTxnStateError as error:
+                # The coordinator has aborted the transaction, for example after its time-out.
                 self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:
@@ -282,7 +291,8 @@ class Transactions:
             self._check("abort_transaction()", TransactionPhase.OPEN, TransactionPhase.ABORTING)
             self._gate(False)
             self.phase = TransactionPhase.ABORTING
-            # Let the sender fail the waiting batches at once; `_by_sender` waits for the current append.
+            # All records become due, so that the sender fails the waiting batches at once. `_by_sender` waits
+            # for the append that is running.
             self._accumulator.hurry()
             end = partial(self._end, commit=False)
             identity = self._patiently("abort_transaction()", lambda: self._by_sender(end))
@@ -310,29 +320,31 @@ class Transactions:
         return shared(self._store, TransactionCoordinator)
 
     def _by_sender(self, end: Callable[[], T]) -> T:
-        """Let the sender call `end` when all records have an outcome; return the result."""
+        """Make the sender call `end` when all records have an outcome. Return the result of `end`."""
         return answer(end, self._accumulator.after_all)
 
     def _commit(self) -> Identity | None:
-        """Commit, and return the identity for the next transaction; None if only an abort is allowed."""
+        """Commit, and return (producer id, epoch) of the next transaction. Return None if only an abort is
+        allowed.
+        """
         return None if self._fatal or self._failed else self._end(commit=True)
 
     def _end(self, commit: bool) -> Identity:
         if commit and not self._started:
             with self._coordinator().verifying(self._id, self.identity):
-                return self.identity  # a transaction without records
+                return self.identity  # The transaction has no records.
         return self._coordinator().end(self._id, self.identity, commit)
 
     def _wait_for_markers(self) -> None:
-        """Wait until the markers of the transaction are written, so that its records can be read; after
-        max_block_ms return without an error.
+        """Wait until the markers of the transaction are written, because its records can be read only after
+        that. Return without an error after max_block_ms.
         """
         with contextlib.suppress(KafkaTimeoutError):
             self._patiently("the end of a transaction", lambda: self._coordinator().complete(self._id))
 
     def _restart(self, identity: Identity) -> None:
-        """Prepare the next transaction with this identity. Each transaction has its own epoch, in which
-        sequences begin at 0.
+        """Prepare the next transaction, which has `identity`, (producer id, epoch). Each transaction has its
+        own epoch, and in each epoch the sequences begin at 0.
         """
         self.restart()
         with self._lock:
@@ -358,8 +370,8 @@ class Transactions:
         return error
 
     def _patiently(self, call: str, ask: Callable[[], T]) -> T:
-        """Return the result of `ask`, which is retried for `max_block_ms` after temporary errors. Raises
-        KafkaTimeoutError, ProducerFencedError.
+        """Return the result of `ask`. After a temporary error `ask` is called again, for up to
+        `max_block_ms`. Raises KafkaTimeoutError, ProducerFencedError.
         """
         end = None
         while True:
@@ -370,7 +382,8 @@ class Transactions:
             except SegstoreError as error:
                 if not passes(error):
                     raise
-                # The time counts from the first failure, because `ask` may have waited for records before.
+                # `max_block_ms` counts from the first failure, because `ask` may have waited for records
+                # before the failure.
                 end = end or time.monotonic() + self._max_block
                 left = end - time.monotonic()
                 if left <= 0:

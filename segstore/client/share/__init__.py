@@ -1,4 +1,4 @@
-"""The share consumer: a member of a share group, which acquires records and acknowledges them (KIP-932)."""
+"""The share consumer: a member of a share group. It acquires records and acknowledges them (KIP-932)."""
 
 from __future__ import annotations
 

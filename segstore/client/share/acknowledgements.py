@@ -1,10 +1,10 @@
-"""`Acknowledgements`: the records that polls have returned and that are not acknowledged yet, and the noted
-acknowledgements (Kafka: ShareFetch, ShareInFlightBatch, Acknowledgements).
+"""`Acknowledgements`: the records that polls have returned and that are not acknowledged yet, and the
+acknowledgements that were not sent yet (Kafka: ShareFetch, ShareInFlightBatch, Acknowledgements).
 
-On disk: nothing of its own. Threads: one, the consumer's. An acknowledgement is only noted until `send` sends
+On disk: nothing of its own. Threads: one, the consumer's. `note` stores an acknowledgement, and `send` sends
 it. After an interrupt within `send` it is unknown whether the coordinator has received the acknowledgements.
-So the next `send` repeats them in a separate request, so that their error does not affect later
-acknowledgements.
+So the next `send` repeats them, in a separate request: if they fail again, later acknowledgements are not
+affected.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ACCEPT, RELEASE, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, Acknow
 GIVEN = (ACCEPT, RELEASE, AcknowledgeType.REJECT, RENEW)
 
 Acknowledge = Callable[[Mapping[At, Sequence[AckBatch]]], Mapping[At, "SegstoreError | None"]]
-"""Sends acknowledgements to the coordinator, which accepts either all or none of a partition's; returns each
-partition's error, or None.
+"""A function that sends acknowledgements to the coordinator. For each partition the coordinator accepts
+either all of them or none. Returns {partition: error, or None if they were accepted}.
 """
 OnAcknowledged = Callable[[dict[TopicPartition, set[int]], "Exception | None"], object]
 """The application's callback (Kafka: AcknowledgementCommitCallback)."""
@@ -37,9 +37,9 @@ OnAcknowledged = Callable[[dict[TopicPartition, set[int]], "Exception | None"], 
 
 class HeldRecords:
     """The records of a partition that polls have returned to the application, and whose acknowledgements were
-    not sent yet. `records`: by offset; the value is None if the record could not be deserialized. `notes`:
-    the noted acknowledgements by offset. `until`: the expiry of the earliest acquisition lock, in monotonic
-    seconds.
+    not sent yet. `records`: {offset: record, or None if the record could not be deserialized}. `notes`:
+    {offset: the stored acknowledgement}. `until`: the time when the first acquisition lock expires, in
+    monotonic seconds.
     """
 
     __slots__ = ("at", "notes", "records", "until")
@@ -49,14 +49,14 @@ class HeldRecords:
         self.notes: dict[int, int] = {}
 
     def settle(self, offsets: Mapping[int, int]) -> None:
-        """Drop the records at these offsets, whose acknowledgements are being sent."""
-        # One call of C code, so that no interrupt comes between two records.
+        """Drop the records at these offsets, because their acknowledgements are being sent."""
+        # C code drops all records in one call, so that no interrupt comes between two records.
         deque(map(self.records.pop, offsets, repeat(None)), maxlen=0)
 
 
 class SentAcknowledgements(NamedTuple):
-    """Acknowledgements of a partition that are being sent; `renewals` are the records with an acknowledgement
-    of type RENEW.
+    """Acknowledgements of one partition that are being sent. `renewals` has the records whose acknowledgement
+    is RENEW.
     """
 
     at: At
@@ -64,15 +64,14 @@ class SentAcknowledgements(NamedTuple):
     renewals: Sequence[ConsumerRecord]
 
 
-_sending: Callable[[tuple[Any, ...]], SentAcknowledgements] = partial(
-    tuple.__new__, SentAcknowledgements
-)  # functions in C
+# The next two are functions in C.
+_sending: Callable[[tuple[Any, ...]], SentAcknowledgements] = partial(tuple.__new__, SentAcknowledgements)
 _acknowledged: Callable[[tuple[Any, ...]], AckBatch] = partial(tuple.__new__, AckBatch)
 
 
 class Acknowledgements:
-    """The acknowledgements of one share consumer. `lock_ms` returns the ms that a renewed record stays
-    acquired.
+    """The acknowledgements of one share consumer. The function `lock_ms` returns for how long, in ms, a
+    renewed record stays acquired.
     """
 
     def __init__(self, acknowledge: Acknowledge, lock_ms: Callable[[], float]) -> None:
@@ -90,8 +89,9 @@ class Acknowledgements:
     # --- notes -----------------------------------------------------------------------------------
 
     def note(self, topic: str, partition: int, offset: int, kind: Any) -> None:
-        """Note an acknowledgement in place of an earlier note for the record. Raises IllegalStateError unless
-        the last poll returned the record; InvalidArgumentError, InvalidTypeError.
+        """Store an acknowledgement, in place of an earlier one for the same record, until `send`. Raises
+        InvalidArgumentError, InvalidTypeError, and IllegalStateError unless the last poll returned the record
+        and its acknowledgement was not sent yet.
         """
         held = self.held.get((topic, partition))  # type: ignore[call-overload]
         if held is None or offset not in held.records:
@@ -107,14 +107,14 @@ class Acknowledgements:
         return held is not None and held.records.get(offset, held) is None
 
     def note_all(self) -> None:
-        """Note ACCEPT for all records without an acknowledgement."""
+        """Store ACCEPT for all records that have no acknowledgement yet."""
         for held in self.held.values():
             held.notes = {**dict.fromkeys(held.records, ACCEPT), **held.notes}
 
     def hold(
         self, tp: TopicPartition, at: At, offset: int, record: ConsumerRecord | None, until: float
     ) -> HeldRecords:
-        """Add one record to the records that the application has."""
+        """Add one record to `held`, because the application gets it. Return the partition's HeldRecords."""
         held = self.held.get(tp)
         if held is None or held.at != at:
             held = self.held[tp] = HeldRecords(at, {}, until)
@@ -123,11 +123,11 @@ class Acknowledgements:
 
     @property
     def has_unacknowledged(self) -> bool:
-        """Return whether there is a record without a noted acknowledgement."""
+        """Return whether `held` has a record that has no acknowledgement yet."""
         return any(len(held.notes) < len(held.records) for held in self.held.values())
 
     def give_back(self) -> list[Made]:
-        """Remove the records without a noted acknowledgement from `held`, and return them."""
+        """Remove the records that have no acknowledgement yet from `held`, and return them."""
         returned = []
         for tp, held in self.held.items():
             left = [each for at, each in held.records.items() if at not in held.notes and each is not None]
@@ -141,12 +141,12 @@ class Acknowledgements:
     # --- sending -----------------------------------------------------------------------------------
 
     def send(self) -> dict[TopicPartition, SegstoreError | None]:
-        """Send the noted acknowledgements. Return an error or None for each partition. After an error none of
-        the partition's acknowledgements counts; None means that all were accepted. Raises StoreClosedError,
+        """Send the stored acknowledgements. Return {partition: error or None}. With an error, none of the
+        partition's acknowledgements counts; with None, all of them were accepted. Raises StoreClosedError,
         ForkedError.
         """
         found: dict[TopicPartition, SegstoreError | None] = {}
-        if self._sending:  # the last `send` was interrupted
+        if self._sending:  # The last `send` was interrupted.
             self._send(found)
         noted = [(tp, held) for tp, held in self.held.items() if held.notes]
         if noted:
@@ -179,8 +179,9 @@ class Acknowledgements:
 
     @calls_out
     def run_callbacks(self) -> None:
-        """Call the application's callback for the sent acknowledgements. If the callback raises an exception,
-        `run_callbacks` raises the exception; the next call continues with the next partition.
+        """Call the application's callback for the acknowledgements that were sent. If the callback raises an
+        exception, `run_callbacks` raises the exception, and the next call of `run_callbacks` continues with
+        the next partition.
         """
         while self._unreported:
             offsets, error = self._unreported.popleft()
@@ -194,7 +195,9 @@ class Acknowledgements:
 
 
 def _checked(kind: Any) -> AcknowledgeType:
-    """Return a valid AcknowledgeType of an application. Raises InvalidArgumentError, InvalidTypeError."""
+    """Check the type that an application gave, and return it as an AcknowledgeType. Raises
+    InvalidArgumentError, InvalidTypeError.
+    """
     if not isinstance(kind, int) or isinstance(kind, bool):
         raise InvalidTypeError(f"type must be an AcknowledgeType, not {type(kind).__name__}")
     if kind not in GIVEN:
@@ -209,8 +212,9 @@ def _renewals(held: HeldRecords) -> list[ConsumerRecord]:
 
 
 def batches(notes: Mapping[int, int]) -> list[AckBatch]:
-    """Return acknowledgements by offset as batches in offset order, a batch for each run of consecutive
-    offsets. If all its acknowledgements have the same type, a batch has that type once.
+    """Convert {offset: acknowledgement} to batches in offset order, one batch for each run of consecutive
+    offsets. A batch has one type for each offset, or a single type if all its acknowledgements have the same
+    type.
     """
     offsets = sorted(notes)
     if offsets[-1] - offsets[0] == len(offsets) - 1:

@@ -26,13 +26,13 @@ class Acknowledging(ShareParts):
     def acknowledge(
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> None:
-        """Note the outcome of a record of the last poll, in place of an earlier note. ACCEPT: the record was
-        processed. RELEASE: deliver the record again. REJECT: never deliver the record again. RENEW: the
-        record's acquisition lock is extended, and the next poll returns the record again. The note is sent by
-        the next `poll`, `commit_sync`, `commit_async` or `close`.
+        """Store the acknowledgement of a record of the last poll, in place of an earlier one for the same
+        record. ACCEPT: the record was processed. RELEASE: deliver the record again. REJECT: never deliver the
+        record again. RENEW: extend the record's acquisition lock; the next poll returns the record again. The
+        next `poll`, `commit_sync`, `commit_async` or `close` sends the acknowledgement.
 
-        Raises IllegalStateError in implicit mode, and for a record that the last poll did not return, or
-        whose acknowledgement was sent; InvalidArgumentError, InvalidTypeError.
+        Raises InvalidArgumentError, InvalidTypeError. Raises IllegalStateError in implicit mode, for a record
+        that the last poll did not return, and for a record whose acknowledgement was sent.
         """
         guard = self._guard
         with guard:
@@ -49,8 +49,9 @@ class Acknowledging(ShareParts):
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
-        """Note the outcome of a record of the last poll by its offset. In both modes, this also works for a
-        record for which that poll raised RecordDeserializationError. Raises the errors of `acknowledge`.
+        """Store the acknowledgement of the last poll's record at `offset`, as `acknowledge` does. If the last
+        poll raised RecordDeserializationError for the record, the call is also allowed in implicit mode.
+        Raises the errors of `acknowledge`.
         """
         guard = self._guard
         with guard:
@@ -64,9 +65,10 @@ class Acknowledging(ShareParts):
             self._acks.note(topic, number, at, type)
 
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
-        """Send all noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
-        last poll. Return for each partition None if its acknowledgements are in the log, or the error because
-        of which none of them counts, such as InvalidRecordStateError if a lock has expired, or StorageError.
+        """Send all stored acknowledgements. In implicit mode, first store ACCEPT for all other records of the
+        last poll. Return {partition: None if its acknowledgements are in the log, or an error}. With an error
+        none of the partition's acknowledgements counts. The error may be StorageError, or
+        InvalidRecordStateError if an acquisition lock has expired.
 
         Raises InvalidTypeError, ClientClosedError, StoreClosedError.
         """
@@ -82,7 +84,7 @@ class Acknowledging(ShareParts):
             return found
 
     def commit_async(self) -> None:
-        """Send all noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
+        """Send all stored acknowledgements. In implicit mode, first store ACCEPT for all other records of the
         last poll. Errors are passed to the acknowledgement commit callback, in the next `poll`, `commit_sync`
         or `close`.
         """
@@ -94,10 +96,11 @@ class Acknowledging(ShareParts):
             self._send()
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
-        """Set a function that is called as callback({partition: offsets}, error) for each partition after its
-        acknowledgements were sent, within `poll`, `commit_sync` and `close`; `error` is None if the
-        acknowledgements were accepted. If the callback raises an exception, the method that called it raises
-        the exception. The callback may call only `wakeup`. None removes the callback.
+        """Set a function that is called as callback({partition: offsets}, error), once for each partition
+        whose acknowledgements were sent. `poll`, `commit_sync` and `close` call this function. `error` is
+        None if the acknowledgements were accepted. If the callback raises an exception, the method that
+        called the callback raises it, too. Of the consumer's methods the callback may call only `wakeup`. If
+        `callback` is None, no function is called any more.
         """
         guard = self._guard
         with guard:

@@ -1,5 +1,5 @@
-"""`ShareParts`: the base of `ShareConsumer`, which makes and connects its parts, and finds records for a
-poll.
+"""`ShareParts`: the base of `ShareConsumer`. It makes and connects the consumer's parts, and finds the
+records of a poll.
 
 On disk: nothing of its own. Threads: one at a time, the consumer's.
 """
@@ -57,8 +57,8 @@ class ShareParts:
     """The base of `ShareConsumer`: makes and connects the parts of the consumer."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
-        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError; ReadOnlyError for a store that was
-        opened "r", IllegalStateError in a guest of a shared store.
+        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError. Raises ReadOnlyError for a store that
+        was opened "r", and IllegalStateError in a guest of a shared store.
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(
@@ -76,8 +76,8 @@ class ShareParts:
         self._fetcher = ShareFetcher(
             self._coordinator, self._membership.member_id, config, self._metrics, throttle
         )
-        # The parts get partial functions, not bound methods of this object. Otherwise a reference cycle would
-        # keep a dropped consumer, and its membership, alive.
+        # The parts get partial functions. Bound methods of this object would form a reference cycle, which
+        # would keep a dropped consumer, and its membership, alive.
         self._acknowledge = partial(
             self._coordinator.acknowledge, config.group_id, self._membership.member_id
         )
@@ -86,7 +86,8 @@ class ShareParts:
         parts = config.key_deserializer, config.value_deserializer
         self._deliveries = Deliveries(Deserializers(*map(deserialize_with, parts)))
         self._wait = ShareWait(store)
-        self._current: ConsumerRecord | None = None  # the last record that an iteration returned
+        # `_current` is the last record that an iteration has returned.
+        self._current: ConsumerRecord | None = None
         self._flush_at = math.inf
         self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
         closes = [getattr(part, "close", None) for part in parts]
@@ -98,8 +99,9 @@ class ShareParts:
     # --- a poll -----------------------------------------------------------------------------------
 
     def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[PolledRecords], Kept | None]:
-        """Return (records, queue): `queue` has the deliveries that remain after the records, or is None if it
-        is unchanged. The caller stores the queue (`Deliveries.keep`) once the application has the records.
+        """Return (records, queue). `queue` has the deliveries that remain after these records, or is None if
+        the queue stays as it is. The caller must pass the queue to `Deliveries.keep` as soon as the
+        application has the records.
         """
         most, want = self._limits(max_records)
         deadline = time.monotonic() + span(timeout_ms) / 1000
@@ -116,7 +118,9 @@ class ShareParts:
         return self._find(most, want, deadline)
 
     def _limits(self, max_records: int | None) -> tuple[float, int]:
-        """Return (the most records that a poll may return, the number of records that the poll asks for)."""
+        """Return (the most records that a poll may return, the number of records that a poll tries to
+        acquire).
+        """
         if max_records is not None:
             most = arguments.whole("max_records", max_records, 1)
             return most, min(most, self.config.max_poll_records)
@@ -125,7 +129,7 @@ class ShareParts:
 
     def _find(self, most: float, want: int, deadline: float) -> tuple[list[PolledRecords], Kept | None]:
         """Wait for records until `deadline`, and return them as `_poll` does. Return no records if a signal
-        handler closes the consumer, or another thread closes the store or waits for the guard.
+        handler closes the consumer, or if another thread closes the store or waits for the guard.
         """
         guard, membership = self._guard, self._membership
         while True:
@@ -136,7 +140,8 @@ class ShareParts:
                 return [], None
             try:
                 membership.poll()
-            except LOADING:  # the coordinator still loads: ask again after a pause
+            except LOADING:
+                # The coordinator still loads the group: call `poll` again after a pause.
                 if not back_off(self._store, deadline):
                     return [], None
                 continue
@@ -146,7 +151,8 @@ class ShareParts:
                 return given, None if guard.closed else waiting
             self._check_woken()
             left = deadline - time.monotonic()
-            if is_found:  # all acquired offsets were gaps: acquire again
+            if is_found:
+                # All acquired offsets were gaps, so this loop acquires again at once.
                 continue
             if left <= 0:
                 return [], None
@@ -159,8 +165,8 @@ class ShareParts:
         self._wait.wait(min(left, wait_ms / 1000), is_deaf=self._fetcher.is_holding_back)
 
     def _look(self, most: float, want: int) -> tuple[list[PolledRecords], Kept, bool]:
-        """Return (records, the queue of deliveries that remain after them, whether any offset was newly
-        acquired).
+        """Return (records, queue, whether another call may find more). `queue` has the deliveries that remain
+        after the records. The last member is True if records were returned, or offsets were acquired.
         """
         renewed = self._acks.renewed
         if renewed:
@@ -183,11 +189,13 @@ class ShareParts:
         try:
             raise error
         finally:
-            del error  # else a cycle: the error's traceback has this frame
+            # The traceback of the error refers to this frame, which refers to the error: `del` breaks this
+            # cycle.
+            del error
 
     def _hold_failed(self, failed: Undelivered) -> None:
-        """Note RELEASE for a record that could not be deserialized, until the application acknowledges it
-        otherwise.
+        """Store RELEASE for a record that could not be deserialized. The application may call
+        `acknowledge_offset` to replace RELEASE.
         """
         offset = failed.error.offset
         held = self._acks.hold(failed.tp, failed.at, offset, None, failed.until)
@@ -219,8 +227,8 @@ class ShareParts:
 
 
 def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
-    """Raise ReadOnlyError or IllegalStateError unless this process writes the store: the acquisition locks of
-    share groups are in the memory of that process.
+    """Raise ReadOnlyError or IllegalStateError unless this process writes the store. The acquisition locks of
+    share groups are in the memory of the process that writes.
     """
     if store.mode == "r":
         raise ReadOnlyError(
@@ -241,7 +249,7 @@ def _other_way(store: Store) -> str:
 
 
 def span(timeout_ms: Any) -> float:
-    """Return a valid time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
+    """Check a time-out in ms, and return it as a float. Raises InvalidTypeError, InvalidArgumentError."""
     milliseconds = arguments.milliseconds("timeout_ms", timeout_ms)
     if timeout_ms < 0:
         raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")

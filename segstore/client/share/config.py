@@ -1,5 +1,5 @@
-"""`ShareConsumerConfig`: the settings of a share consumer, with kafka-python's spelling (Kafka:
-ShareConsumerConfig). Nothing on disk. Threads: any; immutable.
+"""`ShareConsumerConfig`: the settings of a share consumer. They have Kafka's names in the spelling of
+kafka-python (Kafka: ShareConsumerConfig). Nothing on disk. Threads: any; a ShareConsumerConfig is immutable.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ShareConsumerConfig(StoreClientSettings):
 
     @property
     def is_explicit(self) -> bool:
-        """Return whether the application acknowledges each record."""
+        """Return whether the application must acknowledge each record (explicit mode)."""
         return self.share_acknowledgement_mode == EXPLICIT
 
     @property

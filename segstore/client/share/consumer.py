@@ -1,8 +1,8 @@
 """`ShareConsumer`: acquires records of a share group from a store's topics, and acknowledges each of them
 (KIP-932; Kafka: KafkaShareConsumer).
 
-On disk: nothing of its own; coordinators write the state of the group. Threads: one at a time, a second
-thread gets ConcurrentModificationError; `wakeup` may be called by any thread, and by signal handlers.
+On disk: nothing of its own; coordinators write the state of the group. Threads: one at a time; a second
+thread gets ConcurrentModificationError. Any thread, and a signal handler, may call `wakeup`.
 """
 
 from __future__ import annotations
@@ -45,27 +45,28 @@ if TYPE_CHECKING:
     from segstore.client.share.settings import ShareConsumerSettings
 
 _CLOSE_MS = 30_000
-_FLUSH_S = 0.1  # most seconds until an iteration sends an acknowledgement
+# An iteration sends its acknowledgements at the latest after this time, in seconds.
+_FLUSH_S = 0.1
 
 
 class ShareConsumer(Acknowledging):
     """A member of the share group `group_id`, whose members share the records of their topics: each record is
-    delivered to one member at a time, until it is acknowledged. Settings have kafka-python's spelling of
-    Kafka's names; network settings are refused by name. A share consumer is a context manager.
+    delivered to one member at a time, until it is acknowledged. Settings have Kafka's names in the spelling
+    of kafka-python. Network settings are refused by name. A share consumer is a context manager.
 
-    In implicit mode (the default) the records of a poll count as accepted with the next `poll`,
-    `commit_sync`, `commit_async` or `close`; with share_acknowledgement_mode="explicit" the application
-    acknowledges each record before the next `poll`. Records without an acknowledgement are delivered again
-    when their acquisition locks have expired; `delivery_count` counts their deliveries. Delivery is at least
-    once, in no order.
+    In implicit mode (the default) the next `poll`, `commit_sync`, `commit_async` or `close` accepts the
+    records of a poll. With share_acknowledgement_mode="explicit" the application must acknowledge each record
+    before the next `poll`. If a record gets no acknowledgement, it is delivered again after its acquisition
+    lock has expired. A record's `delivery_count` is the number of its deliveries. Delivery is at least once,
+    in no particular order.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ShareConsumerConfig.defaults()
     """{setting: default}."""
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
-        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError, UnknownTopicOrPartitionError;
-        ReadOnlyError for a store that was opened "r", IllegalStateError in a guest of a shared store.
+        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError, UnknownTopicOrPartitionError. Raises
+        ReadOnlyError for a store that was opened "r", and IllegalStateError in a guest of a shared store.
         """
         super().__init__(store, settings)
         if topics:
@@ -80,8 +81,8 @@ class ShareConsumer(Acknowledging):
 
     @alone
     def subscribe(self, topics: Collection[str]) -> None:
-        """Subscribe to the named topics in place of the earlier ones; without topics leave the group. Raises
-        UnknownTopicOrPartitionError for a topic that does not exist; InvalidTypeError.
+        """Subscribe to the named topics instead of the earlier topics. If `topics` is empty, leave the group.
+        Raises InvalidTypeError, and UnknownTopicOrPartitionError for a topic that does not exist.
         """
         self._check()
         if isinstance(topics, str) or not isinstance(topics, Collection):
@@ -107,7 +108,9 @@ class ShareConsumer(Acknowledging):
         self._membership.leave()
 
     def _release_waiting(self) -> None:
-        """Release acquired records that no poll has returned, so that other members get them at once."""
+        """Release the acquired records that no poll has returned, so that other members can acquire them at
+        once.
+        """
         notes: dict[At, dict[int, int]] = {}
         for part in (*self._acks.renewed, *self._deliveries.parts()):
             notes.setdefault(part.at, {}).update(dict.fromkeys(part.offsets(), RELEASE))
@@ -124,19 +127,19 @@ class ShareConsumer(Acknowledging):
     # --- records ---------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
-        """Return records by partition that are acquired now, or within `timeout_ms`. First the noted
-        acknowledgements are sent.
+        """Send the stored acknowledgements, then acquire records, and return them by partition. If there are
+        none, wait up to `timeout_ms` for some.
 
-        A poll acquires about max_poll_records: with share_acquire_mode="batch_optimized" whole record
-        batches, which may be more. With `max_records` a poll returns no more records than that, and the next
-        polls return the other acquired records. The next poll returns renewed records again, and then
-        acquires no other records.
+        A poll acquires about max_poll_records. With share_acquire_mode="batch_optimized" it acquires whole
+        record batches, which may have more records. If `max_records` is given, a poll returns at most that
+        many, and the next polls return the remaining acquired records. If records were acknowledged with
+        RENEW, the next poll returns these again, and acquires no other records.
 
-        Raises IllegalStateError without a subscription, and in explicit mode unless all records of the last
-        poll are acknowledged; WakeupError; RecordDeserializationError, after which the record is released,
-        unless `acknowledge_offset` gives it another outcome; CorruptRecordError for a damaged batch, whose
-        records were rejected; GroupNotFoundError for a group of another type, GroupMaxSizeReachedError,
-        StorageError, StoreClosedError.
+        Raises WakeupError, GroupMaxSizeReachedError, StorageError, StoreClosedError. Raises IllegalStateError
+        if there is no subscription, and in explicit mode if a record of the last poll is not acknowledged.
+        Raises RecordDeserializationError; the record is then released, unless `acknowledge_offset` sets
+        another acknowledgement. Raises CorruptRecordError for a damaged batch; its records were rejected.
+        Raises GroupNotFoundError if the group is no share group.
         """
         guard = self._guard
         with guard:
@@ -144,7 +147,8 @@ class ShareConsumer(Acknowledging):
             given, waiting = self._poll(timeout_ms, max_records)
             polled, held = by_partition(given)
             self._metrics.left()
-            # Last: records that an interrupt keeps from the application then count as not returned.
+            # The queue is replaced after all other work: if an interrupt comes before that, the records count
+            # as not returned.
             if waiting is not None:
                 self._deliveries.keep(waiting)
                 self._acks.held = held
@@ -161,7 +165,9 @@ class ShareConsumer(Acknowledging):
                 given[0].records if len(given) == 1 else [each for part in given for each in part.records]
             )
             self._metrics.left()
-            if waiting is not None:  # last, because an interrupt may lose the records
+            if waiting is not None:
+                # The queue is replaced after all other work: if an interrupt comes before that, the records
+                # count as not returned.
                 self._deliveries.keep(waiting)
                 self._acks.held = held
             return records
@@ -174,15 +180,16 @@ class ShareConsumer(Acknowledging):
         return self._fetcher.lock_timeout_ms
 
     def wakeup(self) -> None:
-        """Make the running poll, or else the next poll, raise WakeupError; a poll that has records returns
-        them. `wakeup` may be called by any thread and by a signal handler.
+        """Make the running poll raise WakeupError, or the next poll if none is running. A running poll that
+        has found records returns them, and the next poll raises the error. Any thread, and a signal handler,
+        may call `wakeup`.
         """
         self._wait.wakeup()
 
     # --- for AsyncShareConsumer --------------------------------------------------------------------
 
     def _give_back(self) -> None:
-        """Make the next poll return the last poll's records again; does nothing if the consumer is closed."""
+        """Make the next poll return the last poll's records again. If the consumer is closed, do nothing."""
         guard = self._guard
         with guard:
             if not guard.closed and guard.ender is None:
@@ -195,9 +202,9 @@ class ShareConsumer(Acknowledging):
             self._membership.poll()
 
     def _next(self) -> ConsumerRecord | None:
-        """Return the next of the records that `_fill` has found, and in implicit mode accept the record
-        before it. Return None if there are no more records, or acknowledgements must be sent first: then
-        `_fill` must be called.
+        """Return the next record that `_fill` has found. In implicit mode, first accept the record that was
+        returned before. Return None if the caller must call `_fill`, because there are no more records, or
+        acknowledgements must be sent.
         """
         guard = self._guard
         with guard:
@@ -217,13 +224,15 @@ class ShareConsumer(Acknowledging):
     def _accept_current(self) -> None:
         record, self._current = self._current, None
         if record is not None and not self._is_explicit:
-            with suppress(IllegalStateError):  # a commit has already sent an acknowledgement for this record
+            with suppress(IllegalStateError):
+                # `note` raises IllegalStateError if a commit has already sent an acknowledgement for this
+                # record.
                 self._acks.note(record[0], record[1], record[3], ACCEPT)
                 self._flush_at = min(self._flush_at, time.monotonic() + _FLUSH_S)
 
     def _fill(self, timeout_ms: float) -> bool:
-        """Send the acknowledgements, and find records for `_next` within `timeout_ms`; return whether there
-        are any.
+        """Send the stored acknowledgements, and wait up to `timeout_ms` for records for `_next`. Return
+        whether there are records.
         """
         guard = self._guard
         with guard:
@@ -250,11 +259,13 @@ class ShareConsumer(Acknowledging):
         return self._metrics.snapshot(self._membership.pulse, self._groups.now())
 
     def close(self, timeout_ms: float = _CLOSE_MS) -> None:
-        """Send the noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
-        last poll. Then release all other acquired records, and leave the group. The store stays open.
+        """Send the stored acknowledgements. In implicit mode, first store ACCEPT for all other records of the
+        last poll. Then release the acquired records that have no acknowledgement, and leave the group. The
+        store stays open.
 
-        A second call does nothing, nor does a call after the store was closed (which closes its consumers),
-        or in a forked child. If `close` was interrupted, another call does the remaining work.
+        A second call does nothing. A call in a forked child does nothing, nor does a call after the store was
+        closed, because a store closes its consumers. If `close` was interrupted, another call does the
+        remaining work.
         """
         self._close(True, timeout_ms)
 
@@ -276,14 +287,14 @@ class ShareConsumer(Acknowledging):
         except StoreClosedError:
             if entered:
                 raise
-            # Another thread is closing the store, and the consumer with it.
+            # Another thread is closing the store, and that closes the consumer.
 
     def _is_ended(self) -> bool:
         """Return whether `close` has finished."""
         return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool) -> None:
-        """Close the consumer. If `autocommit`, and in implicit mode, first accept the records of the last
+        """Close the consumer. In implicit mode, and if `autocommit`, first accept the records of the last
         poll.
         """
         if not self._guard.closed:
@@ -306,8 +317,8 @@ class ShareConsumer(Acknowledging):
 
     @calls_out
     def _close_parts(self) -> None:
-        """Close the parts in order. After an interrupt, the next call continues with the part whose close was
-        interrupted.
+        """Close the consumer's parts in order. After an interrupt, the next call continues with the part
+        whose `close` was interrupted.
         """
         left = self._left_open
         while left:
@@ -324,7 +335,7 @@ class ShareConsumer(Acknowledging):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the consumer. After an exception in the block, records of the last poll without an
-        acknowledgement are released.
+        """Close the consumer. If the block has raised an exception, release the records of the last poll that
+        have no acknowledgement.
         """
         self._close(kind is None)

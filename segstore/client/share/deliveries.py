@@ -1,7 +1,7 @@
-"""`Deliveries`: acquired records that wait in the consumer's memory for a poll.
+"""`Deliveries`: the acquired records that wait in the consumer's memory until a poll returns them.
 
-On disk: nothing of its own. Threads: one, the consumer's. Records whose acquisition locks have expired are
-dropped, because the group delivers them again, to this or another member.
+On disk: nothing of its own. Threads: one, the consumer's. A record is dropped if its acquisition lock has
+expired, because the group delivers it again, to this or another member.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from segstore.errors import RecordDeserializationError, copy_of
 from segstore.records import Records
 
 At = tuple[str, int]
-"""A partition by the coordinator's name: (topic id, partition number)."""
+"""A partition, as the coordinator identifies it: (topic id, partition number)."""
 
 
 class TakenRecords(NamedTuple):
-    """Records of a partition for the application. `error` is set only if `records` is empty because the first
-    record could not be deserialized.
+    """Records of a partition for the application. If the first record could not be deserialized, `records` is
+    empty, and `error` is the reason. If the first record could be deserialized, `error` is None.
     """
 
     records: list[ConsumerRecord]
@@ -30,17 +30,17 @@ class TakenRecords(NamedTuple):
 
 
 class Waiting(Protocol):
-    """Records of a partition that were acquired together; their acquisition locks expire at the time `until`
+    """Records of a partition that were acquired together. Their acquisition locks expire at the time `until`
     (monotonic seconds).
     """
 
     @property
     def tp(self) -> TopicPartition:
-        """Return the partition."""
+        """Return the partition, with the topic's name."""
 
     @property
     def at(self) -> At:
-        """Return the partition by the coordinator's name."""
+        """Return the partition, with the topic's id."""
 
     @property
     def until(self) -> float:
@@ -50,14 +50,14 @@ class Waiting(Protocol):
         """Return the offsets of the records."""
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, rest): `rest` is a new object with the remaining records, or None if
-        there are none. `self` is not changed.
+        """Return (up to `most` records, a new object with the remaining records). The object is None if no
+        records remain. `self` is not changed.
         """
 
 
 class Made(NamedTuple):
-    """Records that already are ConsumerRecords, because their locks were renewed, the application gave them
-    back, or an iteration has fetched them.
+    """Records that already are ConsumerRecords: their locks were renewed, a cancelled call of an
+    AsyncShareConsumer had returned them, or an iteration has fetched them.
     """
 
     tp: TopicPartition
@@ -70,7 +70,7 @@ class Made(NamedTuple):
         return [record.offset for record in self.records]
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, rest): `rest` has the remaining records, None if there are none."""
+        """Return (up to `most` records, remaining records or None). None means that no records remain."""
         if len(self.records) <= most:
             return TakenRecords(list(self.records)), None
         n = int(most)
@@ -78,7 +78,9 @@ class Made(NamedTuple):
 
 
 class DeliveredColumns(NamedTuple):
-    """Records as columns. `counts` is one delivery count for all records, or a list with a count for each."""
+    """Records as columns. `counts` is one delivery count for all records, or a list with the count of each
+    record.
+    """
 
     tp: TopicPartition
     at: At
@@ -92,16 +94,19 @@ class DeliveredColumns(NamedTuple):
         return offsets
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, rest): `rest` has the remaining records, None if there are none."""
+        """Return (up to `most` records, remaining records or None). None means that no records remain."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)
         try:
-            done = len(made) + (error is not None and not made)  # a record with an error is taken alone
+            # A record that can't be deserialized is taken alone, without records after it.
+            done = len(made) + (error is not None and not made)
             rest = self._slice(done, len(self.records)) if done < len(self.records) else None
             return TakenRecords(made, None if made else error), rest
         finally:
-            del error  # else a cycle: the error's traceback has this frame
+            # The traceback of the error refers to this frame, which refers to the error: `del` breaks this
+            # cycle.
+            del error
 
     def _slice(self, begin: int, end: int) -> DeliveredColumns:
         if begin == 0 and end == len(self.records):
@@ -111,7 +116,9 @@ class DeliveredColumns(NamedTuple):
 
 
 class PendingError(NamedTuple):
-    """An error in the queue of deliveries. A poll raises it once the records before it were returned."""
+    """An error in the queue of deliveries. After the records before the error were returned, a poll raises
+    it.
+    """
 
     error: Exception
 
@@ -126,9 +133,9 @@ class PolledRecords(NamedTuple):
 
 
 class Deliveries:
-    """The waiting records of one share consumer, in the order of their acquisition. `look` does not remove
-    the records that it returns; the later `keep` does. After an interrupt between these calls, the next
-    `look` returns the same records.
+    """The waiting records of one share consumer, in the order in which they were acquired. `look` returns
+    records and does not remove them; the later `keep` removes them. After an interrupt between these calls,
+    the next `look` returns the same records.
     """
 
     def __init__(self, deserializers: Deserializers) -> None:
@@ -140,7 +147,7 @@ class Deliveries:
 
     @property
     def are_made(self) -> bool:
-        """Return whether the next records are ConsumerRecords already, so that no deserializer is called for
+        """Return whether the next records are ConsumerRecords already. If so, no deserializer is called for
         them.
         """
         return bool(self._waiting) and isinstance(self._waiting[0], Made)
@@ -162,9 +169,9 @@ class Deliveries:
         return [part for part in self._waiting if not isinstance(part, PendingError)]
 
     def look(self, most: float) -> tuple[list[PolledRecords], deque[Waiting | PendingError]]:
-        """Return up to `most` records, and the queue without these records. The caller passes the queue to
-        `keep` once the application has the records. Raises the next error in the queue, unless there are
-        records before it.
+        """Return (up to `most` records, the queue without these records). The caller must pass the queue to
+        `keep` as soon as the application has the records. Raises the error that is next in the queue, if
+        there is one. Raises Undelivered if the next record can't be deserialized.
         """
         given: list[PolledRecords] = []
         waiting, now = self._waiting.copy(), time.monotonic()
@@ -189,23 +196,27 @@ class Deliveries:
                     self._waiting = waiting
                     raise Undelivered(part.tp, part.at, part.until, error)
                 finally:
-                    del error  # else a cycle: the error's traceback has this frame
+                    # The traceback of the error refers to this frame, which refers to the error: `del` breaks
+                    # this cycle.
+                    del error
             if rest is not None:
                 waiting.appendleft(rest)
             most -= len(records)
             given.append(PolledRecords(part.tp, part.at, records, part.until))
             if rest is not None and most > 0:
-                break  # the next record can't be deserialized: the next `look` raises its error
+                # The next record can't be deserialized: the next `look` raises the error.
+                break
         if not given:
-            self._waiting = waiting  # removes the expired records
+            # `waiting` has no expired records any more.
+            self._waiting = waiting
         return given, waiting
 
     def keep(self, waiting: deque[Waiting | PendingError]) -> None:
-        """Store the queue that the last look returned, because the application now has the records."""
+        """Store the queue that the last `look` returned, because the application now has the records."""
         self._waiting = waiting
 
     def replace(self, first: Iterable[Waiting], others: Iterable[Waiting | PendingError]) -> None:
-        """Replace the queue by `first` and then `others`."""
+        """Replace the queue by a new one: `first`, followed by `others`."""
         self._waiting = deque([*first, *others])
 
 

@@ -1,9 +1,10 @@
-"""`ShareFetcher`: acquires records for a share consumer in the process that writes the store, and reads them
-(Kafka: ShareFetchCollector, ShareCompletedFetch).
+"""`ShareFetcher`: acquires and reads records for a share consumer. It is used in the process that writes the
+store (Kafka: ShareFetchCollector, ShareCompletedFetch).
 
-On disk: logs are read. Threads: one, the consumer's. Acquired offsets that have no record for the application
-(control records, compacted records) are at once acknowledged as gaps, and offsets of damaged batches as
-rejected, in requests of their own.
+On disk: reads logs. Threads: one, the consumer's. If an acquired offset has no record for the application
+(control records, compacted records), it is at once acknowledged as GAP. An offset in a damaged batch is at
+once acknowledged as REJECT. These acknowledgements are sent in requests of their own, without the
+application's acknowledgements.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ log = Logger("segstore")
 
 
 class ShareFetcher:
-    """The fetcher of one share consumer. `lock_timeout_ms`: the ms that the last acquired records stay
-    acquired; None before the first acquisition. `has_acquired`: the last `fetch` has acquired offsets,
-    perhaps only gaps. `is_refused`: the last `fetch` got a temporary error, so `fetch` should be called again
-    soon. `touched`: the partitions in which this member may have acquired records.
+    """The fetcher of one share consumer. `lock_timeout_ms`: for how long, in ms, the last acquired records
+    stay acquired; None before the first acquisition. `has_acquired`: whether the last `fetch` has acquired
+    offsets, even if all were gaps. `is_refused`: whether the last `fetch` got a temporary error, so that the
+    consumer calls `fetch` again soon. `touched`: the partitions in which this member may have acquired
+    records.
     """
 
     def __init__(
@@ -62,8 +64,8 @@ class ShareFetcher:
         self.touched: set[At] = set()
 
     def fetch(self, partitions: Sequence[At], most: int) -> list[Waiting | PendingError]:
-        """Acquire about `most` records of the partitions, and read them. Each call begins with another
-        partition. Raises StoreClosedError, ForkedError.
+        """Acquire about `most` records of the partitions, and read these records. Each call begins with the
+        partition after the one with which the last call began. Raises StoreClosedError, ForkedError.
         """
         self.is_refused = self.has_acquired = False
         if not partitions or self._must_wait():
@@ -83,12 +85,14 @@ class ShareFetcher:
 
     @property
     def is_holding_back(self) -> bool:
-        """Return whether records are available, but have less than fetch_min_bytes."""
+        """Return whether the available records are not returned yet because they have less than
+        fetch_min_bytes.
+        """
         return not math.isnan(self._some_since)
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for a publication. The result is inf, unless there are
-        records that may not be returned yet because of fetch_min_bytes or a byte rate.
+        """Return how long, in ms, the consumer may wait for newly published log ends. The result is finite
+        only if there are records that may not be returned yet because of fetch_min_bytes or the byte rate.
         """
         if self._is_throttled:
             return min(self._throttle.wait_ms(), MOST_WAIT_MS)
@@ -98,13 +102,14 @@ class ShareFetcher:
         return max(self._config.fetch_max_wait_ms - waited, 0)
 
     def _must_wait(self) -> bool:
-        """Return whether the client's byte rate is used up; checked before records are acquired."""
+        """Return whether the client's byte rate forbids a fetch now."""
         self._is_throttled = self._throttle.bound is not None and self._throttle.wait_ms() > 0
         return self._is_throttled
 
     def _are_enough(self, found: Sequence[AcquiredPartition], now: float) -> bool:
-        """Return whether the acquired records have fetch_min_bytes, or have waited for fetch_max_wait_ms;
-        otherwise cancel their acquisition.
+        """Return True if the acquired records may be returned: they have at least fetch_min_bytes, or
+        fetch_max_wait_ms have passed after the first of them was found. If not, cancel the acquisition of
+        these records, and return False.
         """
         if self._config.fetch_min_bytes <= 1:
             return True
@@ -143,17 +148,15 @@ class ShareFetcher:
         return [*parts, *damage]
 
     def _take_error(self, error: SegstoreError, damage: list[PendingError]) -> None:
-        """Set `is_refused` after a temporary error; add any other error to `damage`, so that a poll raises
-        it.
-        """
+        """If `error` is temporary, set `is_refused`. If not, add it to `damage`, so that a poll raises it."""
         if isinstance(error, RetriableError):
             self.is_refused = True
         else:
             damage.append(PendingError(copy_of(error)))
 
     def _acknowledge(self, done: dict[At, list[AckBatch]]) -> None:
-        """Acknowledge offsets that have no record for the application. If the acknowledgement fails, a
-        warning is logged, and the offsets are acquired again when their locks have expired.
+        """Acknowledge the offsets that have no record for the application. If that fails, log a warning; the
+        offsets are acquired again after their locks have expired.
         """
         results = self._coordinator.acknowledge(self._group, self._member, done)
         for at, error in results.items():
@@ -162,8 +165,8 @@ class ShareFetcher:
 
 
 class _Reading:
-    """The records of one acquisition; `done` has the acknowledgements of offsets that have no record for the
-    application; `stored` counts bytes, `n` counts records.
+    """Reads the records of one acquisition. `done` has the acknowledgements of offsets that have no record
+    for the application. `stored` is the number of bytes, and `n` is the number of records.
     """
 
     def __init__(self, acquisition: AcquiredPartition, until: float, check_crcs: bool) -> None:
@@ -187,7 +190,8 @@ class _Reading:
                 if begin <= at:
                     yield PendingError(copy_of(error))
                     return
-                self._finish(at, begin - 1, GAP)  # retention has deleted these records
+                # Retention has deleted the records from `at` to `begin` - 1.
+                self._finish(at, begin - 1, GAP)
                 at = begin
             except CorruptRecordError as error:
                 begin = last + 1 if error.next_offset is None else min(error.next_offset, last + 1)
@@ -206,8 +210,8 @@ class _Reading:
         self.done += [AckBatch(begin, end, (kind,)) for begin, end, _ in clipped(self._runs, first, last)]
 
     def _part(self, records: Records, first: int, last: int) -> Waiting | None:
-        """Return the acquired records from offset `first` to `last`, or None if there are none. Add acquired
-        offsets without a record to `done`, as gaps.
+        """Return the acquired records from offset `first` to `last`, or None if there are none. If an
+        acquired offset has no record, add it to `done`, as GAP.
         """
         runs = clipped(self._runs, first, last)
         kept, counts = acquired(records, runs)
@@ -218,8 +222,8 @@ class _Reading:
 
 
 def clipped(runs: Sequence[Acquired], first: int, last: int) -> list[Acquired]:
-    """Return the parts of the runs that are within `first` to `last`. Raises IllegalStateError unless the
-    runs are in offset order and do not overlap, because an offset in two runs would count as a gap.
+    """Return the runs without the offsets below `first` or above `last`. Raises IllegalStateError if the runs
+    are not in offset order, or overlap: an offset in two runs would be acknowledged as GAP.
     """
     parts, before = [], -1
     for begin, end, count in runs:
@@ -249,7 +253,7 @@ def acquired(records: Records, runs: Sequence[Acquired]) -> tuple[Records, Count
 
 
 def gaps(records: Records, runs: Sequence[Acquired]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of offsets that are in the runs but have no record, as (first offset, last offset)."""
+    """Yield the ranges of offsets in the runs that have no record, as (first offset, last offset)."""
     offsets = records.offsets
     for first, last, _ in runs:
         begin, end = np.searchsorted(offsets, (first, last + 1)).tolist()

@@ -1,9 +1,9 @@
-"""`ShareConsumerMembership`: a share consumer's membership in its group, which assigns its partitions
-(KIP-932; Kafka: ShareMembershipManager, ShareHeartbeatRequestManager).
+"""`ShareConsumerMembership`: a share consumer's membership in its share group. The group assigns the
+consumer's partitions (KIP-932; Kafka: ShareMembershipManager, ShareHeartbeatRequestManager).
 
-A member sends a heartbeat only when it joins, when its subscription has changed, or when the group or the
-store's topics have changed; each such change wakes the members in this process. The member's `Pulse` shows
-the coordinator that the member is alive.
+A member sends a heartbeat only when it joins, and after a change of its subscription, of the group, or of the
+store's topics. A change of the group or of the topics wakes the members in this process. The member's `Pulse`
+has the times of the last poll and heartbeat; by these the coordinator sees that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -35,15 +35,17 @@ from segstore.storage.store.store import Store
 _FENCED = (UnknownMemberIdError, FencedMemberEpochError, GroupNotFoundError)
 _GONE = (*_FENCED, RetriableError, StorageError, StoreClosedError)
 _A_POLL = 3
-"""How many times in max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
+"""How many times in max_poll_interval_ms a consumer that waits within a poll writes the present time into its
+`Pulse`, so that the coordinator does not remove it as too slow.
+"""
 _INTERVAL_MS = 5_000
-"""The interval of the pulse before the answer to the first heartbeat, which sets the interval."""
+"""The interval of the `Pulse` until the answer to the first heartbeat sets another one."""
 
 
 class ShareConsumerMembership:
-    """A membership in a share group, in which the member keeps one id for its whole life. `topics`: the
-    subscription, or None. `partitions`: the assignment. An interrupt may come anywhere, because a heartbeat
-    may be repeated.
+    """A membership in a share group. The member keeps one id for its whole life. `topics`: the names of the
+    subscribed topics, or None. `partitions`: the assigned partitions. An interrupt may come at any time,
+    because a heartbeat may be sent again.
     """
 
     def __init__(
@@ -60,19 +62,20 @@ class ShareConsumerMembership:
         self.partitions: dict[At, TopicPartition] = {}
         self.pulse: Pulse | None = None
         self._epoch = JOIN_EPOCH
-        self._is_known = False  # whether a heartbeat was sent: the group may know the member
+        # Whether a heartbeat was sent. If so, the group may know the member.
+        self._is_known = False
         self._sent_topics: frozenset[str] | None = None
         self._seen, self._topics = -1, object()
         self._assignment: Assignment = NOTHING
 
     def want(self, topics: Collection[str]) -> None:
-        """Set the subscription; the next `poll` sends it to the group."""
+        """Set the subscription. The next `poll` sends it to the group."""
         self.topics = frozenset(topics)
 
     # --- a poll ----------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Note a poll of the application, and send a heartbeat if one is due. Raises the errors of
+        """Record the time of a poll in the pulse, and send a heartbeat if one is due. Raises the errors of
         GroupCoordinator.share_heartbeat.
         """
         if self.pulse is not None:
@@ -83,7 +86,8 @@ class ShareConsumerMembership:
             self._beat()
         except _FENCED:
             if self._epoch == JOIN_EPOCH:
-                raise  # the group refuses the member
+                # The heartbeat that should join the group failed: the group refuses the member.
+                raise
             self._epoch = JOIN_EPOCH
             self._beat()
 
@@ -101,7 +105,8 @@ class ShareConsumerMembership:
 
     def _beat(self) -> None:
         topics, wanted = self._store.engine.topics, self.topics
-        seen = self._coordinator.changes(self._group)  # before the heartbeat, so later changes cause another
+        # The counter is read before the heartbeat is sent: a change after this line causes another heartbeat.
+        seen = self._coordinator.changes(self._group)
         is_sent = self._epoch != JOIN_EPOCH and self._sent_topics == wanted
         beaten = self._send(self._epoch, None if is_sent else wanted)
         self._epoch, self._sent_topics = beaten.epoch, wanted
@@ -144,8 +149,8 @@ class ShareConsumerMembership:
     # --- the end -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group, and drop the subscription. If the coordinator can't write the change of the group,
-        it removes the member later, because the member no longer has a pulse.
+        """Leave the group, and drop the subscription. If the coordinator can't write to the group's log that
+        the member has left, it removes the member later, because the member no longer has a pulse.
         """
         if self._is_known:
             leaving = ShareHeartbeat(member_id=self.member_id, epoch=LEAVE_EPOCH)

@@ -1,7 +1,7 @@
-"""The metrics of a share consumer, by Kafka's names (Kafka: ShareFetchMetricsManager,
+"""The metrics of a share consumer, with Kafka's names (Kafka: ShareFetchMetricsManager,
 KafkaShareConsumerMetrics).
 
-Threads: the consumer's thread records.
+Threads: one, the consumer's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HOUR = 3600
 
 
 class ShareConsumerMetrics:
-    """The metrics of one share consumer; with metrics_enabled=False nothing is recorded. Times are ms."""
+    """The metrics of one share consumer. With metrics_enabled=False nothing is recorded. Times are in ms."""
 
     def __init__(self, config: ShareConsumerConfig) -> None:
         self._is_on, self._prefix = config.metrics_enabled, config.metric_group_prefix
@@ -52,17 +52,21 @@ class ShareConsumerMetrics:
             self._left = time.monotonic() * 1000
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Count one fetch of a partition: bytes as stored, number of records, milliseconds."""
+        """Record one fetch of a partition: `stored` bytes of batches, and the number of `records`. The fetch
+        took `took_ms`.
+        """
         self._record("bytes", stored)
         self._record("records", records)
         self._record("latency", took_ms)
 
     def throttled(self, wait_ms: int) -> None:
-        """Record the ms that the client must wait for its byte rate after a fetch."""
+        """Record the ms that the client must wait after a fetch because of the client's byte rate."""
         self._record("throttle", wait_ms)
 
     def acknowledged(self, sent: int, failed: int) -> None:
-        """Count acknowledgements: `sent` were accepted, `failed` were refused."""
+        """Count acknowledgements. `sent` is the number of accepted ones, `failed` the number of refused
+        ones.
+        """
         if self._is_on:
             self._sensors["acknowledged"].record(sent + failed)
             if failed:

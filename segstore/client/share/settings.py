@@ -12,7 +12,9 @@ from segstore.client.consumer.settings import Deserializer
 
 
 class ShareConsumerSettings(TypedDict, total=False):
-    """Settings in kafka-python's spelling; docs/clients.md has defaults and meanings."""
+    """The settings, with Kafka's names in the spelling of kafka-python. docs/clients.md lists their defaults
+    and meanings.
+    """
 
     client_id: str
     group_id: str

@@ -1,9 +1,10 @@
-"""`ShareWait`: lets a share consumer wait for records, until records are published in its partitions or
-become available to its group, the group changes, or `wakeup` is called.
+"""`ShareWait`: the wait of a share consumer for records. A wait ends when records are published in the
+consumer's partitions, when records become available to the group, when the group changes, or when `wakeup` is
+called.
 
-On disk: the mapping of published ends is read. Threads: one waits; any may call `ring` and `wakeup`, also a
-signal handler within a wait. If `ring` or `wakeup` is called between a look and the following wait, that wait
-returns at once.
+On disk: reads the memory mapping of `.segstore/ends`, in which the writer publishes the log ends. Threads:
+one thread waits; any thread, and a signal handler within a wait, may call `ring` and `wakeup`. If one of
+these is called between `begin` and the next `wait`, that `wait` returns at once.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from segstore.mutex import calls_out
 from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.store.store import Store
 
-_MOST = 86_400.0  # seconds
+# The longest sleep, in seconds.
+_MOST = 86_400.0
 
 
 class ShareWait:
-    """The wait of one share consumer. `is_woken`: `wakeup` was called, and no poll has raised WakeupError
-    since. `_may_wait` is set before the wait checks its flags, and a thread that wakes the consumer sets a
-    flag before it reads `_may_wait`, so that no wake-up is lost.
+    """The wait of one share consumer. `is_woken`: whether `wakeup` was called, and no poll has raised
+    WakeupError after that. `wait` sets `_may_wait` before it checks `is_woken` and `_has_rung`. A thread that
+    wakes the consumer sets one of these two flags before it reads `_may_wait`. So no wake-up is lost.
     """
 
     def __init__(self, store: Store) -> None:
@@ -44,7 +46,9 @@ class ShareWait:
             self._rouse()
 
     def wakeup(self) -> None:
-        """Make the running wait, or else the next wait, return at once; the poll then raises WakeupError."""
+        """Make the running wait return at once, or the next wait if none is running. The poll then raises
+        WakeupError.
+        """
         self.is_woken = True
         if self._may_wait:
             self._rouse()
@@ -56,8 +60,8 @@ class ShareWait:
             """The store is closed, so there are no more waits."""
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin a look for records. If there is a publication or a call of `ring` or `wakeup` after `begin`,
-        the next `wait` returns at once.
+        """Called before the partitions are checked for records. If, after this call, a process publishes log
+        ends, or `ring` or `wakeup` is called, the next `wait` returns at once.
         """
         self._has_rung = False
         self._publications = self._store.publications
@@ -69,10 +73,11 @@ class ShareWait:
         if tailed is not None:
             self._nudges = tailed.nudges()
 
-    @calls_out  # a signal handler may close the consumer here: no state is half changed
+    # A signal handler that comes here may close the consumer, because nothing is half changed.
+    @calls_out
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
-        """Sleep for `seconds`, or until there is a publication, a change of the group, or a call of `ring` or
-        `wakeup`. If `is_deaf`, only a publication and `wakeup` end the sleep.
+        """Sleep for `seconds`, or until a process publishes log ends, the group changes, or `ring` or
+        `wakeup` is called. If `is_deaf`, only published log ends and `wakeup` end the sleep early.
         """
         self._may_wait = True
         try:
@@ -88,8 +93,9 @@ class ShareWait:
             self._may_wait = False
 
     def _sleep_deaf(self, seconds: float) -> None:
-        """Sleep until a publication or `wakeup`. Nudges do not end the sleep, because the consumer itself
-        causes nudges when it cancels its acquisitions.
+        """Sleep for `seconds`, or until a process publishes log ends, or `wakeup` is called. A nudge, which
+        is a wake-up without a publication, does not end the sleep: the consumer causes nudges when it cancels
+        its own acquisitions.
         """
         end, tailed, clock = time.monotonic() + seconds, self._tailed, self._store.context
         while tailed is not None and not (self.is_woken or clock.closed):
@@ -100,13 +106,13 @@ class ShareWait:
 
 
 class ShareBell:
-    """A callback that the coordinator calls when records become available, and that wakes the consumer. The
-    bell has only a weak reference to the consumer's `ShareWait`.
+    """A callback that the coordinator calls when records become available. It wakes the consumer. The object
+    has only a weak reference to the consumer's `ShareWait`.
     """
 
     def __init__(self, wait: ShareWait, coordinator: ShareCoordinator, group: str) -> None:
         self._wait = weakref.ref(wait)
-        # set first, so that `cancel` works even if the next line is interrupted
+        # The attribute is set here first, so that `cancel` works even if the next line is interrupted.
         self._waiter: ShareWaiter | None = None
         self._waiter = coordinator.on_available(group, self._ring)
 

@@ -1,1 +1,3 @@
-"""Outbound mirrors: a store's records are produced at a Kafka cluster, at equal offsets."""
+"""Outbound mirrors: they send a store's records to a Kafka cluster by Produce requests, so that each record
+gets the same offset there.
+"""

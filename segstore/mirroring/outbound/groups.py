@@ -1,5 +1,6 @@
-"""`SentGroups`: commits the committed offsets of this store's groups at the target of a mirror, whose records
-have the same offsets (Kafka: MirrorCheckpointTask.syncGroupOffset). Nothing is on disk. Threads: one.
+"""`SentGroups`: copies the committed offsets of this store's groups to the target cluster of a mirror.
+Records have the same offsets there, so committed offsets are not translated (Kafka:
+MirrorCheckpointTask.syncGroupOffset). Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _NO_GENERATION, _NO_EPOCH = -1, -1
 
 
 class SentGroups:
-    """The mirroring of committed offsets to a target. An offset is committed at the target after the target's
-    log has reached that offset, and only if it is above the group's committed offset at the target. While the
-    group has members at the target, the target refuses the commit. A refusal is logged once.
+    """The mirroring of committed offsets to a target. An offset is committed at the target only if the
+    target's log has reached the offset, and if the offset is above the group's committed offset at the
+    target. While the group has members at the target, the target refuses the commit. One warning is logged
+    for each refused group.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:
@@ -36,8 +38,8 @@ class SentGroups:
         self._warned: set[str] = set()
 
     def sync(self, ends: Mapping[TargetPartition, int]) -> int:
-        """Commit the offsets that have advanced, and that are not above `ends`, the log end offsets at the
-        target; return the number of commits. Raises the errors of `Cluster.ask`.
+        """Commit the offsets that have advanced, except for those above the target's log end offset in
+        `ends`. Return the number of committed offsets. Raises the errors of `Cluster.ask`.
         """
         by_name = {TopicPartition(part.topic, part.partition): (part, end) for part, end in ends.items()}
         return sum(self._sync(listed.group_id, by_name) for listed in self._groups.list())
@@ -67,7 +69,7 @@ class SentGroups:
     def _commit(self, group: str, offsets: Mapping[TargetPartition, OffsetAndMetadata]) -> None:
         topics: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         for part, at in offsets.items():
-            # The leader epoch is left out, because the target's logs have epochs of their own.
+            # The request has no leader epoch, because the target's logs have other leader epochs.
             topics[part.topic, part.topic_id].append(
                 _Commit.OffsetCommitRequestPartition(
                     partition_index=part.partition,

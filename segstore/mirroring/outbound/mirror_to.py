@@ -1,7 +1,8 @@
-"""`mirror_to`: produces this store's records at a Kafka cluster, at the same offsets.
+"""`mirror_to`: sends this store's records to a Kafka cluster by Produce requests, so that each record gets
+the same offset there.
 
-Nothing is on disk, because a mirror continues from the log end offsets of the target. Threads: any. A mirror
-has one thread for the target's metadata, and one for each broker to which it sends.
+Nothing is on disk: a mirror continues at the log end offsets of the target. Threads: any. A mirror has one
+thread that reads the target's metadata, and one for each broker to which it sends.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ from segstore.wire.metadata import NO_LEADER
 log = Logger("segstore")
 _ENDING = 30.0
 _WAITING = 1.0
-"""Seconds between two metadata requests while a topic can't be mirrored, or a partition has no leader."""
+"""Seconds between two metadata requests, as long as a topic can't be mirrored, or a partition has no
+leader.
+"""
 
 
 class SentPartition(NamedTuple):
-    """The state of a partition that is mirrored to a cluster. `target_end_offset` is the target's log end
-    offset, -1 before the target was asked; `error` is the error that stops sending, None without an error;
-    `refused` is whether the error is final.
+    """A partition that is mirrored to a cluster. `target_end_offset` is the target's log end offset, or -1
+    before the target was asked for it. `error` is the error that stops sending, or None. `refused`: whether
+    the error is final.
     """
 
     topic: str
@@ -60,7 +63,9 @@ class SentPartition(NamedTuple):
 
 
 class MirrorTo(Running):
-    """A running mirror of `store` to a cluster. A `MirrorTo` is a context manager that stops all threads."""
+    """A running mirror of `store` to a cluster. A `MirrorTo` is a context manager: the end of the block stops
+    all threads.
+    """
 
     def __init__(self, store: Store, owned: bool, cluster: Cluster, choice: TopicChoice) -> None:
         """Start the mirror. If `owned`, `close` also closes the store."""
@@ -81,7 +86,7 @@ class MirrorTo(Running):
         self._groups_due = 0.0
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
         self.error: Exception | None = None
-        """The error of the last request to the target, None if it was answered."""
+        """The error of the last request to the target, or None if the target answered it."""
         self._failed: Exception | None = None
         Background(self._run, "segstore-mirror-to").start()
 
@@ -90,17 +95,18 @@ class MirrorTo(Running):
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return {topic, or TOPIC-PARTITION: the reason why the topic or partition is not mirrored}."""
+        """Return {"TOPIC" or "TOPIC-PARTITION": the reason why the topic or partition is not mirrored}."""
         refused = {repr(each): str(each.refused) for each in self._logs.values() if each.refused is not None}
         return {**{name: str(error) for name, error in self._problems.items()}, **refused}
 
     def partitions(self) -> list[SentPartition]:
-        """Return the states of the mirrored partitions."""
+        """Return a `SentPartition` for each mirrored partition."""
         return [_shown(each) for _, each in sorted(self._logs.items())]
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the target has all records that this store has now, and all committed offsets of groups,
-        except for topics and partitions in `problems`. Return True, or False after `timeout_ms`.
+        """Wait until the target has all records that this store has now. Then, if the settings ask for
+        committed offsets of groups, wait until these have been mirrored once. Topics and partitions in
+        `problems` are not waited for. Return True, or False after `timeout_ms`.
         """
         deadline, rounds = deadline_in(timeout_ms), self._rounds
         self._news.put(None)
@@ -116,8 +122,8 @@ class MirrorTo(Running):
         return self._until(lambda: self._groups_synced >= asked, deadline)
 
     def close(self) -> None:
-        """Stop the mirror. The target may or may not have the batches that it has not acknowledged; a later
-        mirror asks the target for its log end offsets.
+        """Stop the mirror. If the target has not acknowledged a batch, the target may have the batch
+        nevertheless; a later mirror asks the target for the log end offsets.
         """
         check_apart("close()")
         self._done.open()
@@ -144,11 +150,13 @@ class MirrorTo(Running):
         return [each for part, each in self._logs.items() if leaders.get(part) == node]
 
     def stale(self, error: Exception) -> None:
-        """Let the mirror's thread ask the target for its leaders again."""
+        """Make the mirror's thread ask the target for the leaders again."""
         self._news.put(None)
 
     def ended(self, node: int) -> bool:
-        """Return whether the broker's sender has no logs left, and may stop; if so, remove the sender."""
+        """Return whether the broker `node` leads no log any more. If so, remove the broker's sender, which
+        may then stop.
+        """
         with self._lock:
             if self.led_by(node):
                 return False
@@ -176,7 +184,7 @@ class MirrorTo(Running):
         return self._failed
 
     def _round(self) -> float:
-        """Ask the target for its metadata once; return the seconds until the next request."""
+        """Ask the target for its metadata once. Return the seconds until the next request."""
         try:
             self._take()
             self._sync_groups()
@@ -184,8 +192,8 @@ class MirrorTo(Running):
             self._done.open()
         except (SegstoreError, OSError) as error:
             if isinstance(error, AuthenticationFailedError) and not self._rounds:
-                # A refused login is final only at the first request, because later a broker may just be
-                # starting.
+                # A refused login is final only at the first request. Later, a broker may refuse a login
+                # because the broker is just starting.
                 self._fail(error)
                 return 0.0
             if not self._done.is_open and str(error) != str(self.error):
@@ -205,11 +213,12 @@ class MirrorTo(Running):
         return min(waits)
 
     def _take(self) -> None:
-        """Update the logs that are sent, and their leaders, after changes of the topics here or at the
+        """Read the topics here and at the target. Update the logs that are sent, and their leaders at the
         target.
         """
         chosen, problems = self._chosen()
-        # Asked even if there are no topics, to see whether the target answers.
+        # The target is asked even if there are no topics, because the request shows whether the target
+        # answers.
         topics = self._target.topics(chosen, problems)
         logs: dict[TargetPartition, SentLog] = {}
         leaders: dict[TargetPartition, int] = {}
@@ -234,7 +243,9 @@ class MirrorTo(Running):
         self._rounds += 1
 
     def _chosen(self) -> tuple[dict[str, TopicInfo], dict[str, SegstoreError]]:
-        """Return the chosen topics that can be mirrored, and the problems of the other chosen topics."""
+        """Return (the chosen topics that can be mirrored, the problems of the chosen topics that can't
+        be).
+        """
         problems: dict[str, SegstoreError] = {}
         chosen: dict[str, TopicInfo] = {}
         held = self.store.topics()
@@ -258,7 +269,7 @@ class MirrorTo(Running):
             self._groups_synced = asked
 
     def _await(self, seconds: float) -> None:
-        """Wait for at most `seconds`, or until `_news` has an entry, and empty `_news`."""
+        """Wait until the queue `_news` has an item, but for `seconds` at most. Then empty the queue."""
         try:
             take(self._news, seconds)
             self._done.wait(self._config.retry_backoff_ms / 1000)
@@ -297,19 +308,21 @@ def mirror_to(
     *,
     config: Mapping[str, Any] | None = None,
 ) -> MirrorTo:
-    """Produce a store's records at the cluster at `bootstrap` ("HOST:PORT", with commas between several), at
-    the same offsets as here, and continue with new records.
+    """Send a store's records to the cluster at `bootstrap` ("HOST:PORT", or several of them with commas
+    between), so that each record gets the same offset there. Return the running mirror, which also sends new
+    records.
 
-    `store` is an open store, or a directory, which is opened with mode "r" beside its writer. `topics` are
-    names, and regular expressions for whole names. A topic that is missing at the target is created there,
-    with the partitions and settings that it has here. An existing topic must be empty, or end with records
-    that were mirrored from here. Keys, values, headers and timestamps are kept; leader epochs are the
-    target's own, and producer ids are replaced. `config` has settings of the client by the names of Kafka's
-    clients, and `sync.group.offsets.enabled`, by which committed offsets of groups are mirrored, too.
+    `store` is an open store, or the path of a directory; the directory is opened with mode "r", and another
+    process may write there. `topics` has names, and regular expressions for whole names. If the target does
+    not have a topic, the topic is created there, with the same partitions and settings as here. An existing
+    topic must be empty, or end with records that were mirrored from this store. Keys, values, headers and
+    timestamps stay the same. Leader epochs and producer ids are different at the target. `config` has
+    settings of the client, with the names that Kafka's clients use, and `sync.group.offsets.enabled`: if it
+    is true, committed offsets of groups are mirrored, too.
 
-    A topic or partition that can't have equal offsets is refused, with the reason in `MirrorTo.problems`:
-    compacted topics, transactions, a log that begins above the target's end, a target with other records, and
-    LogAppendTime at the target.
+    A topic or partition that can't be mirrored with equal offsets is refused, and `MirrorTo.problems` has the
+    reason: the topic is compacted, the log has transactions, the log begins above the target's log end
+    offset, or the target has other records. A topic with LogAppendTime at the target is refused, too.
 
     Raises ConfigError, InvalidArgumentError, StorageError. If the target refuses the client at the first
     request, the mirror stops, and `wait` and `wait_caught_up` raise AuthenticationFailedError.

@@ -1,9 +1,9 @@
-"""`ReadyBatch`: a batch of a log, encoded for the target of a mirror. Nothing is on disk. Threads: any;
-functions without state.
+"""`ReadyBatch`: a record batch that is encoded for the target of a mirror. Nothing is on disk. Threads: any;
+the functions have no state.
 
 Every process that mirrors a log uses the same producer id for a partition, and the same sequence number for
-an offset. So a late request of a killed process is a duplicate or out of order at the target, and never
-appends records twice.
+an offset. So if a request of a killed process arrives late, its sequence numbers are duplicates or out of
+order, and the target does not append its records a second time.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGE = 16_384
-"""Batches of at least so many bytes are sent as they are stored; smaller batches are merged."""
+"""A stored batch of at least this many bytes is sent alone; smaller batches are merged."""
 _OURS = 1 << 62
-"""The smallest producer id of mirrors. Kafka hands out producer ids from 0 on, and never reaches such large
-ones."""
+"""The smallest producer id of mirrors. Kafka gives producers ids from 0 on, and never reaches such large
+ids.
+"""
 _SEQUENCES = 0x7FFFFFFF
 _REMADE = APPEND_TIME_FLAG | DELETE_HORIZON_FLAG
 _OF_TRANSACTION = CONTROL_FLAG | TRANSACTIONAL_FLAG
 
 
 class ReadyBatch(NamedTuple):
-    """An encoded batch with base offset 0. Its records have the offsets from `first` up to `next_offset`
-    (exclusive), here and at the target.
+    """An encoded batch with base offset 0. The batch's records have the offsets from `first` to `next_offset`
+    - 1, here and at the target.
     """
 
     data: bytes | bytearray
@@ -53,18 +54,19 @@ class ReadyBatch(NamedTuple):
 
 
 def producer_id(topic_id: str, partition: int) -> int:
-    """Return the producer id of a partition's mirror, a hash of topic id and partition."""
+    """Return the producer id with which a partition is mirrored: a hash of topic id and partition."""
     digest = hashlib.sha256(f"{topic_id}-{partition}".encode()).digest()
     return _OURS | int.from_bytes(digest[:7], "big")
 
 
 def ready_batch(data: bytes, offset: int, producer: int, max_bytes: int, where: str) -> ReadyBatch:
-    """Return a batch of the records from `offset` on, made from the stored batches in `data`. The first
-    stored batch must have a record with `offset`. The batch has at most `max_bytes` bytes
+    """Make a batch of the records from `offset` on. These records are in the stored batches `data`. The first
+    stored batch must have a record with `offset`. The returned batch has at most `max_bytes` bytes
     (`max.message.bytes` at the target).
 
-    Raises UnequalOffsetsError for transactions, whose markers take offsets, and for gaps, because a producer
-    can neither write markers nor leave offsets out; RecordTooLargeError; CorruptRecordError.
+    Raises RecordTooLargeError, CorruptRecordError, and UnequalOffsetsError for a transaction or a gap in the
+    offsets: a producer can neither write the markers of transactions, which have offsets, nor leave offsets
+    out.
     """
     batches, _ = scan(data)
     if not len(batches):
@@ -100,7 +102,7 @@ def _goes_as_it_is(batch: np.void, max_bytes: int) -> bool:
 
 
 def _run(batches: NDArray[np.void], max_bytes: int) -> int:
-    """Return the number of stored batches that are sent as one batch: adjacent small batches with equal
+    """Return how many of the first stored batches are sent as one batch. Adjacent small batches with equal
     attributes are merged.
     """
     if batches["size"][0] >= _LARGE or batches["attributes"][0] & _REMADE:
@@ -117,7 +119,7 @@ def _run(batches: NDArray[np.void], max_bytes: int) -> int:
 def _encoded(
     data: bytes, batches: NDArray[np.void], offset: int, template: Template, max_bytes: int, where: str
 ) -> ReadyBatch:
-    """Encode the records from `offset` on again, as a single batch of at most `max_bytes`."""
+    """Encode the first records from `offset` on again, as one batch of at most `max_bytes` bytes."""
     records = decode(data, batches, where, from_offset=offset, most=4 * max_bytes)
     codec = int(batches["attributes"][0]) & CODEC_MASK
     columns = columns_of(records)

@@ -1,8 +1,9 @@
-"""`OutboundSender`: the thread that produces at one broker, for all partitions that this broker leads (Kafka:
-Sender).
+"""`OutboundSender`: the thread that sends Produce requests to one broker, for all partitions that the broker
+leads (Kafka: Sender).
 
-Nothing is on disk. One request is under way at a time, with one batch of each partition, so no batch can
-overtake another. Threads: its own; any thread may call `close`.
+Nothing is on disk. The sender waits for the answer to a request before it sends the next one, and a request
+has at most one batch of each partition. So a partition's batches stay in order. Threads: it runs in its own
+thread; any thread may call `close`.
 """
 
 from __future__ import annotations
@@ -37,31 +38,37 @@ _ALL = -1
 _LATEST, _EARLIEST = -1, -2
 _NEWS_MS = 500
 _MOST_BYTES = 16 << 20
-"""The size in bytes after which no further batch is added to a request."""
+"""If the batches of a request have at least this many bytes, no further batch is added."""
 _COMPARED = 100
-"""The number of offsets at the target's end that are compared with the log here."""
+"""The number of offsets before the target's log end offset whose records are compared with the records
+here.
+"""
 _AGAIN = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.DUPLICATE_SEQUENCE_NUMBER)
-"""Errors that show that another process has appended at the target, or that an election has truncated the
-target's log. After these errors the target is asked for its log end offset again.
+"""Errors which show that another process has appended to the target's log, or that an election has truncated
+it. After these errors the target is asked for the log end offset again.
 """
 _TRIES = 5
 
 
 class SenderContext(Protocol):
-    """The calls of a sender to its mirror."""
+    """The methods of a mirror that a sender calls."""
 
     def led_by(self, node: int) -> Sequence[SentLog]:
         """Return the logs that the broker `node` leads now."""
 
     def stale(self, error: Exception) -> None:
-        """Note that a leader may have changed, so that the cluster must be asked again."""
+        """Make the mirror ask the cluster for the leaders again, because leaders may have changed."""
 
     def ended(self, node: int) -> bool:
-        """Return whether the broker's sender has no logs left, and may stop; if so, remove the sender."""
+        """Return whether the broker `node` leads no log any more. If so, remove the broker's sender, which
+        may then stop.
+        """
 
 
 class OutboundSender(BrokerThread):
-    """A thread that produces at the broker `node`, until that broker leads no log, or until `close`."""
+    """A thread that sends Produce requests to the broker `node`, until that broker leads no log, or until
+    `close` is called.
+    """
 
     def __init__(self, node: int, store: Store, cluster: Cluster, home: SenderContext) -> None:
         super().__init__("sender", node, cluster)
@@ -86,7 +93,9 @@ class OutboundSender(BrokerThread):
             self._closing.open()
 
     def _send(self, connection: BrokerConnection, logs: Sequence[SentLog]) -> None:
-        """Send the next batches. If there are none, wait for new records, for at most `_NEWS_MS`."""
+        """Send the next batch of each log. If there is none, wait for new records, but for `_NEWS_MS` at
+        most.
+        """
         seen = self._store.publications
         now = time.monotonic()
         batches: dict[SentLog, ReadyBatch] = {}
@@ -110,7 +119,8 @@ class OutboundSender(BrokerThread):
             return each.take()
         except BrokerError as error:
             self._failed(each, error)
-        except OffsetOutOfRangeError:  # retention has removed records; the next `take` reports the gap
+        except OffsetOutOfRangeError:
+            # Retention has removed records. The next `take` raises an error because of the gap.
             each.delay(self._pause, each.error or UnequalOffsetsError(f"{each!r} is being removed here"))
         except (StoreClosedError, OSError):
             raise
@@ -182,7 +192,7 @@ class OutboundSender(BrokerThread):
 
     def _begin(self, connection: BrokerConnection, each: SentLog) -> None:
         """Ask for the target's log end offset, and compare the target's first and last records with the
-        records that this log has at their offsets. Raises BrokerError, UnequalOffsetsError.
+        records that this log has at the same offsets. Raises BrokerError, UnequalOffsetsError.
         """
         start = self._offset(connection, each, _EARLIEST)
         end = self._offset(connection, each, _LATEST)
@@ -195,7 +205,8 @@ class OutboundSender(BrokerThread):
     def _compare(self, connection: BrokerConnection, each: SentLog, at: int, end: int) -> None:
         while at < end and not self._closing.is_open:
             fetched = self._fetched(connection, each, at)
-            if not fetched:  # the target's high watermark has not reached its log end offset yet
+            if not fetched:
+                # Nothing was fetched, because the target's high watermark has not reached `at` yet.
                 raise broker_error(Code.OFFSET_NOT_AVAILABLE, f"{each!r} at offset {at} of the target")
             at = each.compare(fetched, at)
 

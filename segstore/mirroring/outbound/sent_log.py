@@ -1,5 +1,5 @@
-"""`SentLog`: a partition that is mirrored to a cluster, and the target's log end offset. Nothing is on disk.
-Threads: the sender of the partition's leader changes it; any thread may read.
+"""`SentLog`: a partition that is mirrored to a cluster, with the log end offset at the target. Nothing is on
+disk. Threads: only the sender of the partition's leader changes a SentLog; any thread may read it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _READ = 1 << 20
 
 
 class TargetPartition(NamedTuple):
-    """The key of a partition at the target."""
+    """A partition at the target, as a key of dicts."""
 
     topic: str
     topic_id: str
@@ -25,22 +25,20 @@ class TargetPartition(NamedTuple):
 
 
 class SentLog:
-    """A mirrored partition. `next_offset` is the target's log end offset, None if the target must be asked
-    for it. `error` is the error because of which sending pauses, else None. `refused` is the error that has
-    ended sending, else None.
+    """A mirrored partition. `next_offset` is the target's log end offset, or None if the target must be asked
+    for it. `error` is the error because of which nothing is sent now, or None. `refused` is the error because
+    of which nothing is sent any more, or None.
     """
 
     def __init__(self, part: TargetPartition, log: PartitionLog, topic_id: str, max_bytes: int) -> None:
-        """Make the state of a partition. `topic_id` is the id of the topic here, `max_bytes` the target's
-        `max.message.bytes`.
-        """
+        """`topic_id` is the topic's id in this store. `max_bytes` is `max.message.bytes` at the target."""
         self.part, self.log, self.max_bytes = part, log, max_bytes
         self.next_offset: int | None = None
         self.error: Exception | None = None
         self.refused: Exception | None = None
         self.not_before = 0.0
         self.misses = 0
-        """The number of batches in a row that the target has refused because of their sequence numbers."""
+        """How many batches, one after another, the target has refused because of their sequence numbers."""
         self._producer = producer_id(topic_id, part.partition)
 
     def __repr__(self) -> str:
@@ -48,23 +46,26 @@ class SentLog:
 
     @property
     def lag(self) -> Lag:
-        """Return the lag of the target in records, -1 before the first answer; bytes and ms are always -1."""
+        """Return the lag of the target: a number of records, or -1 before the target's first answer. Bytes
+        and ms are always -1.
+        """
         at = self.next_offset
         return Lag(-1 if at is None else max(self.log.high_watermark - at, 0), -1, -1)
 
     def delay(self, seconds: float, error: Exception) -> None:
-        """Set `error`, and send nothing for `seconds`."""
+        """Set `error`, and prevent sending for `seconds`."""
         self.not_before, self.error = time.monotonic() + seconds, error
 
     def refuse(self, error: Exception) -> None:
-        """Set a final error, after which nothing is sent."""
+        """Set a final error, after which nothing more is sent."""
         self.error = self.refused = error
 
     # --- sending ----------------------------------------------------------------------------------
 
     def take(self) -> ReadyBatch | None:
-        """Return the next batch to send, None if the target has all records. Raises UnequalOffsetsError,
-        RecordTooLargeError, CorruptRecordError, StorageError, StoreClosedError.
+        """Return the batch to send next, or None if the target has all records, or must be asked for its log
+        end offset. Raises UnequalOffsetsError, RecordTooLargeError, CorruptRecordError, StorageError,
+        StoreClosedError.
         """
         at = self.next_offset
         if at is None or at >= self.log.high_watermark:
@@ -75,8 +76,8 @@ class SentLog:
         return ready_batch(data, at, self._producer, self.max_bytes, repr(self)) if data else None
 
     def sent(self, batch: ReadyBatch, base_offset: int) -> None:
-        """Note that the target has appended a batch at `base_offset`. Raises UnequalOffsetsError if the batch
-        has another offset here.
+        """Record that the target has appended a batch at `base_offset`. Raises UnequalOffsetsError if the
+        batch's base offset is another one here.
         """
         if base_offset != batch.first:
             raise UnequalOffsetsError(
@@ -95,9 +96,9 @@ class SentLog:
     # --- beginning --------------------------------------------------------------------------------
 
     def begin(self, start: int, end: int) -> range:
-        """Return the range of offsets that are in this log and in the target's log, which goes from `start`
-        to `end`. Raises UnequalOffsetsError if the target's log ends above this log's high watermark, or
-        below its log start.
+        """Return the range of offsets that this log and the target's log have in common. The target's log has
+        the offsets from `start` to `end` - 1. Raises UnequalOffsetsError if the target's log ends above this
+        log's high watermark, or below its log start.
         """
         if end > self.log.high_watermark:
             raise UnequalOffsetsError(
@@ -109,8 +110,9 @@ class SentLog:
         return range(max(start, self.log.start_offset), end)
 
     def compare(self, fetched: bytes, offset: int) -> int:
-        """Compare the target's fetched records, from `offset` on, with this log's records; return the offset
-        after the last fetched record. Raises UnequalOffsetsError if records differ, CorruptRecordError.
+        """Compare records that were fetched from the target, from `offset` on, with the records of this log.
+        Return the offset after the last fetched record. Raises CorruptRecordError, and UnequalOffsetsError if
+        records differ.
         """
         batches, _ = scan(fetched)
         target_records = decode(fetched, batches, f"{self!r} at the target", from_offset=offset)

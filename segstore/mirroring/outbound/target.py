@@ -1,5 +1,5 @@
-"""`MirrorTarget`: reads the topics of a mirror's target cluster, and creates missing topics (Kafka:
-CreateTopics, DescribeConfigs). Nothing is on disk. Threads: one.
+"""`MirrorTarget`: reads the topics of the cluster to which a mirror sends, and creates missing topics there
+(Kafka: CreateTopics, DescribeConfigs). Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _MOST_BYTES, _STAMPS = "max.message.bytes", "message.timestamp.type"
 _APPEND_TIME = "LogAppendTime"
 _DEFAULT_MOST = 1_048_588
 _NOT_TAKEN = ("flush.messages", "flush.ms", _STAMPS)
-"""Settings that new topics at the target don't get. Flushes are not needed, because a cluster is durable by
-its replicas; and with LogAppendTime the records would get other timestamps than here.
+"""Settings that new topics at the target don't get. The settings for flushes are not needed, because replicas
+make a cluster durable. With LogAppendTime the records would get other timestamps than they have here.
 """
 
 
 class TargetTopic(NamedTuple):
-    """A topic at the target; `max_bytes` is its `max.message.bytes`."""
+    """A topic at the target. `max_bytes` is the topic's `max.message.bytes`."""
 
     topic: Topic
     max_bytes: int
 
 
 class MirrorTarget:
-    """A client of the target cluster. Topics that it creates get the partitions and settings that they have
-    in this store.
+    """A client of the target cluster. The topics that it creates get the same partitions and settings as in
+    this store.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -45,8 +45,8 @@ class MirrorTarget:
     def topics(
         self, infos: Mapping[str, TopicInfo], problems: dict[str, SegstoreError]
     ) -> dict[str, TargetTopic]:
-        """Create missing topics, and return the target's topics that can be mirrored. The errors of the other
-        topics are added to `problems`. Raises the errors of `Cluster.ask`.
+        """Create missing topics at the target. Return the target's topics that can be mirrored, by name. For
+        a topic that can't be mirrored, add the error to `problems`. Raises the errors of `Cluster.ask`.
         """
         metadata = self._cluster.metadata(infos)
         missing = [info for name, info in infos.items() if _is_missing(metadata.topics.get(name))]
@@ -92,7 +92,7 @@ class MirrorTarget:
         }
 
     def _ask_limits(self, topics: list[str], problems: dict[str, SegstoreError]) -> None:
-        """Read `max.message.bytes` of topics. A topic with LogAppendTime is added to `problems`."""
+        """Read `max.message.bytes` of topics at the target. Add a topic with LogAppendTime to `problems`."""
         if not topics:
             return
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
@@ -101,7 +101,8 @@ class MirrorTarget:
             for name in topics
         ]
         for each in self._cluster.ask("DescribeConfigs", resources=asked).results:
-            # If this client may not read settings, LogAppendTime is found later, by the answers to Produce.
+            # If this client may not read the settings, the answers to Produce requests will show that a topic
+            # has LogAppendTime.
             found = {} if each.error_code else {config.name: config.value for config in each.configs}
             if found.get(_STAMPS) == _APPEND_TIME:
                 problems[each.resource_name] = UnequalOffsetsError(
