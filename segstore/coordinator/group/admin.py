@@ -1,9 +1,9 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
 On disk: `GroupOffsets` reads and writes the records. If the store is open "r", each call reads
-`__consumer_offsets` anew, and the members are read from that topic instead of asked from a coordinator. A
-call that fails because the coordinator is loading is repeated; after a minute (Kafka: default.api.timeout.ms)
-it raises KafkaTimeoutError. Threads: any.
+`__consumer_offsets` anew, and the members are read from that topic, because this process has no coordinator.
+A call that fails because the coordinator is loading is repeated; after a minute (Kafka:
+default.api.timeout.ms) it raises KafkaTimeoutError. Threads: any.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ class Groups(Looking):
 
     @patient
     def delete(self, group: str) -> None:
-        """Delete a group and its committed offsets. Delete a share group and its durable states. Raises
-        NonEmptyGroupError, GroupNotFoundError.
+        """Delete the group with its committed offsets or, if it is a share group, with its durable states.
+        Raises NonEmptyGroupError, GroupNotFoundError.
         """
         self.delete_now(group)
 

@@ -55,10 +55,10 @@ class ClassicGroup(Roster):
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Add a member, or let a member join again. Return a ticket, which is completed with the answer to
-        the member. Raises UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
-        GroupMaxSizeReachedError, and MemberIdRequiredError if the member must join again with the id in this
-        error.
+        """Handle a JoinGroup request of a new or present member. Return a ticket, which is completed with the
+        answer to the member. Raises UnknownMemberIdError, FencedInstanceIdError,
+        InconsistentGroupProtocolError, GroupMaxSizeReachedError, and MemberIdRequiredError if the member must
+        join again with the id in this error.
         """
         if joining.new_id in self.members:
             joining = replace(joining, member_id=joining.new_id)
@@ -114,8 +114,8 @@ class ClassicGroup(Roster):
         return self._rebalance.wait_for_all(member, now)
 
     def _replace(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Let a static member that came back replace its old member: it gets a new member id, and the old
-        member id is fenced. Return a ticket for the answer to the member.
+        """Replace a static member that has come back and sent no member id: it gets a new member id, and its
+        old member id is fenced. Return a ticket for the answer to the member.
         """
         assert joining.group_instance_id is not None
         old = self.members.pop(self.instances[joining.group_instance_id])
