@@ -191,7 +191,7 @@ class Balancer:
         return len(owned) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in owned)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
-        """Move partitions until no move makes the assignment more even. Return whether a partition was moved."""
+        """Move partitions until no move makes the assignment more even. Return whether any was moved."""
         moved = False
         while True:
             modified = False
@@ -272,8 +272,8 @@ this generation).
 
 
 class StickyAssignor:
-    """The sticky assignor. Members revoke all partitions before a rebalance, and send the leader the
-    partitions that they had before it as user data.
+    """The sticky assignor. Members revoke all partitions before a rebalance. As user data, they send the
+    leader the partitions that they had until then.
     """
 
     name = "sticky"

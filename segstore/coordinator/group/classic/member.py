@@ -211,7 +211,9 @@ class ClassicGroupMember:
         self.update(joining, now)
 
     def update(self, joining: Joining, now: float) -> None:
-        """Set the client's names, protocols, timeouts and pulse from a new request, and extend the session."""
+        """Set the client's names, protocols, timeouts and pulse from a new request, and extend the member's
+        session.
+        """
         self.client_id, self.client_host = joining.client_id, joining.client_host
         self.protocols = joining.protocols
         self.session_timeout_ms = joining.session_timeout_ms
@@ -295,7 +297,9 @@ class ClassicGroupMember:
         return frozenset(name for name, _ in self.protocols)
 
     def same(self, protocols: Protocols) -> bool:
-        """Return whether the member already has these protocols, in this order and with these subscriptions."""
+        """Return whether the member already has these protocols, in the same order and with the same
+        subscriptions.
+        """
         return self.protocols == protocols
 
     def info(self, protocol: str | None) -> MemberInfo:
