@@ -1,19 +1,20 @@
 """`Adoptions`: adopts a manifest in a replicated store, as a transaction.
 
-1. The manifest's id is looked up among the adopted ids. If it is new, topics, partitions and every staged file
-are checked.
+1. The manifest's id is looked up among the adopted ids. If it is new, topics, partitions and every staged
+file are checked.
 2. A producer is initialized with a transactional id made of the manifest's id. The initialization fences an
 earlier attempt that died or hangs, and aborts this attempt's transaction (KIP-98). If the earlier attempt may
 have been committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
 4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas sync the records
 and the id.
-5. The transaction is committed. If the process crashes before the commit is in `__transaction_state`, the next
-attempt or the next open of the store aborts the transaction. If it crashes later, they complete it.
+5. The transaction is committed. If the process crashes before the commit is in `__transaction_state`, the
+next attempt or the next open of the store aborts the transaction. If the process crashes later, the next
+attempt or the next open completes the transaction.
 6. The markers are written, and become visible in all partitions at once. Then the markers are synced.
 
-So the records and the id are committed together, whichever replica leads. Aborted records stay in the logs, as in Kafka;
-read_committed readers skip them.
+So the records and the id are committed together, whichever replica leads. Aborted records stay in the logs,
+as in Kafka; read_committed readers skip them.
 
 On disk: the partitions, through their leaders. Staged files are read outside of all locks, so a directory
 that hangs stops only its own inbox. Threads: any.
