@@ -132,7 +132,9 @@ def _check_kinds(kinds: set[type], items: Sequence[Any], name: str) -> None:
 
 
 def offsets_of(items: Sequence[Any]) -> array[int]:
-    """Return int64[n + 1]: the start of each of `n` elements laid end to end, and the end of the last."""
+    """Return n + 1 int64s, for `n` elements that are laid end to end: the start of each element, and the end
+    of the last.
+    """
     return array("q", accumulate(map(len, items), initial=0))
 
 
@@ -182,8 +184,8 @@ class HeaderColumns:
     __slots__ = ("_owners", "c", "n")
 
     def __init__(self, offsets: Any, names: Column, values: Column, ends: Any = None) -> None:
-        """`offsets` (int64) has the index of each record's first header, then the index after the last
-        record's headers. If `ends` is given, `offsets` lacks that last element, and `ends` has the index
+        """`offsets` (int64) has the index of each record's first header; its last element is the index after
+        all headers. If `ends` is given, `offsets` does not have this last element, and `ends` has the index
         after each record's headers.
         """
         pointer = held("int64_t[]", offsets)

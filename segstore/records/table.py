@@ -77,7 +77,7 @@ class RecordTable:
     `next_offset` is the offset to continue at after `add`, even after `add` has raised CorruptRecordError;
     the table has the records below this offset. `plain` counts the decompressed bytes of the batches added so
     far. `expected` is the size, in bytes, of all batches that will be added; memory for all of these batches
-    is allocated by the first `add`. `empty` allocates columns, like `numpy.empty`.
+    is allocated before the first row is added. `empty` allocates columns, like `numpy.empty`.
     """
 
     def __init__(self, wanted: Collection[str], expected: int = 0, empty: Empty = np.empty) -> None:
