@@ -25,8 +25,8 @@ from segstore.storage.meta.topics import find_topic
 
 # --- reset -------------------------------------------------------------------------------------
 
-# `Reset`: the offsets that a reset of a group commits: those of the earliest or latest records, the first
-# offset of a time, a given offset, or the committed offset plus a number (Kafka: ConsumerGroupCommand,
+# `Reset`: the offsets that a reset of a group commits: the log start or log end offsets, the first offset of
+# a time, a given offset, or the committed offset plus a number (Kafka: ConsumerGroupCommand,
 # --reset-offsets). Threads: any; a `Reset` is immutable.
 
 

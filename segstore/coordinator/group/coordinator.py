@@ -1,4 +1,4 @@
-"""`GroupCoordinator`: the requests of members, clients and administrators to the groups of a store.
+"""`GroupCoordinator`: handles the requests of members, clients and administrators to the groups of a store.
 
 On disk: a group's generation, members and assignment are records of `__consumer_offsets`, written through
 `coordinator.offsets` when a generation becomes stable and when a group becomes empty.

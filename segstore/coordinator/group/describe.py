@@ -197,8 +197,8 @@ class Looking:
         return tuple(sorted(found, key=lambda part: part.partition))
 
     def _share_partition(self, tp: TopicPartition, state: Durable | None) -> PartitionState:
-        """Return a share group's progress in one partition. Its committed offset is the start offset of the
-        share partition.
+        """Return a share group's progress in one partition. The start offset of the share partition counts as
+        the committed offset.
         """
         known = state is not None and state.start >= 0
         start = OffsetAndMetadata(state.start, leader_epoch=state.leader_epoch) if state and known else None

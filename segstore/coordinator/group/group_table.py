@@ -6,8 +6,8 @@ Threads: any. A thread that reads or changes a group holds the group's lock; the
 while a group is looked up, added or dropped. No request waits long for a group: if the replicas have not
 confirmed the group's last write, or if the outcome of this write is unknown, a request raises
 OffsetNotAvailableError (Kafka: COORDINATOR_LOAD_IN_PROGRESS), and the caller may repeat it. Requests of the
-main thread run in another thread, one after the other. No signal handler runs in this thread, so an interrupt
-can't leave a group half changed.
+main thread run in a thread of their own, one after the other. No signal handler runs in that thread, so an
+interrupt can't leave a group half changed.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class GroupTable:
         self._shelter = Shelter("segstore-groups")
 
     def ask_held(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool = True) -> T:
-        """Remove members whose sessions have expired, call `ask` with the group, and return its result, all
-        under the group's lock. If the group changed, wake the members that wait. If an interrupt ends the
-        caller's wait, `ask` still runs before any later request. If the group is missing and `make` is False,
-        `ask` gets an empty group that is not put into the table. Raises StoreClosedError.
+        """Remove members whose sessions have expired, call `ask` with the group, and return the result of
+        `ask`, all under the group's lock. If the group changed, wake the members that wait. If an interrupt
+        ends the caller's wait, `ask` still runs before any later request. If the group is missing and `make`
+        is False, `ask` gets an empty group that is not put into the table. Raises StoreClosedError.
         """
         check_apart("what a group is asked")
         if self._store.context.forked:
@@ -382,8 +382,8 @@ class GroupTable:
             if drops != self._drops:
                 return None
             if make or restored.is_kept:
-                # The counter begins above the counters of all dropped groups, so that members of a dropped
-                # group with the same id see a change.
+                # The counter begins above the counters of all dropped groups, so that members of an earlier
+                # group with this id see a change of the counter.
                 restored.count(self._most_changes + 1)
                 self._groups[group_id] = restored
             return restored

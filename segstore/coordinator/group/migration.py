@@ -1,5 +1,5 @@
-"""Converts a classic group to a consumer group (KIP-848). If all members of a consumer group speak the
-classic protocol, converts the consumer group to a classic group (Kafka: ConsumerGroup.fromClassicGroup,
+"""Converts a classic group to a consumer group (KIP-848). Also converts a consumer group to a classic group,
+if all its members speak the classic protocol (Kafka: ConsumerGroup.fromClassicGroup,
 ClassicGroup.fromConsumerGroup).
 
 On disk: nothing. Threads: under the group's lock.
@@ -113,8 +113,8 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
-    """Make the empty classic group `to` a stable group of these members, whose generation is the epoch of the
-    consumer group. Return the members' assignments by member id: each is the member's target assignment,
+    """Make the empty classic group `to` a stable group of these members. Its generation becomes the epoch of
+    the consumer group. Return the members' assignments by member id: each is the member's target assignment,
     encoded.
     """
     for member in members:

@@ -50,8 +50,8 @@ class Assignor(Protocol):
         """
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return the user data of a member's next join: it reports to the leader that the member got the
-        partitions `owned` in `generation`.
+        """Return the user data of a member's next join. The data reports to the leader that the member got
+        the partitions `owned` in `generation`.
         """
 
 

@@ -1,6 +1,6 @@
 """Adapts assignors that were written for kafka-python, as classes or objects, to `Assignor`.
 
-Threads: any threads that the adapted object supports. Its methods are called as in kafka-python:
+Threads: any threads that the adapted object supports. The object's methods are called as in kafka-python:
 `assign(cluster, members)`, `metadata(topics)`, `on_assignment(assignment, generation)`
 (kafka.coordinator.assignors.abstract).
 """

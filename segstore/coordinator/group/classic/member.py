@@ -22,8 +22,8 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
 
-# Requests of members, the group's answers, and tickets for answers that may come later. Threads: any; all
-# classes except `Ticket` and `Pulse` are immutable.
+# These are the requests of members, the group's answers, and tickets for answers that may come later.
+# Threads: any; all classes except `Ticket` and `Pulse` are immutable.
 
 R = TypeVar("R")
 
@@ -54,8 +54,8 @@ class Pulse:
     member, unless the member is static.
 
     `polled` is the time of the consumer's last poll, `beaten` the time of its last heartbeat, both in ms of
-    the monotonic clock; `beats` counts heartbeats. The consumer's thread writes `polled`. The coordinator,
-    which counts each check of the pulse as a heartbeat, writes `beats` and `beaten`.
+    the monotonic clock; `beats` counts heartbeats. The consumer's thread writes `polled`. The coordinator
+    writes `beats` and `beaten`: each check of a consumer that polls in time counts as a heartbeat.
     """
 
     __slots__ = ("__weakref__", "beaten", "beats", "interval_ms", "max_poll_interval_ms", "polled")
@@ -279,7 +279,7 @@ class ClassicGroupMember:
 
     def wants(self, protocol: str | None) -> object:
         """Return the set of topics that the member subscribes to. If its subscription is not a consumer's,
-        return the subscription's bytes. Owned partitions and user data do not count, because a restarted
+        return the subscription's bytes. Owned partitions and user data are left out, because a restarted
         consumer has lost them.
         """
         subscription = self.subscription(protocol)

@@ -38,8 +38,9 @@ class Roster:
     """The members of a classic group: `members` maps member ids to members, `instances` maps a
     group_instance_id to the present member id. `pending` maps each id that was reserved for a joining member
     (KIP-394) to its deadline (ms, monotonic); no rebalance completes while an id is pending. The counter
-    `changes` grows with each change; a member then asks for its assignment again. `empty_since_ms` is the
-    time when the last member left (ms since the epoch), or -1 if the group never had members.
+    `changes` grows with each change of the group; a member then asks for its assignment again.
+    `empty_since_ms` is the time when the last member left (ms since the epoch), or -1 if the group never had
+    members.
     """
 
     def __init__(self, group_id: str) -> None:

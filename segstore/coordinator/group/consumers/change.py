@@ -112,7 +112,9 @@ class GroupDraft:
         return members
 
     def _target(self, member: ConsumerMember) -> Assignment:
-        """Return the target of the member, or of the member that it replaces."""
+        """Return the target of `member`. If `member` replaces another member, return the target of that other
+        member.
+        """
         before = self._group.instances.get(member.subscription.instance_id or "", member.member_id)
         return self._group.target(before)
 
@@ -160,7 +162,7 @@ class GroupDraft:
             except InvalidRegularExpressionError:
                 if known is None:
                     raise
-                continue  # invalid without google-re2, which is not installed any more: `known` stays
+                continue  # `regex` needs google-re2, which is not installed any more: `known` stays
             if known is None or known.topics != found:
                 changed = True
                 self._put_regex(regex, found)

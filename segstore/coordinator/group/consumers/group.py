@@ -79,7 +79,7 @@ class ConsumerGroup:
     # --- records -----------------------------------------------------------------------------
 
     def replay(self, changes: Iterable[Change]) -> None:
-        """Apply records that were written."""
+        """Apply records that were written to the log."""
         for key, value in changes:
             self._apply(key, value)
 

@@ -71,9 +71,9 @@ class Outside(NamedTuple):
 
 class Keeper:
     """The members of a consumer group and their sessions, which start when this object is made. The counter
-    `changes` grows with each change; a member then asks for its assignment again. A member whose consumer is
-    in this process has a `Pulse`, by which the coordinator sees that the consumer is alive: `pulses` has such
-    members of the classic protocol, `consumer_pulses` the pulses of such KIP-848 members.
+    `changes` grows with each change of the group; a member then asks for its assignment again. A member whose
+    consumer is in this process has a `Pulse`, by which the coordinator sees that the consumer is alive:
+    `pulses` has such members of the classic protocol, `consumer_pulses` the pulses of such KIP-848 members.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Keeper:
 
     def _joining(self, member_id: str) -> ConsumerMember:
         """Return the member with this id; if there is none, return a new member. Raises
-        GroupMaxSizeReachedError.
+        GroupMaxSizeReachedError if the group has no room for a new member.
         """
         members = self.group.members
         if member_id not in members and len(members) >= self._settings.max_size:
@@ -261,7 +261,7 @@ class Keeper:
         """Start the session of a member that was read from the log."""
         self._extend(member, now)
         # A member whose consumer was in an earlier process of the store has no pulse. The next check of the
-        # pulses removes it.
+        # pulses removes the member.
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:
             self.consumer_pulses.attend(member.member_id, None, now)
         if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:

@@ -69,7 +69,7 @@ class ShareGroup:
     # --- records -----------------------------------------------------------------------------
 
     def replay(self, changes: Iterable[ShareChange]) -> None:
-        """Apply records that were written."""
+        """Apply records that were written to the log."""
         for key, value in changes:
             self._apply(key, value)
 

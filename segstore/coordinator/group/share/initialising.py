@@ -97,8 +97,8 @@ def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareState
 
 
 def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record, in which these topics are not listed as deleting any more. The record is written
-    after the states of the topics were deleted.
+    """Return the record that does not list these topics as deleting any more. The record is written after the
+    states of the topics were deleted.
     """
     gone = set(topic_ids)
     return record._replace(

@@ -50,7 +50,7 @@ class ShareOutside(NamedTuple):
 
 class ShareKeeper:
     """The members of a share group and their sessions, which start when this object is made. The counter
-    `changes` grows with each change; a member then asks for its assignment again.
+    `changes` grows with each change of the group; a member then asks for its assignment again.
     """
 
     def __init__(self, group: ShareGroup, outside: ShareOutside, now: float) -> None:

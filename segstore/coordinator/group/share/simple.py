@@ -80,7 +80,7 @@ class _AssignmentPool:
         self._earlier = {name: had[name] & there for name in members}
         self._least, extra = divmod(len(partitions) * sharing, len(members))
         # The larger quota goes to the members with most earlier partitions. If two members have the same
-        # number, it goes to the member with fewer partitions from other pools.
+        # number, the larger quota goes to the member with fewer partitions from other pools.
         order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(assigned[name]), name))
         self._larger = set(order[:extra])
 

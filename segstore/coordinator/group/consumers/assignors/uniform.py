@@ -73,8 +73,8 @@ def _as_assignment(owned: list[_Partition]) -> Assignment:
 def _same_topics(members: Members, partitions: Partitions) -> Targets:
     """Return the target assignments of members that all subscribe to the same topics. Members keep partitions
     up to their quota; then members below their quota get the partitions without an owner. If the division
-    leaves a remainder of n, the quota of n members is larger by one. Members that have more partitions than
-    the smaller quota are the first of these n members.
+    leaves a remainder of n, the quota of n members is larger by one. The larger quota goes first to members
+    that have more partitions than the smaller quota.
     """
     topics = next(iter(members.values())).topics
     assigned = _kept(members, partitions)
@@ -131,7 +131,7 @@ class _Balance:
 
     def _rank(self, topic: bytes) -> tuple[float, int, bytes]:
         """Return the sort key of a topic: topics with many partitions per member come first, because the
-        other topics can even out the totals afterwards.
+        other topics can even out the members' totals afterwards.
         """
         takers = len(self._takers[topic])
         return -self._partitions[topic] / takers, takers, topic
