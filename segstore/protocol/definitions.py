@@ -110,7 +110,7 @@ def messages() -> Mapping[str, Message]:
 
 
 def message(name: str) -> Message:
-    """Return a message's definition. Raises KeyError."""
+    """Return a message's definition. Raises KeyError if there is no such message."""
     return messages()[name]
 
 

@@ -69,7 +69,7 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def behind_tags(data: memoryview, at: int) -> int:
-    """Return the position after the tagged fields of a header, which begin at `at`. The tagged fields are
+    """Return the position after the tagged fields of a header. The tagged fields begin at `at`, and are
     ignored.
     """
     if data[at] == 0:

@@ -159,8 +159,8 @@ def request_template(
 
 
 def template_after(header: bytes, version: int, body: Any, fields: Sequence[MessageField]) -> MessageTemplate:
-    """Return the template of requests with this header and body; the correlation id and `fields` are its
-    holes.
+    """Return the template of requests with this header and body; the correlation id and `fields` are the
+    template's holes.
     """
     return _template(header, Hole(CORRELATION_ID, NUMBER_AT, INT32.size), version, body, fields)
 

@@ -1,4 +1,4 @@
-"""Records as Arrow tables, without a loop per record; nothing is on disk.
+"""Converts records to Arrow tables, without a loop per record; nothing is on disk.
 
 The functions have no state, and are safe from any thread. The module imports pyarrow, so it is imported only
 when Arrow data is asked for.
@@ -148,7 +148,9 @@ def gather(column: ByteColumn) -> pa.Array:
 
 
 def _extent(lengths: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the total bytes of byte strings with these lengths, and the number of nulls (length -1)."""
+    """Return the total size, in bytes, of byte strings with these lengths, and the number of nulls (length
+    -1).
+    """
     nulls = ffi.new("int64_t *")
     size = lib.seg_extent(_int64s(lengths), len(lengths), nulls)
     return int(size), int(nulls[0])

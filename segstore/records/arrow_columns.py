@@ -1,4 +1,4 @@
-"""Columns of records from Arrow arrays, without a loop per record; nothing is on disk.
+"""Converts Arrow arrays to columns of records, without a loop per record; nothing is on disk.
 
 A column of one chunk is encoded from Arrow's own buffers. A column of several chunks or of views becomes
 spans (pointer and length), which point into the memory of the chunks; the Column keeps this memory alive. C
@@ -117,7 +117,7 @@ def _column(chunks: _Chunks, name: str) -> Column:
 
 
 def over(array: pa.Array) -> Column:
-    """Return a Column over the buffers of one array of byte strings, which must not be a view array."""
+    """Return a Column over the buffers of one array of byte strings. The array must not be a view array."""
     buffers, at, n = array.buffers(), array.offset, len(array)
     validity = buffers[0] if array.null_count else None
     if pa.types.is_fixed_size_binary(array.type):

@@ -1,4 +1,5 @@
-"""The columns of records from a table of any engine, by Arrow's C interface; nothing is on disk.
+"""Reads the columns of a table of records, which may be a table of any engine, through Arrow's C interface;
+nothing is on disk.
 
 The functions have no state, and are safe from any thread. The module imports pyarrow, so it is imported only
 when a table is passed in.

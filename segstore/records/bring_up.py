@@ -103,7 +103,7 @@ class _Made:
     def __init__(self, view: memoryview, where: str, position: int, limit: int) -> None:
         self._view, self._where, self._position, self._limit = view, where, position, limit
         self._pieces: list[memoryview] = []
-        self._last = b""  # the memory of the last piece, perhaps with unused bytes after it
+        self._last = b""  # the memory that has the last piece, perhaps followed by unused bytes
         self._headers: list[NDArray[np.void]] = []
         self.size = 0
 

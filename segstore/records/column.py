@@ -108,7 +108,7 @@ def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
-    """Return a Column of copies of the elements of a list that has other types than bytes and None. Raises
+    """Return a Column of copies of the elements of a list. Some elements are neither bytes nor None. Raises
     InvalidTypeError.
     """
     kinds = set(map(type, items))

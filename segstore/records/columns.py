@@ -1,4 +1,5 @@
-"""The columns of records to encode: values, keys, headers, timestamps, offsets; nothing is on disk.
+"""`Columns`: the columns of records that are to be encoded: values, keys, headers, timestamps, offsets;
+nothing is on disk.
 
 A `Columns` never changes after its constructor, so that any thread may encode from it.
 """

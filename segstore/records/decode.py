@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 # --- arena -------------------------------------------------------------------------------------
 
-# Compressed batches are decompressed into one piece of memory.
+# `decompress_batches` decompresses batches into one piece of memory, the arena.
 
 
 def decompress_batches(
     buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Decompress the batches of `buf`, which was read at `position` of file `where`. Return (arena: all
-    records in one piece of memory, start of each batch's records in the arena, size of each batch's records).
+    """Decompress the batches of `buf`, which was read at `position` of file `where`. Return (arena, which has
+    all records in one piece of memory; start of each batch's records in the arena; size of each batch's
+    records).
 
     When the arena has `most` bytes or more, no further batch is decompressed. Raises CorruptRecordError if a
     batch is damaged or larger than `limit`.

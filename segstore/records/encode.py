@@ -34,10 +34,10 @@ def encode(
 ) -> Iterator[Encoded]:
     """Yield all records in batches of about `batch_bytes` (plain bytes, header included).
 
-    One call of C makes each Encoded, of about `chunk_bytes` plain bytes. If `codec` is not 0, the batches of
-    the Encoded are then compressed one by one. A batch of several records never exceeds `max_bytes`
-    (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has indexes of records in
-    rising order; a batch also ends before each of these records.
+    Each Encoded is made by one call of C, and has about `chunk_bytes` plain bytes. If `codec` is not 0, the
+    batches of the Encoded are then compressed one by one. A batch of several records never exceeds
+    `max_bytes` (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has indexes of
+    records in rising order; a batch also ends before each of these records.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
         raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")
@@ -265,8 +265,8 @@ def single(
 
 
 def _set(column: Any, data: Any, name: str) -> Any:
-    """Point a column of one element at `data`; the caller keeps the returned object alive while C
-    reads it.
+    """Make a column of one element point to the bytes of `data`. Return the object that has these bytes; the
+    caller keeps it alive while C reads the column.
     """
     if data is None:
         column.kind = NULLS

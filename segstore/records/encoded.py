@@ -1,4 +1,5 @@
-"""Encoded batches in buffers of a small pool, with the template of their header fields; nothing is on disk.
+"""`Encoded`: encoded batches in a buffer of a small pool; `Template`: header fields that batches share.
+Nothing is on disk.
 
 An Encoded belongs to one thread at a time; the pool is shared by all threads.
 """
@@ -20,7 +21,7 @@ CHUNK_BYTES = 2 << 20
 """Largest number of plain bytes that one call of C encodes. With 1 MiB, an append of 10,000 records of 100
 bytes needed two calls, and a tenth more time.
 """
-_POOLED = 3  # an append may encode this many chunks before it waits for the append token
+_POOLED = 3  # an append may encode this many chunks before it waits for other appends
 
 
 class Template(NamedTuple):

@@ -244,7 +244,7 @@ def rearranged(records: Records, places: NDArray[np.intp]) -> Records:
 
 
 def picked(records: Records, places: NDArray[np.intp]) -> Records:
-    """Return the records at these non-decreasing indexes, over a copy of only their bytes."""
+    """Return the records at these non-decreasing indexes, over a copy of the bytes of these records only."""
     once, again = np.unique(places, return_inverse=True)
     matrix = records._matrix[:, once]
     starts = matrix[KEY_AT]

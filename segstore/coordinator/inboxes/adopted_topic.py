@@ -137,7 +137,7 @@ def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadabl
 
 
 def unreadable(log: PartitionLog) -> list[UnreadableRecord]:
-    """Return the records that can't be decoded; of each key only the latest record is read. Raises
-    CorruptRecordError, StorageError.
+    """Return each record that is the latest of its key and can't be decoded. Raises CorruptRecordError,
+    StorageError.
     """
     return load_last(log, _judge, _judge, transactional=True)

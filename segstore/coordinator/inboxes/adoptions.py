@@ -93,7 +93,7 @@ def _moves(error: Exception) -> bool:
     """Return whether a retry may help: a disk or replica failed for a time, a leader was lost, or an earlier
     transaction is being completed.
     """
-    if isinstance(error, StorageError):  # the disk with the staged files raises a plain OSError
+    if isinstance(error, StorageError):  # errors of the staged files' disk are plain OSErrors
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
@@ -133,7 +133,7 @@ class Adoptions:
 
     def adopt(self, folder: Folder, manifest: Manifest) -> Adoption:
         """Adopt a manifest whose files are in the inbox `folder`, unless an earlier call has adopted the
-        manifest. Return the adoption once it is visible, and durable on all in-sync replicas.
+        manifest. Return the adoption when its records are visible, and durable on all in-sync replicas.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         OffsetsExhaustedError or IdempotencyConflictError if the manifest can never be adopted. Raises other
@@ -275,7 +275,7 @@ class _Transaction:
 
     @contextmanager
     def fenced(self) -> Iterator[None]:
-        """Run a block. If it raises an error of _FENCED, raise FencedAdoptionError in its place."""
+        """Run a block. If it raises one of the errors _FENCED, raise FencedAdoptionError in its place."""
         try:
             yield
         except _FENCED as error:

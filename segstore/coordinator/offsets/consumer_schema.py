@@ -230,8 +230,8 @@ def _subscription(value: ConsumerMemberValue) -> Any:
         subscribed_topic_regex=value.topic_regex,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
-        # If the field were left out, a reader would use its default, which is a classic member. So None is
-        # written as null, as in Kafka.
+        # If the field were left out, a reader would use the field's default, which is a classic member. So
+        # None is written as null, as in Kafka.
         classic_member_metadata=None if value.classic is None else _classic(kind, value.classic),
     )
 
@@ -298,7 +298,7 @@ def _parse_subscription(body: Any) -> ConsumerMemberValue:
         body.subscribed_topic_regex,
         body.rebalance_timeout_ms,
         body.server_assignor,
-        # Older records of KIP-848 members lack the field, so that its default is decoded.
+        # Older records of KIP-848 members lack the field, so that the field's default is decoded.
         None if held in (None, type(body).ClassicMemberMetadata()) else _parse_classic(held),
     )
 

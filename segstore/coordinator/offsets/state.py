@@ -272,7 +272,7 @@ def load(source: PartitionLog) -> OffsetsState:
 
 
 def understand(source: PartitionLog) -> tuple[OffsetsState, list[UnreadableRecord]]:
-    """Return (state, records that can't be decoded). Only the latest record of each key is decoded. Raises
+    """Return (state, each record that is the latest of its key and can't be decoded). Raises
     CorruptRecordError, StorageError.
     """
     state = OffsetsState()

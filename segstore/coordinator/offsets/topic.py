@@ -139,10 +139,10 @@ class OffsetsWriter:
         return self._log.partition_led()
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None], template: Template = PLAIN) -> int:
-        """Append all records as one batch; return the first offset. Nothing was written after
-        RecordTooLargeError, StorageError, OffsetNotAvailableError or NotEnoughReplicasError. The records may
-        still be committed after RequestTimedOutError (offsets.commit.timeout.ms), NotLeaderOrFollowerError or
-        NotEnoughReplicasAfterAppendError.
+        """Append all records as one batch; return the first offset. If RecordTooLargeError, StorageError,
+        OffsetNotAvailableError or NotEnoughReplicasError is raised, nothing was written. If
+        RequestTimedOutError (offsets.commit.timeout.ms), NotLeaderOrFollowerError or
+        NotEnoughReplicasAfterAppendError is raised, the records may still be committed.
         """
         size = HEADER_SIZE + sum(map(len, keys)) + sum(len(value or b"") + _NUMBERS for value in values)
         limit = self.partition_for_write().validator.largest_batch

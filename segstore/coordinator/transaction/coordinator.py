@@ -1,11 +1,11 @@
-"""`TransactionCoordinator`: the producers of transactional ids, and the commits and aborts of their
+"""`TransactionCoordinator`: gives producers to transactional ids, and commits and aborts the producers'
 transactions (Kafka: TransactionCoordinator).
 
 On disk: the topic `__transaction_state` through `state_log`, and the markers in the partitions through
 `markers`. The outcome is decided as soon as the state PrepareCommit or PrepareAbort is in
 `__transaction_state`. This state is written before the first marker, and CompleteCommit or CompleteAbort
-after the last marker. If a step between them fails, the store's scheduler tries the step again, and so does
-the next open of the store.
+after the last marker. If a step between these two states fails, the store's scheduler tries the step again,
+and so does the next open of the store.
 
 Threads: any. Each transactional id has a lock. A thread that appends a producer's records holds the lock,
 too, so that no record is written after the transaction's commit or abort. Requests of the main thread run in
@@ -391,7 +391,8 @@ class TransactionCoordinator:
             yield known.partitions if known.state is TransactionState.ONGOING else frozenset()
 
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
-        """Commit or abort the open transaction; return (producer id, epoch) with which the producer goes on.
+        """Commit or abort the open transaction; return (producer id, epoch) with which the producer
+        continues.
 
         On return the outcome is decided. Markers that can't be written now are written later; until then the
         producer's next request raises ConcurrentTransactionsError. A commit or abort raises the producer's

@@ -60,8 +60,8 @@ class Decisions:
 
     def is_of(self, m: TransactionMetadata, dangling: Dangling) -> bool:
         """Return whether `dangling`, whose records belong to an epoch of `m`, is the ongoing or decided
-        transaction of `m`. It may also be an earlier, decided transaction of the same epoch, or a later
-        transaction.
+        transaction of `m`. If not, `dangling` is an earlier, decided transaction of the same epoch, or a
+        later transaction.
         """
         last = self._last.get(m.producer_id)
         if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:

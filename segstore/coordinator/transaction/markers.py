@@ -47,12 +47,13 @@ class MarkerWriter:
         self.end(decided.partitions, marker, decided.transaction_epoch)
 
     def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
-        """Write the markers of a transaction, and make them visible in all its partitions at once. Then apply
-        the outcome to the groups' offsets, and flush the markers as the partitions' settings require.
-        `transaction_epoch` is the epoch of the transaction's records. A repeated call does nothing; deleted
-        partitions need no marker. Raises StorageError: then either no reader sees any of the markers, or all
-        readers see all of them, and the markers may not be durable. If a damaged partition can't be opened,
-        the error of this partition is raised after all other partitions have got their markers.
+        """Write the markers of a transaction, and make the markers visible in all partitions of the
+        transaction at once. Then apply the outcome to the groups' offsets, and flush the markers as the
+        partitions' settings require. `transaction_epoch` is the epoch of the transaction's records. A
+        repeated call does nothing; deleted partitions need no marker. Raises StorageError: then either no
+        reader sees any of the markers, or all readers see all of them, and the markers may not be durable. If
+        a damaged partition can't be opened, the error of this partition is raised after all other partitions
+        have got their markers.
         """
         unusable: list[SegstoreError] = []
         shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)

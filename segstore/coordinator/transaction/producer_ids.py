@@ -2,8 +2,8 @@
 
 On disk: `storage.store.kept_files` stores the first id after the last block. This id is made durable before
 the first id of the block is used (Kafka: ProducerIdManager). If the file that has it is missing or damaged,
-ids continue above the largest id in any partition or transaction. Otherwise two producers could have the same
-id, and their batches would count as duplicates. Threads: any; one lock.
+new ids are larger than the largest id in any partition or transaction. If they were not, two producers could
+have the same id, and their batches would count as duplicates. Threads: any; one lock.
 """
 
 from __future__ import annotations

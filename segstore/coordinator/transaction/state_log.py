@@ -103,8 +103,8 @@ class TransactionStateLog:
         return states.known
 
     def unreadable(self, log: PartitionLog) -> list[UnreadableRecord]:
-        """Return the records of one partition that can't be decoded; of each key only the latest record is
-        read. Raises CorruptRecordError, StorageError.
+        """Return each record of one partition that is the latest of its key and can't be decoded. Raises
+        CorruptRecordError, StorageError.
         """
         return _load(log, States())
 
@@ -131,7 +131,7 @@ class TransactionStateLog:
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         """Write a state; None writes a tombstone. Raises UnsupportedVersionError if the state would overwrite
-        a record of a newer version. Raises StorageError if nothing was written.
+        a record of a newer version. If it raises StorageError, nothing was written.
         """
         if transactional_id in self._newer:
             raise UnsupportedVersionError(
