@@ -56,7 +56,7 @@ class _BufferPool:
             try:
                 return self._free.pop()
             except IndexError:
-                """Another thread took the last one."""
+                """Another thread has taken the last buffer."""
         return np.empty(max(size, CHUNK_BYTES), np.uint8)
 
     def give(self, buffer: NDArray[np.uint8]) -> None:

@@ -113,8 +113,8 @@ class RecordTable:
         end: int,
         most: int = INT64_MAX,
     ) -> bool:
-        """Add the records of `batches` in `buf` with offsets from `first` up to `end`; return whether all
-        batches were added.
+        """Add the records of `batches` in `buf` with offsets that are at least `first` and below `end`;
+        return whether all batches were added.
 
         When the decompressed batches have `most` bytes or more, no further batch is added. A batch is not
         added if its bytes would end beyond the range of int32 offsets. Raises CorruptRecordError, after the
@@ -199,8 +199,8 @@ class RecordTable:
         self.plain = r.plain
 
     def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
-        """Add a row for each offset from `first` up to `end`, if only offset and timestamp_type are wanted.
-        `expected` is the number of rows of all such ranges, including this range.
+        """Add a row for each offset that is at least `first` and below `end`. Only offset and timestamp_type
+        may be wanted. `expected` is the number of rows of all such ranges, including this range.
         """
         rows, n = len(self), end - first
         if self.arrays:

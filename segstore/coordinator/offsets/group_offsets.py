@@ -409,8 +409,8 @@ def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
 
 
 def forget_topic(store: Store, topic: str) -> None:
-    """Delete the offsets of a deleted topic, so that a later topic of this name begins without offsets. A
-    StorageError is only logged.
+    """Delete the offsets of a deleted topic, so that a later topic of this name begins without offsets. An
+    error is only logged.
     """
     part = existing(store, GroupOffsets) if topic == TOPIC else shared(store, GroupOffsets)
     try:

@@ -145,7 +145,7 @@ class GroupInfo:
 
 
 class Ticket(Generic[R]):
-    """An answer that may come later. The group completes the ticket once; the member polls `get`, or
+    """An answer that may come later. The group completes the ticket exactly once; the member polls `get`, or
     registers a callback by `when_done`. `member_id` is set from the start, even if the member is new.
     """
 
@@ -170,9 +170,9 @@ class Ticket(Generic[R]):
             self._call()
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call `call` once, as soon as the ticket is done. If the ticket is done already, this thread calls
-        `call`; if not, the thread that completes the ticket calls it, under the group's lock. `call` must be
-        short, and must not call a group.
+        """Call `call` exactly once, as soon as the ticket is done. If the ticket is done already, this thread
+        calls `call`; if not, the thread that completes the ticket calls it, under the group's lock. `call`
+        must be short, and must not call a group.
         """
         self._calls.append(call)
         if self.done:

@@ -184,9 +184,9 @@ class Keeper:
     # --- time ----------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members that have missed a deadline for a heartbeat, a revocation, a join or a sync, or
-        whose consumers poll too late or were garbage collected. If a removal can't be written, it is tried
-        again after RETRY_MS.
+        """Remove members that have missed a deadline for a heartbeat, a revocation, a join or a sync, and
+        dynamic members whose consumers poll too late or were garbage collected. If a removal can't be
+        written, it is tried again after RETRY_MS.
         """
         late = [*self._check_pulses(now), *self._check_consumer_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]

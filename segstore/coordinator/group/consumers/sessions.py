@@ -24,9 +24,9 @@ class Wait(Enum):
 
 
 class Sessions:
-    """The deadlines of all members. The heap has one valid entry for each member. The entry's time is the
-    member's earliest deadline, or an earlier time. So a heartbeat, which only postpones a deadline, does not
-    change the heap.
+    """The deadlines of all members. The heap has one valid entry for each member that has a deadline. The
+    entry's time is the member's earliest deadline, or an earlier time. So a heartbeat, which only postpones a
+    deadline, does not change the heap.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class DurableStates(Protocol):
 
 
 def missing(record: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
-    """Return the partitions of `wanted` that have no state, because its creation was not begun or not
+    """Return the partitions of `wanted` for which the creation of a state was not begun, or was begun and not
     finished.
     """
     found: dict[bytes, TopicPartitionsInfo] = {}

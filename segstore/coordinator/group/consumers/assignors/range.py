@@ -1,5 +1,5 @@
 """`ConsumerGroupRangeAssignor`: each member gets a range of each topic's partitions. If topics have the same
-subscribers and the same number of partitions, a member gets the same range of each of them (Kafka:
+subscribers and the same number of partitions, a member gets the same range of each of these topics (Kafka:
 org.apache.kafka.coordinator.group.assignor.RangeAssignor). Threads: any; no state.
 """
 

@@ -21,9 +21,9 @@ Each round about halves the imbalance.
 
 
 class UniformAssignor:
-    """The uniform assignor. If all members subscribe to the same topics, their numbers of partitions differ
-    by at most one. If members subscribe to different topics, the numbers of two members that could take
-    partitions from each other differ by at most one, except for rare cases of overlapping subscriptions.
+    """The uniform assignor. If all members subscribe to the same topics, the members' numbers of partitions
+    differ by at most one. If members subscribe to different topics, the numbers of two members that could
+    take partitions from each other differ by at most one, except for rare cases of overlapping subscriptions.
     """
 
     name = "uniform"
