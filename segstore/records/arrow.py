@@ -131,7 +131,7 @@ def _largest_column(records: Rows) -> int:
 
 
 def gather(column: ByteColumn) -> pa.Array:
-    """Return a pa.binary() array of a column. C copies the bytes out of the column's arena."""
+    """Return a pa.binary() array of a column. C copies the bytes out of the column's memory."""
     n, at, lengths = len(column), np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
     size, nulls = _extent(lengths)
     if 0 < nulls == n:

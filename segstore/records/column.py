@@ -59,7 +59,7 @@ class Column:
             c.validity = next(parts)
 
     def keep(self, owner: object) -> None:
-        """Keep alive an object into whose memory the spans point."""
+        """Keep alive an object that has the bytes to which the column's pointers point."""
         self._owners.append(owner)
 
     @property

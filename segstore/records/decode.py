@@ -174,10 +174,11 @@ def scan_headers(
     """Return (headers of the batches in `buf`, as bytes of `seg_batch`; end of the scan). `position` is the
     file position of the first byte of `buf`.
 
-    Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on are left out.
-    Batches after the first `max_bytes` are left out, but the first batch never is. The scan stops before a
-    damaged batch (`ScanEnd.status`); CRCs are compared if `check_crcs`. If the first batch is a wrapper of
-    old messages, the offsets in the wrapper are at least `least`, which is -1 if the bound is unknown.
+    Batches that end below `from_offset` are skipped unchecked. Batches that begin at or after `end_offset`
+    are left out. Batches after the first `max_bytes` are left out, but the first batch never is. The scan
+    stops before a damaged batch (`ScanEnd.status`); CRCs are compared if `check_crcs`. If the first batch is
+    a wrapper message of magic 0 or 1, the offsets of the messages in it are at least `least`, which is -1 if
+    the bound is unknown.
     """
     size = len(buf)
     try:

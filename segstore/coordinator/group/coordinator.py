@@ -66,7 +66,7 @@ class GroupCoordinator(ShareRequests):
     # --- membership --------------------------------------------------------------------------
 
     def join(self, group_id: str, joining: Joining) -> Ticket[JoinGroupResult]:
-        """Handle a JoinGroup request; return a ticket, which is completed with the answer to the member.
+        """Handle a JoinGroup request; return a `Ticket`, which is completed with the answer to the member.
         Raises InvalidGroupIdError, InvalidSessionTimeoutError, UnknownMemberIdError, FencedInstanceIdError,
         InconsistentGroupProtocolError, GroupMaxSizeReachedError, and MemberIdRequiredError if the member must
         join again with the id in this error.
@@ -88,11 +88,11 @@ class GroupCoordinator(ShareRequests):
         group_instance_id: str | None = None,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Return a ticket for the member's assignment. If the member is the leader, `assignments` has the
-        assignments of all members. `protocol` and `protocol_type` must be the group's, or None. Raises
-        UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
-        InconsistentGroupProtocolError, and StorageError if the assignments could not be written: the leader
-        may then sync again.
+        """Return a `Ticket`, which is completed with the member's assignment. If the member is the leader,
+        `assignments` has the assignments of all members. `protocol` and `protocol_type` must be the group's,
+        or None. Raises UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError,
+        FencedInstanceIdError, InconsistentGroupProtocolError, and StorageError if the assignments could not
+        be written: the leader may then sync again.
         """
 
         def sync(entry: GroupEntry) -> Ticket[bytes]:
@@ -340,13 +340,13 @@ class GroupCoordinator(ShareRequests):
 
     def run_due(self) -> None:
         """In all groups, remove members whose sessions have expired, and end each rebalance's wait for
-        members whose deadline has passed. The alarm of the group table does so when the first deadline
-        passes; a test that sets the clock calls `run_due` itself.
+        members whose deadline has passed. A timer of `GroupTable` does so when the first deadline passes; a
+        test that sets the clock calls `run_due` itself.
         """
         self._groups.run_due()
 
     def close(self) -> None:
-        """Refuse further requests, and complete the tickets on which members wait with StoreClosedError."""
+        """Refuse further requests. Members that wait for an answer get StoreClosedError."""
         self._groups.close()
 
 

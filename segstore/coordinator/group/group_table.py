@@ -58,7 +58,7 @@ log = Logger("segstore")
 
 class GroupTable:
     """All groups in memory. Members whose sessions have expired are removed by the next request to their
-    group, or by the alarm.
+    group, or by `run_due`, which a timer (`Alarm`) calls.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
@@ -156,7 +156,7 @@ class GroupTable:
         """In all groups, remove members whose sessions have expired, and end each rebalance's wait for
         members whose deadline has passed.
         """
-        self._alarm.clear()  # The alarm is cleared before the loop, because each group in the loop sets it.
+        self._alarm.clear()  # `clear` comes before the loop, because each group in the loop sets the timer
         for group_id in self.ids():
             try:
                 self.ask_held(group_id, lambda entry: None, make=False)
@@ -180,7 +180,7 @@ class GroupTable:
             self.drop(entry)
 
     def close(self) -> None:
-        """Refuse further requests, and complete the tickets on which members wait with StoreClosedError."""
+        """Refuse further requests. Members that wait for an answer get StoreClosedError."""
         self._closed = True
         self._alarm.stop()
         self._shelter.close()
@@ -198,10 +198,10 @@ class GroupTable:
     # --- upgrade and downgrade ---------------------------------------------------------------------
 
     def join(self, entry: GroupEntry, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Handle a JoinGroup request to a classic or consumer group; return a ticket for the answer to the
-        member. A consumer group is downgraded to a classic group if it has no members, or if this static
-        member replaces the last KIP-848 member. The caller holds the group's lock. Raises the errors of
-        `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
+        """Handle a JoinGroup request to a classic or consumer group; return a `Ticket`, which is completed
+        with the answer to the member. A consumer group is downgraded to a classic group if it has no members,
+        or if this static member replaces the last KIP-848 member. The caller holds the group's lock. Raises
+        the errors of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
         """
         consumer = entry.consumer
         if entry.share is not None:
@@ -367,7 +367,7 @@ class GroupTable:
             entry = self._put(self._restored(group_id), drops, make)
         with entry.lock:
             due = entry.due()
-        self._alarm.set(due)  # at this time the alarm removes restored members that have not come back
+        self._alarm.set(due)  # then the timer removes restored members that have not come back
         return entry
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:

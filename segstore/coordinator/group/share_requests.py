@@ -1,8 +1,8 @@
 """`ShareRequests`: the requests of members and administrators to share groups (KIP-932; Kafka:
 GroupCoordinatorService).
 
-On disk: records of `__consumer_offsets`, and states through the state log. Threads: any; each group has a
-lock. No method waits for a member.
+On disk: records of `__consumer_offsets`, and states through `StateLog`. Threads: any; each group has a lock.
+No method waits for a member.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ PARTITION = 0
 
 
 class AdoptedTopic:
-    """The ids of adopted manifests. `in_doubt` is True if a transaction may have been committed after the ids
-    were read, or may still be committed: the ids must then be loaded again.
+    """The ids of adopted manifests, whose staged batches are in the logs. `in_doubt` is True if a transaction
+    may have been committed after the ids were read, or may still be committed: the ids must then be loaded
+    again.
     """
 
     def __init__(self, store: Store) -> None:

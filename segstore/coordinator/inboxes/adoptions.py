@@ -112,7 +112,9 @@ class FencedAdoptionError(ConcurrentTransactionsError):
 
 
 class Adoptions:
-    """Adopts manifests. A store has one such object."""
+    """Adopts manifests: appends the batches of a manifest's staged files in one transaction. A store has one
+    such object.
+    """
 
     def __init__(self, store: Store) -> None:
         """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
@@ -132,8 +134,9 @@ class Adoptions:
     # --- attempts -------------------------------------------------------------------------------
 
     def adopt(self, folder: Folder, manifest: Manifest) -> Adoption:
-        """Adopt a manifest whose files are in the inbox `folder`, unless an earlier call has adopted the
-        manifest. Return the adoption when its records are visible, and durable on all in-sync replicas.
+        """Adopt a manifest: append the batches of its staged files, which are in the inbox `folder`, unless
+        an earlier call has done so. Return the adoption when its records are visible, and durable on all
+        in-sync replicas.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         OffsetsExhaustedError or IdempotencyConflictError if the manifest can never be adopted. Raises other

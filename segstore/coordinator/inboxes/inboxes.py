@@ -75,8 +75,8 @@ class Inboxes:
             self._side.manager.failed(directory.broker, error)
 
     def _copy(self, adoption: Adoption) -> None:
-        """Copy an id to all directories, for the clients that seal manifests in them. A directory that hangs,
-        or whose disk is full, copies the id later.
+        """Write the id of an adopted manifest into all directories, for the clients that seal manifests in
+        them. A directory that hangs, or whose disk is full, copies the id later.
         """
         self._side.manager.on_each(
             lambda directory: directory.writer.inbox.note(adoption),
@@ -129,9 +129,9 @@ class _Adopter:
 
 
 def serve_inboxes(store: Store) -> None:
-    """Serve the inboxes of a store that was opened. If the adopted ids can't be read yet, because too few
-    replicas are in sync, the store opens without inboxes, and tries again later. Clients that seal a manifest
-    wait until the ids are read.
+    """Start to adopt the manifests in the inboxes of a store that was opened. If the adopted ids can't be
+    read yet, because too few replicas are in sync, the store opens without inboxes, and tries again later.
+    Clients that seal a manifest wait until the ids are read.
     """
     try:
         shared(store, Inboxes).serve(store)
@@ -143,8 +143,8 @@ def serve_inboxes(store: Store) -> None:
 
 
 def _begin_again(ref: Callable[[], Store | None]) -> None:
-    """Serve the inboxes in another thread than the scheduler's, because an adoption waits for work of the
-    scheduler's thread.
+    """Call `serve_inboxes` again, in another thread than the scheduler's, because an adoption waits for work
+    of the scheduler's thread.
     """
     with suppress(IllegalStateError):  # raised at interpreter exit, when no thread can start
         Background(partial(_again, ref), "segstore-inboxes").start()

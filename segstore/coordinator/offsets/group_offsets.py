@@ -276,9 +276,9 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
-        """Apply the outcome of the producer's transaction to the transaction's pending offsets in these
-        partitions of `__consumer_offsets`: a commit makes the offsets count, an abort drops them. Called
-        after the markers were written.
+        """Apply the outcome of the producer's transaction to the offsets that the transaction has sent to
+        these partitions of `__consumer_offsets`: a commit makes the offsets count, an abort drops them.
+        Called after the markers were written.
         """
         with self._lock:
             loaded = [cached for number, cached in self._partitions.items() if number in partitions]
@@ -311,7 +311,7 @@ class GroupOffsets(OffsetsCleanup):
         return self._look_up(self.partition_for(group), look)
 
     def pending(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction has pending offsets of the group (Kafka:
+        """Return the partitions for which an open transaction will commit offsets of the group (Kafka:
         unstable offsets).
         """
         return self._look_up(self.partition_for(group), lambda state: state.pending_of(group))
@@ -335,8 +335,8 @@ class GroupOffsets(OffsetsCleanup):
     # --- groups -------------------------------------------------------------------------------
 
     def groups(self) -> set[str]:
-        """Return the ids of all groups that have committed offsets, pending offsets or membership records in
-        the log.
+        """Return the ids of all groups for which the log has committed offsets, offsets of an open
+        transaction, or records of the group or its members.
         """
         found: set[str] = set()
         for partition in self._topic.ids:
@@ -344,7 +344,7 @@ class GroupOffsets(OffsetsCleanup):
         return found
 
     def group(self, group_id: str) -> GroupRecord | None:
-        """Return the last membership record of a classic group, or None if there is no such record. Raises
+        """Return the last record of a classic group, or None if there is no such record. Raises
         UnsupportedVersionError.
         """
         return self._look_up(self.partition_for(group_id), lambda state: state.known(group_id).record)

@@ -88,7 +88,7 @@ class OffsetsState:
         self.pending: dict[int, dict[tuple[str, TopicPartition], StoredCommit]] = {}
 
     def names(self) -> set[str]:
-        """Return the ids of all groups, including groups that have only pending offsets."""
+        """Return the ids of all groups, even if a group has only offsets of open transactions."""
         return self.groups.keys() | {name for keys in self.pending.values() for name, _ in keys}
 
     def usable(self, group: str) -> GroupState:
@@ -114,7 +114,7 @@ class OffsetsState:
         return group_state
 
     def pending_of(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction has pending offsets of the group."""
+        """Return the partitions for which an open transaction will commit offsets of the group."""
         return {tp for keys in list(self.pending.values()) for name, tp in keys if name == group}
 
     # --- records -----------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class OffsetsState:
         self.groups.setdefault(group, GroupState()).refused[key] = reason
 
     def end(self, producer_id: int, committed: bool) -> None:
-        """Apply the outcome of a producer's transaction to the transaction's pending offsets."""
+        """Apply the outcome of a producer's transaction to the offsets that the transaction has sent."""
         for (group, partition), stored in self.pending.pop(producer_id, {}).items():
             if committed:
                 self.put_offset(group, partition, stored.commit, stored.at)

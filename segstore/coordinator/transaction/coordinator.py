@@ -242,7 +242,7 @@ class Abandoned:
     def end_all(self) -> None:
         """End the ongoing transaction of each entry whose `orphan` is True: if `Lost` finds that the
         transaction was committed, commit it; else abort it. Complete decided transactions. Commit or abort
-        lost transactions.
+        lost transactions (class `Lost`).
         """
         for entry in self._entries.all():
             with entry.lock:
@@ -268,8 +268,8 @@ class Abandoned:
                 known = entry.metadata
                 if known is None or known.state is not TransactionState.ONGOING:
                     continue
-                # `end_all` aborts the transaction of an orphan. If the producer commits or aborts first, the
-                # entry is no orphan any more.
+                # `end_all` aborts the transaction of an entry whose `orphan` is True. If the producer commits
+                # or aborts first, `orphan` becomes False.
                 entry.orphan = known.started_ms + known.timeout_ms < now
         self.end_all()
 

@@ -59,9 +59,9 @@ class Decisions:
             self._last[m.producer_id] = m.begins
 
     def is_of(self, m: TransactionMetadata, dangling: Dangling) -> bool:
-        """Return whether `dangling`, whose records belong to an epoch of `m`, is the ongoing or decided
-        transaction of `m`. If not, `dangling` is an earlier, decided transaction of the same epoch, or a
-        later transaction.
+        """Return whether `dangling`, a transaction in an epoch of `m`, is the ongoing or decided transaction
+        of `m`. If not, `dangling` is an earlier, decided transaction of the same epoch, or a later
+        transaction.
         """
         last = self._last.get(m.producer_id)
         if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:
@@ -70,8 +70,9 @@ class Decisions:
 
 
 class Lost:
-    """The lost transactions of a store. `newer` maps a producer id to the largest epoch that any partition
-    has seen, if this epoch is above the epoch in `__transaction_state`.
+    """The lost transactions of a store: those that are open in a partition, but not in `__transaction_state`.
+    `newer` maps a producer id to the largest epoch that any partition has seen, if this epoch is above the
+    epoch in `__transaction_state`.
     """
 
     def __init__(

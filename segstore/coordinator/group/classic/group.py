@@ -55,8 +55,8 @@ class ClassicGroup(Roster):
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Handle a JoinGroup request of a new member, or of a member that joins again. Return a ticket, which
-        is completed with the answer to the member. Raises UnknownMemberIdError, FencedInstanceIdError,
+        """Handle a JoinGroup request of a new member, or of a member that joins again. Return a `Ticket`,
+        which is completed with the answer to the member. Raises UnknownMemberIdError, FencedInstanceIdError,
         InconsistentGroupProtocolError, GroupMaxSizeReachedError, and MemberIdRequiredError if the member must
         join again with the id in this error.
         """
@@ -115,7 +115,7 @@ class ClassicGroup(Roster):
 
     def _replace(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
         """A static member has come back, and has sent no member id: give it a new member id, and fence its
-        old member id. Return a ticket for the answer to the member.
+        old member id. Return a `Ticket`, which is completed with the answer to the member.
         """
         assert joining.group_instance_id is not None
         old = self.members.pop(self.instances[joining.group_instance_id])
@@ -155,11 +155,11 @@ class ClassicGroup(Roster):
         now: float,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Return a ticket for the member's assignment. If the member is the leader, `assignments` has the
-        assignments of all members, which are written. `protocol` and `protocol_type` must be the group's, or
-        None. Raises UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError,
-        FencedInstanceIdError, InconsistentGroupProtocolError, and the errors of `write`. If `write` fails,
-        the leader may sync again.
+        """Return a `Ticket`, which is completed with the member's assignment. If the member is the leader,
+        `assignments` has the assignments of all members, which are written. `protocol` and `protocol_type`
+        must be the group's, or None. Raises UnknownMemberIdError, IllegalGenerationError,
+        RebalanceInProgressError, FencedInstanceIdError, InconsistentGroupProtocolError, and the errors of
+        `write`. If `write` fails, the leader may sync again.
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)

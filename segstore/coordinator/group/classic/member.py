@@ -49,9 +49,9 @@ class ClassicGroupState(Enum):
 
 
 class Pulse:
-    """The times by which the coordinator sees that a consumer in its own process is alive. The coordinator
-    has only a weak reference to the pulse: if the consumer was garbage collected, the coordinator removes the
-    member, unless the member is static.
+    """The times by which the coordinator sees whether a consumer in its own process is alive and polls in
+    time. The coordinator has only a weak reference to the pulse: if the consumer was garbage collected, the
+    coordinator removes the member, unless the member is static.
 
     `polled` is the time of the consumer's last poll, `beaten` the time of its last heartbeat, both in ms of
     the monotonic clock; `beats` counts heartbeats. The consumer's thread writes `polled`. The coordinator
@@ -145,8 +145,9 @@ class GroupInfo:
 
 
 class Ticket(Generic[R]):
-    """An answer that may come later. The group completes the ticket exactly once; the member polls `get`, or
-    registers a callback by `when_done`. `member_id` is set from the start, even if the member is new.
+    """An answer that may come later, like a future. The group completes the ticket exactly once; the member
+    polls `get`, or registers a callback by `when_done`. `member_id` is set from the start, even if the member
+    is new.
     """
 
     __slots__ = ("_calls", "_error", "_result", "done", "member_id")
@@ -196,9 +197,9 @@ class Ticket(Generic[R]):
 
 
 class ClassicGroupMember:
-    """A member of a classic group. `joining` and `syncing` are the tickets on which the member waits, or
-    None. The member's session expires at `deadline` (ms, monotonic). `synced` is True if the member has asked
-    for its assignment in this generation.
+    """A member of a classic group. `joining` and `syncing` are the `Ticket` objects on which the member
+    waits, or None. The member's session expires at `deadline` (ms, monotonic). `synced` is True if the member
+    has asked for its assignment in this generation.
     """
 
     def __init__(self, member_id: str, joining: Joining, now: float) -> None:
@@ -211,7 +212,7 @@ class ClassicGroupMember:
         self.update(joining, now)
 
     def update(self, joining: Joining, now: float) -> None:
-        """Set the client's names, protocols, timeouts and pulse from a new request, and extend the member's
+        """Set the client's names, protocols, timeouts and `Pulse` from a new request, and extend the member's
         session.
         """
         self.client_id, self.client_host = joining.client_id, joining.client_host
@@ -226,7 +227,7 @@ class ClassicGroupMember:
 
     @property
     def has_pulse(self) -> bool:
-        """Return whether the member has a pulse. A member with a pulse sends no heartbeats."""
+        """Return whether the member has a `Pulse`. A member that has one sends no heartbeats."""
         return self._pulse is not None
 
     def beat(self, now: float) -> None:
@@ -234,7 +235,7 @@ class ClassicGroupMember:
         self.deadline = now + self.session_timeout_ms
 
     def look(self, now: float) -> bool:
-        """If the member has a pulse, check it, and extend the session if the consumer polls in time. Return
+        """If the member has a `Pulse`, check it, and extend the session if the consumer polls in time. Return
         False if a dynamic member must be removed, because its consumer polls too late or was garbage
         collected. Return True for all other members.
 
@@ -261,7 +262,7 @@ class ClassicGroupMember:
         return not late or self.group_instance_id is not None
 
     def due(self) -> float:
-        """Return the time at which the member's pulse or session must be checked next."""
+        """Return the time at which the member's `Pulse` or session must be checked next."""
         pulse = None if self._pulse is None else self._pulse()
         if pulse is None:
             dropped = self._pulse is not None and self.group_instance_id is None
@@ -326,7 +327,7 @@ class ClassicGroupMember:
         )
 
     def fail(self, error: Exception) -> None:
-        """Complete all tickets on which the member waits with `error` as the result."""
+        """Complete each `Ticket` on which the member waits. The result is `error`."""
         for ticket in (self.joining, self.syncing):
             if ticket is not None:
                 ticket.fail(error)

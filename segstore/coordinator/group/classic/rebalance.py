@@ -136,7 +136,7 @@ class Roster:
             self.instances[member.group_instance_id] = member.member_id
 
     def drop(self, member: ClassicGroupMember) -> None:
-        """Remove a member, and complete its tickets with an error."""
+        """Remove a member. If it waits for an answer, the answer is an error."""
         del self.members[member.member_id]
         if self.instances.get(member.group_instance_id or "") == member.member_id:
             del self.instances[member.group_instance_id or ""]
@@ -230,7 +230,7 @@ class Rebalance:
                 ticket.fail(self._group.in_progress())
 
     def wait_for_all(self, member: ClassicGroupMember, now: float) -> Ticket[JoinGroupResult]:
-        """Start a rebalance, unless a rebalance is running. Return a ticket, which is completed with the
+        """Start a rebalance, unless a rebalance is running. Return a `Ticket`, which is completed with the
         answer to `member` when all members have joined.
         """
         if member.joining is not None:
@@ -295,8 +295,8 @@ class Rebalance:
     # --- the assignment ------------------------------------------------------------------------
 
     def assign(self, assignments: Mapping[str, bytes], now: float) -> None:
-        """Write the leader's assignments, one for each member, and complete the members' tickets. Raises the
-        errors of `write`.
+        """Write the leader's assignments, one for each member, and give each member that waits its
+        assignment. Raises the errors of `write`.
         """
         self._write(assignments)
         self._group.become(ClassicGroupState.STABLE)

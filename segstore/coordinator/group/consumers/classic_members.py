@@ -40,7 +40,7 @@ class ClassicMembers(Keeper):
     # --- joining -----------------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Handle a JoinGroup request. Return a completed ticket with the answer, whose generation is the
+        """Handle a JoinGroup request. Return a completed `Ticket` with the answer, whose generation is the
         member epoch. Partitions that the request does not list as owned count as revoked. Raises
         InconsistentGroupProtocolError, UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError,
         MemberIdRequiredError, and the errors of `Outside.write`.
@@ -137,9 +137,9 @@ class ClassicMembers(Keeper):
         now: float,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Return a ticket with the member's assignment. Raises UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError, InconsistentGroupProtocolError, and RebalanceInProgressError if the member has
-        to join again.
+        """Return a completed `Ticket` with the member's assignment. Raises UnknownMemberIdError,
+        FencedInstanceIdError, IllegalGenerationError, InconsistentGroupProtocolError, and
+        RebalanceInProgressError if the member has to join again.
         """
         member, classic = self._classic(member_id, instance, generation)
         first, encoded = classic.protocols[0]

@@ -90,8 +90,8 @@ class Keeper:
             self._begin(member, now)
 
     def go_on(self, before: Keeper, now: float) -> None:
-        """Use the sessions and pulses of `before`, which was the group's object until the group was read
-        again from the log. Extend all sessions, because heartbeats could not be answered until then.
+        """Use the deadlines and `Pulse` objects of `before`, which was the group's object until the group was
+        read again from the log. Extend all sessions, because heartbeats could not be answered until then.
         """
         self._sessions, self.pulses, self.consumer_pulses = (
             before._sessions,
@@ -172,8 +172,8 @@ class Keeper:
         is_named: bool,
         knows_epochs: bool,
     ) -> None:
-        """Raise an error unless a member may commit offsets of these partitions now: the errors of
-        `ConsumerGroup.check_commit`, which has the same parameters.
+        """Raise an error unless a member may commit offsets of these partitions now.
+        `ConsumerGroup.check_commit` describes the parameters and the errors.
         """
 
         def by_id() -> Assignment:
@@ -201,7 +201,7 @@ class Keeper:
                 self._sessions.await_until(member_id, Wait.SESSION, now + RETRY_MS)
 
     def _check_pulses(self, now: float) -> list[str]:
-        """Check the pulses of classic members. Return the ids of the dynamic members whose consumer was
+        """Check each `Pulse` of a classic member. Return the ids of the dynamic members whose consumer was
         garbage collected or polls too late.
         """
         late = []
@@ -216,7 +216,7 @@ class Keeper:
         return late
 
     def _check_consumer_pulses(self, now: float) -> list[str]:
-        """Check the pulses of KIP-848 members. Return the ids of the dynamic members whose consumer was
+        """Check each `Pulse` of a KIP-848 member. Return the ids of the dynamic members whose consumer was
         garbage collected or polls too late. If the consumer of a static member was garbage collected or polls
         too late, record that the member has left for a while, as in Kafka.
         """
@@ -260,8 +260,8 @@ class Keeper:
     def _begin(self, member: ConsumerMember, now: float) -> None:
         """Start the session of a member that was read from the log."""
         self._extend(member, now)
-        # A member whose consumer was in an earlier process of the store has no pulse. The next check of the
-        # pulses removes the member.
+        # If a member's consumer was in an earlier process of the store, the member has no `Pulse`, and the
+        # next check removes it.
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:
             self.consumer_pulses.attend(member.member_id, None, now)
         if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:

@@ -1,9 +1,9 @@
 """The steps that create and delete the durable states of a share group's partitions (KIP-932; Kafka:
 GroupMetadataManager, ShareGroupStatePartitionMetadata).
 
-The group's record of partitions first lists a step as begun; then the step is done in the state log; then the
-record lists the step as done. After a crash the record still lists the step as begun, and the step is
-repeated. Threads: any; functions without state.
+The group's record of partitions first lists a step as begun; then the step is done in the log of states
+(`StateLog`); then the record lists the step as done. After a crash the record still lists the step as begun,
+and the step is repeated. Threads: any; functions without state.
 """
 
 from __future__ import annotations

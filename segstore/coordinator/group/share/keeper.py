@@ -63,8 +63,8 @@ class ShareKeeper:
             self._extend(member_id, now)
 
     def go_on(self, before: ShareKeeper, now: float) -> None:
-        """Use the pulses of `before`, which was the group's object until the group was read again from the
-        log. All sessions begin anew, because heartbeats could not be answered until then.
+        """Use the `Pulse` objects of `before`, which was the group's object until the group was read again
+        from the log. All sessions begin anew, because heartbeats could not be answered until then.
         """
         self.pulses, self._may_assign_at = before.pulses, before._may_assign_at
         for member_id in before.group.members.keys() - self.group.members.keys():
@@ -110,8 +110,8 @@ class ShareKeeper:
         self._commit(draft, now)
 
     def _check_pulses(self, now: float) -> list[str]:
-        """Check the pulses of members in this process, and return the ids of the members whose consumer was
-        garbage collected or polls too late.
+        """Check each `Pulse`: members whose consumers are in this process have one. Return the ids of the
+        members whose consumer was garbage collected or polls too late.
         """
         late = []
         for member_id, is_alive in self.pulses.look(now):

@@ -28,7 +28,7 @@ class ShareMembership(ShareStates):
     def heartbeat(self, request: ShareHeartbeat, now: float) -> ShareBeaten:
         """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
         UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError, and the errors of
-        `ShareOutside.write` and of the state log.
+        `ShareOutside.write` and of `StateLog`.
         """
         request.check()
         if request.epoch == LEAVE_EPOCH:

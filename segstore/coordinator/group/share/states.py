@@ -2,7 +2,7 @@
 record of partitions before and after each step (KIP-932; Kafka: GroupMetadataManager,
 GroupCoordinatorService).
 
-On disk: records of the group, with records of the state log between them. Threads: under the group's lock.
+On disk: records of the group, and between them records of `StateLog`. Threads: under the group's lock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ShareStates(ShareKeeper):
         """Create or replace the states of the partitions `new`, with the start offsets `begins`. Return the
         state epoch of the new states: `epoch`, or a larger epoch if a partition already has a state with a
         later epoch than `epoch`. The caller must raise the group's epoch to the returned epoch. Raises the
-        errors of `ShareOutside.write` and of the state log.
+        errors of `ShareOutside.write` and of `StateLog`.
         """
         noted = begun(self.group.partitions, new)
         if noted != self.group.partitions:
@@ -91,7 +91,7 @@ class ShareStates(ShareKeeper):
 
     def delete_offsets(self, topics: Collection[str]) -> dict[str, SegstoreError | None]:
         """Delete the states of all partitions of these topics; return one error or None for each topic.
-        Raises the errors of `ShareOutside.write` and of the state log.
+        Raises the errors of `ShareOutside.write` and of `StateLog`.
         """
         recorded = all_of(self.group.partitions)
         by_name: dict[str, list[bytes]] = {}
@@ -110,7 +110,7 @@ class ShareStates(ShareKeeper):
 
     def forget_deleted(self, topics: AssignableTopics) -> None:
         """Delete the states of deleted topics, and finish deletions that were begun. Raises the errors of
-        `ShareOutside.write` and of the state log.
+        `ShareOutside.write` and of `StateLog`.
         """
         if topics is self._seen and not self.group.partitions.deleting:
             return
@@ -120,7 +120,7 @@ class ShareStates(ShareKeeper):
 
     def end(self) -> None:
         """Delete all states, and then all records of the group. Raises the errors of `ShareOutside.write` and
-        of the state log.
+        of `StateLog`.
         """
         self._delete({*all_of(self.group.partitions), *self.group.partitions.deleting}, is_end=True)
         members = {*self.group.members, *self.group.targets}
