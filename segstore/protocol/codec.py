@@ -37,7 +37,7 @@ class FileSlice(Protocol):
 
 
 Slices = list[tuple[int, FileSlice]]
-"""Pairs of (position in the encoded bytes, file slice that belongs there)."""
+"""Pairs of (position in the encoded bytes at which a file slice belongs, this file slice)."""
 
 
 class Struct:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TAKEN = ("value", "key", "timestamp", "headers")
 LEFT_OUT = ("topic", "partition", "offset", "timestamp_type")
 """Columns that the table of a topic may have, but that are ignored: the log to which the records are appended
-decides their values.
+decides the values of these columns.
 """
 _ALLOWED_TABLES = (
     "allowed is a table of pyarrow, polars, pandas or DuckDB, Records, a scan, or another object with"
@@ -101,7 +101,7 @@ def read_table(table: Any) -> pa.Table:
             return pa.Table.from_batches([pa.record_batch(table)])
         except (pa.ArrowException, TypeError, ValueError) as e:
             raise _refused(table, e) from e
-    if callable(getattr(table, "to_arrow_reader", None)):  # DuckDB's connection.execute returns this
+    if callable(getattr(table, "to_arrow_reader", None)):  # DuckDB's connection.execute returns such a table
         return table.to_arrow_reader().read_all()
     way = next((f"; its {name}() gives one" for name in _MAKING if hasattr(table, name)), "")
     raise InvalidTypeError(f"table is {type(table).__name__}: {_ALLOWED_TABLES}{way}")

@@ -197,7 +197,7 @@ def scan_headers(
         buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), size,
         position, least, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
     )  # fmt: skip
-    # Only the used part is copied.
+    # Only the headers that `seg_scan` has written are copied.
     headers = bytearray(ffi.buffer(out, n * BATCH_SIZE))
     scan_end = ScanEnd(end.position, end.need, end.last_offset, end.status)
     _unused.append(scratch)

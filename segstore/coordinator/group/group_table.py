@@ -465,5 +465,5 @@ class GroupTable:
             self._offsets.write_group(record)
         except SegstoreError:
             # The failure is only logged, because no request waits for this record. Without the record, only
-            # the number of a generation without members is lost.
+            # the number of the present generation is lost, which has no members.
             log.exception("group %s is empty now, which could not be written", group.group_id)

@@ -47,10 +47,11 @@ from segstore.errors import GroupNotFoundError, InvalidArgumentError
 
 
 def upgraded(group: ClassicGroup, topics: AssignableTopics) -> list[Change]:
-    """Return the records that turn a classic group into a consumer group. The generation becomes the group
-    epoch, and each member keeps its last assignment. If a cooperative member still owns partitions outside of
-    its last assignment, it must revoke these partitions first. Raises GroupNotFoundError if the members are
-    not consumers, or if their subscriptions or assignments can't be decoded.
+    """Return the records that turn a classic group into a consumer group. The generation of the classic group
+    becomes the group epoch, and each member keeps its last assignment. If a cooperative member still owns
+    partitions outside of its last assignment, it must revoke these partitions first. Raises
+    GroupNotFoundError if the members are not consumers, or if their subscriptions or assignments can't be
+    decoded.
     """
     if group.protocol_type != PROTOCOL_TYPE:
         raise GroupNotFoundError(
@@ -113,9 +114,9 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
-    """Make the empty classic group `to` a stable group of these members. Its generation becomes the epoch of
-    the consumer group. Return the members' assignments by member id: each is the member's target assignment,
-    encoded.
+    """Make the empty classic group `to` a stable group of these members. The epoch of the consumer group
+    becomes the generation of `to`. Return the members' assignments by member id: each is the member's target
+    assignment, encoded.
     """
     for member in members:
         to.take_up(member)

@@ -138,9 +138,9 @@ class MemberState(IntEnum):
 
 class Current(NamedTuple):
     """The current assignment of a member: the partitions `assigned`, and the partitions `revoking`, which the
-    member owns until it has revoked them. A member that has missed the last answer sends `previous_epoch`.
-    `since` has the epoch in which each partition was assigned; a partition without an entry, as in records
-    from before Kafka 4.3, counts as assigned in `epoch`.
+    member owns until it has revoked them. A member that has missed the last answer sends `previous_epoch` in
+    its next heartbeat. `since` has the epoch in which each partition was assigned; a partition without an
+    entry, as in records from before Kafka 4.3, counts as assigned in `epoch`.
     """
 
     epoch: int = 0

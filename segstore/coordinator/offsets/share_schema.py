@@ -84,7 +84,9 @@ class ShareTargetEpoch(NamedTuple):
 
 
 class ShareCurrent(NamedTuple):
-    """The current assignment of a member. A member that has missed the last answer sends `previous_epoch`."""
+    """The current assignment of a member. A member that has missed the last answer sends `previous_epoch` in
+    its next heartbeat.
+    """
 
     epoch: int = 0
     previous_epoch: int = 0

@@ -73,7 +73,7 @@ class GroupState:
 
     @property
     def has_consumers(self) -> bool:
-        """Return whether the group's records have members of a consumer group (KIP-848)."""
+        """Return whether the group's records include a member of a consumer group (KIP-848)."""
         return any(key.kind is GroupRecordType.MEMBER for key in self.consumer)
 
 
@@ -179,8 +179,8 @@ class OffsetsState:
                 self.put_offset(group, partition, stored.commit, stored.at)
 
     def _overtake(self, group: str, partition: TopicPartition, at: int) -> None:
-        """Drop the pending commits of this partition whose records lie before the offset `at`: a record at
-        `at` replaces them.
+        """Drop the commits of open transactions for this partition whose records have offsets below `at`: a
+        record at `at` replaces these records.
         """
         for producer_id, keys in list(self.pending.items()):
             stored = keys.get((group, partition))

@@ -432,7 +432,7 @@ class TransactionCoordinator:
 
     def end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
         """Commit or abort the open transaction of a producer that keeps its epoch, as producers did before
-        KIP-890. Raises the errors of `end`, and InvalidTxnStateError also for an abort without an open
+        KIP-890. Raises the errors of `end`. Also raises InvalidTxnStateError for an abort without an open
         transaction.
         """
         self._shelter.call(partial(self._end_in_epoch, transactional_id, identity, commit))

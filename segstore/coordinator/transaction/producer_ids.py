@@ -1,9 +1,9 @@
 """`ProducerIds`: allocates producer ids, in blocks of 1,000.
 
 On disk: `storage.store.kept_files` stores the first id after the last block. This id is made durable before
-the first id of the block is used (Kafka: ProducerIdManager). If the file that has it is missing or damaged,
-new ids are larger than the largest id in any partition or transaction. If they were not, two producers could
-have the same id, and their batches would count as duplicates. Threads: any; one lock.
+the first id of the block is used (Kafka: ProducerIdManager). If the file that has this id is missing or
+damaged, new ids are larger than the largest id in any partition or transaction. If new ids were smaller, two
+producers could have the same id, and their batches would count as duplicates. Threads: any; one lock.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class TransactionEntry:
     def check(self, identity: Identity) -> TransactionMetadata:
         """Return the state. Raises TransactionalIdNotFoundError if the id has no record yet,
         InvalidPidMappingError if the producer id of `identity` is not the current one, and
-        ProducerFencedError if its epoch is not the current one.
+        ProducerFencedError if the epoch of `identity` is not the current one.
         """
         if self.metadata is None:
             raise TransactionalIdNotFoundError(f"transactional_id {self.transactional_id!r} has no producer")

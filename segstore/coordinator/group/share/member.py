@@ -20,7 +20,7 @@ JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 LONGEST_MEMBER_ID = 36
 """Limit of a member id's length in characters; the member chooses the id."""
 SHARE_CLIENT_HOST = "/127.0.0.1"
-"""The client host of a member of a share group that is a consumer in the store's own process."""
+"""The client host of a share group's member, if the member is a consumer in the store's own process."""
 
 
 @dataclass(frozen=True, kw_only=True)
