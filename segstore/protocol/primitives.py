@@ -45,7 +45,9 @@ class Packed:
         return self._size
 
     def of(self, version: int) -> bytes:
-        """Return the bytes of the elements. Raises ValueError if they are encoded in another version."""
+        """Return the bytes of the elements. Raises ValueError if the elements are encoded in
+        another version.
+        """
         if version != self._version:
             raise ValueError(f"an array is encoded in version {self._version}")
         return self._data

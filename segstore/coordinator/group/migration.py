@@ -150,9 +150,9 @@ def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -
 
 
 def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:
-    """Return the `classic` field that a KIP-848 member needs to become a member of the classic protocol,
-    before the static member of `joining` replaces it: the protocols of `joining`, each with `topics` as its
-    subscription.
+    """Return a `ClassicMember` with the protocols of `joining`, each with `topics` as its subscription. A
+    KIP-848 member that has it as its `classic` field is a member of the classic protocol, which the static
+    member of `joining` can replace.
     """
     encoded = encode_subscription(MemberSubscription(tuple(sorted(topics))))
     protocols: Protocols = tuple((name, encoded) for name, _ in joining.protocols)

@@ -333,7 +333,9 @@ class _Transaction:
 def _append(
     transaction: _Transaction, folder: Folder, to: PartitionLog, files: list[StagedFile]
 ) -> tuple[int, int]:
-    """Append the files to the leader in chunks of some megabytes; return (first offset, end offset)."""
+    """Append the batches in the files to the partition's leader, in chunks of some megabytes; return (first
+    offset, end offset).
+    """
     at, first, end, sequence = TopicPartition(to.topic, to.partition), -1, -1, 0
     for file in files:
         # All in-sync replicas have a chunk before the next chunk is appended, so that a new leader has all

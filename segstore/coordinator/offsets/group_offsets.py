@@ -1,4 +1,5 @@
-"""`GroupOffsets`: the committed offsets of all groups, and their memberships, in memory and in the log.
+"""`GroupOffsets`: the committed offsets of all groups, and the records of groups and their members, in memory
+and in the log.
 
 On disk: owns the topic `__consumer_offsets`. A commit is one record batch, so after a crash the log has all
 of it or nothing.

@@ -55,7 +55,8 @@ class StoredCommit(NamedTuple):
 class GroupState:
     """A group's offsets and membership: a classic group has a `record`; a consumer group (KIP-848) has
     records in `consumer`, a share group (KIP-932) in `share`. `refused` maps the key of each record of a
-    newer version to the error's text; `foreign` maps keys of an unknown group protocol to their record types.
+    newer version to the error's text; `foreign` maps the key of each record of an unknown group protocol to
+    the record's type.
     """
 
     def __init__(self) -> None:
