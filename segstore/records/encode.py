@@ -161,7 +161,9 @@ def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
 
 
 def _compressed_alone(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Return the one batch of `plain`, compressed. If the result fits, it is in the buffer of `plain`."""
+    """Return the one batch of `plain`, compressed, in the buffer of `plain` if this buffer is large
+    enough.
+    """
     packed = compress(codec, plain.data[HEADER_SIZE:], level)
     size, out = HEADER_SIZE + len(packed), plain
     if size > len(plain.buffer):

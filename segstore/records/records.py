@@ -170,8 +170,8 @@ class Records:
         return self._with(np.compress(mask, self._matrix, axis=1), self.next_offset)
 
     def __iter__(self) -> Iterator[Record]:
-        """Return an iterator of the records. It makes the objects of some hundred records at a time, so that
-        it needs little memory.
+        """Return an iterator of the records, which makes the objects of some hundred records at a time to use
+        little memory.
         """
         return chain.from_iterable(map(self._records, chunks(len(self))))
 

@@ -294,9 +294,8 @@ class Groups(Looking):
         return shared(self._store, GroupOffsets)
 
     def _while_empty(self, group: str, run: Callable[[], T]) -> T:
-        """If the group has no members, call `run` under the group's lock, so that no member can join, and
-        return the result of `run`. Without a coordinator in this process, only call `run`. Raises
-        NonEmptyGroupError.
+        """Return the result of `run`; if this process has a coordinator, `run` is called by
+        `GroupCoordinator.while_empty`. Raises NonEmptyGroupError.
         """
         coordinator = self._coordinator()
         return run() if coordinator is None else coordinator.while_empty(group, run)

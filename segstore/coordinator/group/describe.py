@@ -197,7 +197,7 @@ class Looking:
         return tuple(sorted(found, key=lambda part: part.partition))
 
     def _share_partition(self, tp: TopicPartition, state: Durable | None) -> PartitionState:
-        """Return a share group's progress in one partition. The start offset of the share partition counts as
+        """Return a share group's progress in one partition; the start offset of the share partition counts as
         the committed offset.
         """
         known = state is not None and state.start >= 0

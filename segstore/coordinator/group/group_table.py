@@ -358,8 +358,8 @@ class GroupTable:
     # --- the log ------------------------------------------------------------------------------
 
     def _load(self, group_id: str, make: bool = True) -> GroupEntry:
-        """Return the group, restored from the log. If the log has no such group, return a new group, and put
-        it into the table only if `make`.
+        """Return the group, restored from the log, or a new group if the log has no such group; a new group
+        is put into the table only if `make`.
         """
         entry = None
         while entry is None:
@@ -412,7 +412,7 @@ class GroupTable:
         return group, self._membership(entry, group_id, []) if has_records else None
 
     def _write_sure(self, entry: GroupEntry, write: Callable[[], None]) -> None:
-        """Write a group's records. If the outcome of the write is unknown, set `is_sure` to False."""
+        """Write a group's records, and set `is_sure` to False if the outcome of the write is unknown."""
         try:
             write()
         except SegstoreError as error:

@@ -398,8 +398,8 @@ class GroupOffsets(OffsetsCleanup):
 
 
 def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
-    """Apply the outcome of a producer's transaction to a partition in memory, and return True. Return False
-    if the partition's lock could not be acquired in time.
+    """Apply the outcome of a producer's transaction to a partition in memory; return False if the partition's
+    lock could not be acquired in time, else True.
     """
     with suppress(OffsetNotAvailableError), cached.lock:
         # A partition that is not loaded yet gets the outcome later: its load reads the transaction's marker.

@@ -265,8 +265,8 @@ class ReadOffsets:
 
 
 def _load(store: Store, topic: OffsetsTopic, partition: int) -> OffsetsState:
-    """Return the state of a partition, read from its log. If the writer is just creating or deleting the
-    partition, return an empty state.
+    """Return the state of a partition, read from its log, or an empty state if the writer is just creating or
+    deleting the partition.
     """
     try:
         source = topic.log(partition)

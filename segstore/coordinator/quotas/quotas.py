@@ -209,8 +209,8 @@ class Quotas:
 
 
 def _by_precedence(user: str | None, client: str) -> Iterator[tuple[Entity, Entity]]:
-    """Yield (entity whose limit may apply to the client, entity whose clients share this limit). The first
-    entity that has a limit counts.
+    """Yield (entity whose limit may apply to the client, entity whose clients share this limit), in the order
+    of precedence.
     """
     if user is not None:
         both, alone = Entity(user, client), Entity(user, None)

@@ -216,8 +216,8 @@ class ClassicGroup(Roster):
         return errors
 
     def _leaving(self, member_id: str, instance: str | None) -> list[ClassicGroupMember]:
-        """Return a list of the one member to remove. If `member_id` is only reserved, drop the reservation
-        and return an empty list.
+        """Return [the member to remove], or [] if `member_id` was only reserved; this reservation
+        is dropped.
         """
         if self.pending.pop(member_id, None) is not None:
             return []

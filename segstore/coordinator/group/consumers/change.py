@@ -102,8 +102,8 @@ class GroupDraft:
         self._add(GroupRecordType.CURRENT, member.member_id, member.left_for_a_while().current)
 
     def _with(self, updated: ConsumerMember) -> dict[str, ConsumerMember]:
-        """Return the group's members, by id, with `updated` in its new state. A static member that `updated`
-        replaces is left out.
+        """Return the group's members by id, with `updated` in its new state, and without the static member
+        that `updated` replaces.
         """
         members = {**self._group.members, updated.member_id: updated}
         before = self._group.instances.get(updated.subscription.instance_id or "")
@@ -112,9 +112,7 @@ class GroupDraft:
         return members
 
     def _target(self, member: ConsumerMember) -> Assignment:
-        """Return the target of `member`. If `member` replaces another member, return the target of that other
-        member.
-        """
+        """Return the target of `member`, or the target of the static member that `member` replaces."""
         before = self._group.instances.get(member.subscription.instance_id or "", member.member_id)
         return self._group.target(before)
 
@@ -180,8 +178,8 @@ class GroupDraft:
         self._regexes = {each: known for each, known in self._regexes.items() if each in used}
 
     def _names(self) -> _Topics:
-        """Return a function that returns the topics of a subscription. The function has a cache, because many
-        members have the same subscription.
+        """Return a function that returns the topics of a subscription, from a cache, because many members
+        have the same subscription.
         """
         regexes = self._regexes
 
@@ -195,8 +193,8 @@ class GroupDraft:
     # --- epochs and targets ------------------------------------------------------------------------
 
     def _raise(self, members: Mapping[str, ConsumerMember], must_assign: bool) -> int:
-        """Raise the group epoch by one if `must_assign`, or if the subscribed topics have changed. Return the
-        group epoch.
+        """Return the group epoch, which is first raised by one if `must_assign` is set or if the subscribed
+        topics have changed.
         """
         names = self._names()
         topics = {

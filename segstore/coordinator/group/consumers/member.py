@@ -170,8 +170,8 @@ def _union(one: Assignment, other: Assignment) -> Assignment:
 
 
 def _overlaps(owned: Assignment | None, revoking: Assignment) -> bool:
-    """Return whether a member may still own a partition of `revoking`. If it sent no list of owned
-    partitions, it may.
+    """Return whether a member may still own a partition of `revoking`, because `owned` has such a partition
+    or is None.
     """
     return owned is None or bool(_common(owned, revoking))
 

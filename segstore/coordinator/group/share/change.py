@@ -114,8 +114,8 @@ class ShareDraft:
         self._add(ShareKind.PARTITIONS, partitions)
 
     def _raise(self, members: Mapping[str, ShareMember], must_assign: bool) -> int:
-        """If `must_assign`, or if the subscribed topics have changed, raise the group epoch. Return the group
-        epoch.
+        """Return the group epoch, which is first raised if `must_assign` is set or if the subscribed topics
+        have changed.
         """
         topics = {name for member in members.values() for name in member.subscription.topic_names}
         digest = self._topics.digest(topics)

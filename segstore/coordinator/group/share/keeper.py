@@ -110,8 +110,8 @@ class ShareKeeper:
         self._commit(draft, now)
 
     def _check_pulses(self, now: float) -> list[str]:
-        """Check each `Pulse`: members whose consumers are in this process have one. Return the ids of the
-        members whose consumer was garbage collected or polls too late.
+        """Check each `Pulse`, and return the ids of the members whose consumer was garbage collected or polls
+        too late.
         """
         late = []
         for member_id, is_alive in self.pulses.look(now):

@@ -168,8 +168,8 @@ def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> Segst
 
 
 def _is_gone(topics: AssignableTopics, topic_id: bytes, name: str) -> bool:
-    """Return whether the topic with this id was deleted. Return False if the store has a topic `name` whose
-    id can't be read.
+    """Return whether the topic with this id was deleted; False if the store has a topic `name` whose id can't
+    be read.
     """
     info = topics.infos.get(name)
     return topic_id not in topics.names and (info is None or bool(info.topic_id))
