@@ -75,8 +75,8 @@ class ClassicMembers(Keeper):
         return before
 
     def _repeated(self, joining: Joining) -> Joining:
-        """Return the request. If an earlier request with the same `new_id` has created the member, the
-        returned request has `new_id` as its member id.
+        """Return the request, with `new_id` as its member id if an earlier request with the same `new_id` has
+        created the member.
         """
         known = not joining.member_id and joining.new_id in self.group.members
         return replace(joining, member_id=joining.new_id) if known else joining

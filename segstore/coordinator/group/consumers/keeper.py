@@ -216,9 +216,8 @@ class Keeper:
         return late
 
     def _check_consumer_pulses(self, now: float) -> list[str]:
-        """Check each `Pulse` of a KIP-848 member. Return the ids of the dynamic members whose consumer was
-        garbage collected or polls too late. If the consumer of a static member was garbage collected or polls
-        too late, record that the member has left for a while, as in Kafka.
+        """Check each `Pulse` of a KIP-848 member. If the consumer was garbage collected or polls too late,
+        return the id of a dynamic member, or record that a static member has left for a while, as in Kafka.
         """
         late = []
         for member_id, is_alive in self.consumer_pulses.look(now):
@@ -231,8 +230,8 @@ class Keeper:
         return late
 
     def _ended(self, member: ConsumerMember) -> list[str]:
-        """Return [member id] if the member is dynamic and must be removed. If the member is static, record
-        that it has left for a while, and return [].
+        """Return [member id] if the member is dynamic; if the member is static, record that it has left for a
+        while, and return [].
         """
         if member.subscription.instance_id is None:
             return [member.member_id]

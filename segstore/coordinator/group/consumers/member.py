@@ -124,8 +124,8 @@ class ConsumerMember:
     def _in(
         self, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment = NOTHING
     ) -> ConsumerMember:
-        """Return the member with this epoch, state and assignment. Partitions that are new to the member get
-        this epoch as their assignment epoch.
+        """Return the member with this epoch, state and assignment, and with this epoch as the assignment
+        epoch of partitions that are new to the member.
         """
         since = {
             topic: {number: self._since(topic, number, epoch) for number in numbers}
