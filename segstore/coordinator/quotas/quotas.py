@@ -76,7 +76,7 @@ class Quotas:
     # --- for administrators ---------------------------------------------------------------
 
     def describe(self, client_id: str | None = None) -> dict[str, dict[str, int]]:
-        """Return the rates that were set for client ids of all users. The result maps a client id, or
+        """Return the rates that were set for client ids without a user. The result maps a client id, or
         "<default>", to a dict with `producer_byte_rate` and `consumer_byte_rate`, in bytes a second, as far
         as they are set. If `client_id` is given, return only the rates of this client.
         """
@@ -98,7 +98,7 @@ class Quotas:
 
     def alter(self, client_id: str, rates: Mapping[str, Any]) -> dict[str, int]:
         """Set rates of a client id, or of "<default>", in bytes a second; the value None removes a rate.
-        Return the client's rates. Errors and durability are those of `alter_entity`.
+        Return the rates of this client id. Errors and durability are those of `alter_entity`.
         """
         return self.alter_entity(Entity(None, _checked(client_id)), rates)
 

@@ -43,7 +43,7 @@ class ShareDraft:
         Return the member, which has its target as its assignment. The group epoch is raised if the member's
         topics or the partitions of subscribed topics change. If `is_new`, the group epoch is also raised if a
         partition is assigned to no member, because a broker may have stopped between two heartbeats. If
-        `may_assign`, and the epoch was raised, the group is assigned anew.
+        `may_assign`, and the targets were computed for an earlier epoch, the group is assigned anew.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:
