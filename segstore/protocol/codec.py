@@ -1,8 +1,8 @@
-"""Messages as Python objects, and their bytes. The code that reads and writes the bytes is generated from
-Kafka's definitions when a version of a message is first used.
+"""Converts messages between Python objects and bytes. The code for a version of a message is generated from
+Kafka's definitions when this version is first used.
 
 A body is an object with one attribute per field, named in snake_case. `structs("FetchResponse")` is the class
-of a body; the classes of its structures are attributes of that class:
+of a body; the classes of the structures in the body are attributes of that class:
 `structs("FetchResponse").PartitionData`. The constructors take keywords and have Kafka's defaults. A uuid is
 16 bytes, an array is a list, received record batches are a memoryview of the message. Threads: no state.
 """
@@ -26,7 +26,7 @@ ABSENT: Any = object()
 
 class FileSlice(Protocol):
     """Bytes of a file from `position` on, which stand for record batches in a response and are sent by
-    sendfile. `release` is called once the bytes were sent, or will not be sent.
+    sendfile. `release` is called when the bytes were sent, or will not be sent.
     """
 
     position: int
@@ -37,7 +37,7 @@ class FileSlice(Protocol):
 
 
 Slices = list[tuple[int, FileSlice]]
-"""Slices, each as (position in the encoded bytes, slice)."""
+"""Pairs of (position in the encoded bytes at which a file slice belongs, this file slice)."""
 
 
 class Struct:
@@ -59,7 +59,7 @@ class Struct:
 
 @cache
 def structs(name: str) -> Any:
-    """Return the class of a message's body. Raises KeyError."""
+    """Return the class of a message's body. Raises KeyError if there is no such message."""
     definition = message(name)
     made = {each: _made(each, fields) for each, fields in definition.structs.items()}
     for each, kind in made.items():
@@ -89,7 +89,7 @@ def _initializer(fields: tuple[Field, ...], made: dict[str, Any]) -> Callable[..
 def decode(name: str, version: int, data: memoryview) -> Any:
     """Return the body of a message. Bytes after the body are ignored, as in Kafka.
 
-    Raises InvalidRequestError if the bytes are no such message, UnsupportedVersionError.
+    Raises UnsupportedVersionError, and InvalidRequestError if the bytes are no such message.
     """
     return decode_at(name, version, data, 0, primitives.MOST_ELEMENTS)[0]
 
@@ -109,16 +109,16 @@ def decode_at(name: str, version: int, data: memoryview, at: int, most: int) -> 
 
 def encode(body: Any, version: int, out: bytearray, slices: Slices | None = None) -> None:
     """Append a message's bytes to `out`. If `slices` is given, record batches with a `fileno` are not copied
-    to `out`, but added to `slices` with their position in `out`.
+    to `out`, but added to `slices` with the position in `out` at which they belong.
 
-    Raises InvalidArgumentError for values that the version can't represent, UnsupportedVersionError.
+    Raises UnsupportedVersionError, and InvalidArgumentError for values that the version can't represent.
     """
     _write(type(body).__name__, version, (body,), out, slices)
 
 
 def packed(name: str, version: int, rows: Sequence[Struct]) -> Packed:
-    """Return structures of the message `name` as an encoded array, which can be used in many bodies. Raises
-    the errors of `encode`.
+    """Encode structures of the message `name` as an array that can be put into many bodies. Raises the errors
+    of `encode`.
     """
     out = bytearray()
     _write(name, version, rows, out, None)
@@ -142,7 +142,9 @@ def _decoder(name: str, version: int) -> Callable[..., Any]:
 
 @cache
 def _encoders(name: str, version: int) -> dict[str, Callable[..., None]]:
-    """Return the encoders of a message's structures, including its body, by name."""
+    """Return the functions that encode a message's structures, by name of the structure; the body is one of
+    the structures.
+    """
     definition = _checked(name, version)
     return _compiled(encoder_source(definition, version), definition, version, "write_")
 

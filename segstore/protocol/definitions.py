@@ -31,15 +31,17 @@ class Versions(NamedTuple):
 
 NEVER = Versions(0, -1)
 MADE = ()
-"""The default of an array that starts empty, or of a structure that starts with its own defaults; each object
-gets a new array or structure.
+"""Stands for the default of a field that starts as an empty array, or as a structure with its own defaults.
+Each object gets a new array or structure.
 """
 _NO_END = 1 << 15
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 def versions(text: str | None) -> Versions:
-    """Return the range that Kafka writes as "4-18", "12+", "7" or "none"."""
+    """Return the range of versions that Kafka writes as "4-18", "12+" or "7". "none" and None are the empty
+    range.
+    """
     if text is None or text == "none":
         return NEVER
     low, dash, high = text.rstrip("+").partition("-")
@@ -48,7 +50,7 @@ def versions(text: str | None) -> Versions:
 
 class Field(NamedTuple):
     """One field of a structure. `kind` is a scalar's type or a structure's name; `tag` is -1 if the field is
-    never tagged (KIP-482). `default` is a value, None for null, or MADE.
+    tagged in no version (KIP-482). `default` is a value, None for null, or MADE.
     """
 
     name: str
@@ -66,8 +68,8 @@ class Field(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The definition of a request, a response, a header, or the key or value of a record. `structs` are its
-    structures by name; the body has the message's name.
+    """The definition of a request, a response, a header, or the key or value of a record. `structs` has the
+    fields of each structure of the message, by the structure's name; the body has the message's name.
     """
 
     name: str
@@ -108,7 +110,7 @@ def messages() -> Mapping[str, Message]:
 
 
 def message(name: str) -> Message:
-    """Return a message's definition. Raises KeyError."""
+    """Return a message's definition. Raises KeyError if there is no such message."""
     return messages()[name]
 
 

@@ -1,5 +1,5 @@
-"""Kafka's error codes (org.apache.kafka.common.protocol.Errors), the code of each exception at a server, and
-the exception of a code at a client.
+"""Kafka's error codes (org.apache.kafka.common.protocol.Errors). `code_of` returns the code that a server
+answers for an exception, `broker_error` the exception that a client raises for a code.
 
 Threads: no state.
 """
@@ -190,16 +190,16 @@ _CODES: dict[type[BaseException], Code] = {
 
 
 def broker_error(code: int, message: str) -> errors.BrokerError:
-    """Return the client's exception for an error code in a broker's answer; `message` describes the
-    request.
+    """Return the exception that a client raises for an error code in a broker's answer. `message` describes
+    the request in the exception's text.
     """
     name = Code(code).name if code in Code._value2member_map_ else "an error that is not known here"
     return errors.BrokerError(f"{message}: the broker answers {name} ({code})", code, name)
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the error code of an exception for clients: the code of its class or of the nearest base class
-    that has a code, else UNKNOWN_SERVER_ERROR.
+    """Return the error code that a server answers for an exception: the code of the exception's class or of
+    the nearest base class that has a code, else UNKNOWN_SERVER_ERROR.
     """
     for kind in type(error).__mro__:
         if kind in _CODES:

@@ -1,5 +1,5 @@
-"""Templates of two kinds of Fetch answers: answers with one partition and no error, and answers without
-partitions.
+"""The templates (`MessageTemplate`) of two kinds of Fetch answers: answers with one partition and no error,
+and answers without partitions.
 
 Threads: no state.
 """
@@ -18,7 +18,7 @@ _FLEXIBLE_SINCE, _START_SINCE = 12, 5
 
 
 class Brought(NamedTuple):
-    """The values of the partition in an answer; `records` is a view of the answer, not a copy."""
+    """The values of the partition in an answer. `records` is a view of the answer's bytes, not a copy."""
 
     high_watermark: int
     last_stable_offset: int
@@ -35,11 +35,12 @@ def partition_answer(
     committed: bool,
     session_id: int = NO_SESSION,
 ) -> MessageTemplate:
-    """Return the template of answers with this partition. The holes are the partition's high watermark, last
-    stable offset, log start offset (since version 5) and records.
+    """Return the template of answers that have only this partition. The values that differ between such
+    answers are the partition's high watermark, last stable offset, log start offset (since version 5) and
+    records.
 
     `topic_id` is used since version 13, `topic` before. If `committed`, the list of aborted transactions is
-    empty; otherwise the list is null.
+    empty; if not, the list is null.
     """
     data = _Response.PartitionData(
         partition_index=partition, aborted_transactions=[] if committed else None, records=b""
@@ -52,5 +53,7 @@ def partition_answer(
 
 
 def empty_answer(version: int, session_id: int) -> MessageTemplate:
-    """Return the template of answers without partitions, which report no change in the session."""
+    """Return the template of answers without partitions. Such an answer says that nothing has changed in the
+    session.
+    """
     return answer_template(version >= _FLEXIBLE_SINCE, version, _Response(session_id=session_id))

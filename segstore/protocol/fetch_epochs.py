@@ -1,5 +1,5 @@
-"""The ids and epochs of fetch sessions, which client and server both count (KIP-227; Kafka: FetchMetadata).
-Threads: no state.
+"""The session id that stands for no fetch session, and the epochs of fetch sessions, which client and server
+both count (KIP-227; Kafka: FetchMetadata). Threads: no state.
 """
 
 from __future__ import annotations

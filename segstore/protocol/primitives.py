@@ -1,11 +1,11 @@
-"""The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. A request
-has a dozen varints, most of one byte (below ONE_BYTE); varints of one byte are read and written inline,
-without a call.
+"""The functions that generated codecs call: for unsigned varints, strings, byte strings and lengths of
+arrays. A request has a dozen varints, and most of these have one byte (below ONE_BYTE). Varints of one byte
+are read and written inline, without a call.
 
-Functions that read take a memoryview of bytes and a position, and return a value and the position after it.
-If `compact`, a length is a varint, as in flexible versions; otherwise a length is an int32 if `wide`, else an
-int16. If `nullable`, the value may be null. If the bytes end too early, these functions raise IndexError or
-struct.error, which `codec.decode` translates.
+A function that reads takes a memoryview of bytes and a position, and returns a value and the position after
+the value. If `compact`, a length is a varint, as in flexible versions. If `compact` is False, a length is an
+int32 if `wide`, else an int16. If `nullable`, the value may be null. If the bytes end too early, the function
+raises IndexError or struct.error; `codec.decode` raises InvalidRequestError in their place.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _INT32 = struct.Struct(">i")
 LONGEST_VARINT = 5
 ONE_BYTE = 0x80
 LONGEST_STRING = 0x7FFF
-"""Most bytes of a string. Compact lengths could be larger, but Kafka's MessageGenerator refuses longer
-strings, too.
+"""Largest number of bytes of a string. Compact lengths could be larger, but Kafka's MessageGenerator refuses
+longer strings, too.
 """
 MOST_ELEMENTS = 250_000
-"""Most elements of all arrays of one request, nested arrays included. Ten bytes of a request may become an
-object of 180 bytes, so this limits the objects to 45 MB.
+"""Largest number of elements of all arrays of one request together, nested arrays included. Ten bytes of a
+request may become an object of 180 bytes, so this limits the objects to 45 MB.
 """
 
 
 class Packed:
-    """An encoded array of structures, which replaces the list of the structures in a body of the same
-    version.
+    """An encoded array of structures. In a body of the same version it may stand in place of the list of the
+    structures.
     """
 
     __slots__ = ("_data", "_size", "_version")
@@ -45,7 +45,9 @@ class Packed:
         return self._size
 
     def of(self, version: int) -> bytes:
-        """Return the bytes of the elements. Raises ValueError if they are encoded in another version."""
+        """Return the bytes of the elements. Raises ValueError if the elements are encoded in
+        another version.
+        """
         if version != self._version:
             raise ValueError(f"an array is encoded in version {self._version}")
         return self._data
@@ -69,7 +71,9 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def behind_tags(data: memoryview, at: int) -> int:
-    """Return the position after the tagged fields of a header, which are ignored."""
+    """Return the position after the tagged fields of a header. The tagged fields begin at `at`, and are
+    ignored.
+    """
     if data[at] == 0:
         return at + 1
     number, at = read_uvarint(data, at)
@@ -93,7 +97,7 @@ def uvarint(value: int) -> bytes:
 
 def _span(data: memoryview, at: int, compact: bool, wide: bool, nullable: bool) -> tuple[int, int]:
     """Return (length of a string or of bytes, position after the length). The length must not exceed the
-    bytes that follow; -1 is null.
+    number of bytes that follow; a length of -1 stands for null.
     """
     if compact:
         length, at = read_uvarint(data, at)
@@ -137,8 +141,8 @@ def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tu
 
 
 def read_count(data: memoryview, at: int, compact: bool, nullable: bool, left: list[int]) -> tuple[int, int]:
-    """Return (length of an array, position after the length); -1 is null. `left[0]` is the number of elements
-    that the message may still have.
+    """Return (length of an array, position after the length); a length of -1 stands for null. `left[0]` is
+    the number of elements that the message may still have; the length is subtracted.
     """
     if compact and 0 < (size := data[at]) < ONE_BYTE and size <= len(data) - at and size <= left[0]:
         left[0] -= size - 1
@@ -156,7 +160,7 @@ def read_numbers(data: memoryview, at: int, count: int, code: str) -> tuple[list
 
 
 def write_length(out: bytearray, length: int, compact: bool, wide: bool) -> None:
-    """Write a length; -1 is null."""
+    """Write a length; -1 stands for null."""
     if compact:
         out += uvarint(length + 1)
     else:
@@ -179,8 +183,8 @@ def write_string(out: bytearray, text: str | None, compact: bool) -> None:
 
 
 def uuid(value: bytes) -> bytes:
-    """Return a uuid of 16 bytes. Raises ValueError for another length, which `struct.pack` would pad
-    or cut.
+    """Return `value`, which is a uuid. Raises ValueError unless it has 16 bytes: `struct.pack` would pad or
+    cut another length.
     """
     if len(value) != 16:
         raise ValueError(f"a uuid has {len(value)} bytes instead of 16")

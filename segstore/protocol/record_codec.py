@@ -1,5 +1,6 @@
-"""The keys and values of records in Kafka's internal topics, and the data that group members exchange: an
-int16 and the bytes of a message (Kafka: CoordinatorRecordSerde, MessageUtil.toVersionPrefixedBytes).
+"""The keys and values of records in Kafka's internal topics, and the data that group members exchange. Each
+begins with an int16; the bytes of a message follow (Kafka: CoordinatorRecordSerde,
+MessageUtil.toVersionPrefixedBytes).
 
 The int16 of a key is the record's kind; the int16 of a value is the message's version.
 
@@ -18,8 +19,8 @@ from .definitions import message
 
 _INT16 = struct.Struct(">h")
 NEWEST_VERSION = 99
-"""The largest plausible version, because Kafka's versions grow by one. A record with a larger or a negative
-version is invalid.
+"""The largest plausible version: Kafka's versions grow by one. A record with a larger or a negative version
+is invalid.
 """
 
 
@@ -42,7 +43,7 @@ def _prefixed(number: int, body: Any, version: int) -> bytes:
 
 
 def prefix_of(data: bytes) -> int:
-    """Return the int16 at the beginning of the data. Raises ValueError."""
+    """Return the int16 at the beginning of the data. Raises ValueError if the data is shorter."""
     try:
         return int(_INT16.unpack_from(data)[0])
     except struct.error:
@@ -50,8 +51,8 @@ def prefix_of(data: bytes) -> int:
 
 
 def kind_of(key: bytes, whose: str) -> int:
-    """Return the kind of a record by its key. Raises ValueError if the bytes are not a key; `whose`, for
-    example "a group", is part of the error's text.
+    """Return the kind of the record that has this key. Raises ValueError if the bytes are not a key; `whose`,
+    for example "a group", is part of the error's text.
     """
     kind = prefix_of(key)
     if not 0 <= kind <= NEWEST_VERSION:
@@ -60,13 +61,15 @@ def kind_of(key: bytes, whose: str) -> int:
 
 
 def decode_key(name: str, key: bytes) -> Any:
-    """Return a key as message `name`. Raises ValueError if the bytes are not such a key."""
+    """Decode a key, and return it as a body of message `name`. Raises ValueError if the bytes are not such a
+    key.
+    """
     return decode_body(name, 0, key)
 
 
 def decode_value(name: str, value: bytes) -> Any:
-    """Return a value as message `name`. Raises UnsupportedVersionError for a newer version, ValueError if the
-    bytes are not such a value.
+    """Decode a value, and return it as a body of message `name`. Raises UnsupportedVersionError for a newer
+    version, and ValueError if the bytes are not such a value.
     """
     version, last = prefix_of(value), message(name).valid.high
     if not 0 <= version <= NEWEST_VERSION:
@@ -77,5 +80,7 @@ def decode_value(name: str, value: bytes) -> Any:
 
 
 def decode_body(name: str, version: int, data: bytes) -> Any:
-    """Return the message that follows the int16. Raises ValueError if the bytes are not such a message."""
+    """Decode the message that follows the int16, and return its body. Raises ValueError if the bytes are not
+    such a message.
+    """
     return decode_at(name, version, memoryview(data), _INT16.size, len(data))[0]

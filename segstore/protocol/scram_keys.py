@@ -22,7 +22,9 @@ class ScramKeys(NamedTuple):
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return a salted password (RFC 5802: Hi). The computation takes milliseconds, by intention."""
+    """Return a salted password (RFC 5802: Hi). The computation takes milliseconds on purpose: it makes
+    guessing slow.
+    """
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode("utf-8"), salt, iterations)
 
 
@@ -40,10 +42,10 @@ def client_proof(mechanism: str, keys: ScramKeys, auth_message: bytes) -> bytes:
 
 
 def signature(mechanism: str, key: bytes, auth_message: bytes) -> bytes:
-    """Return a key's signature of the AuthMessage."""
+    """Return the signature of the AuthMessage that is made with `key`."""
     return hmac.digest(key, auth_message, HASHES[mechanism])
 
 
 def masked(one: bytes, other: bytes) -> bytes:
-    """Return the exclusive or of two byte strings, in the length of the shorter string."""
+    """Return the bitwise exclusive or of two byte strings, in the length of the shorter string."""
     return bytes(a ^ b for a, b in zip(one, other, strict=False))

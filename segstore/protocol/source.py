@@ -1,4 +1,5 @@
-"""The source code of codecs: one function per structure, which reads or writes its fields in one version.
+"""Generates the source code of codecs: for each structure of a message, a function that reads or writes the
+structure's fields in one version.
 
 Adjacent fields of fixed size are read and written by one struct call.
 """
@@ -32,15 +33,17 @@ def encoder_source(message: Message, version: int) -> str:
 
 
 class _CodecSource:
-    """The common base of readers and writers: one message in one version."""
+    """The common base of `_MessageReader` and `_Writer`, which make the source for one message in one
+    version.
+    """
 
     def __init__(self, message: Message, version: int) -> None:
         self.message, self.version = message, version
         self.flexible = version in message.flexible
 
     def plain(self, struct: str) -> list[tuple[bool, list[Field]]]:
-        """Return the untagged fields of the version in runs. A run is (True, adjacent fields of fixed size)
-        or (False, one other field).
+        """Return the structure's untagged fields in this version, in runs. A run is (True, adjacent fields of
+        fixed size) or (False, one other field).
         """
         fields = [f for f in self.message.structs[struct] if self.has(f) and not self.is_tagged(f)]
         runs = [(fixed, list(run)) for fixed, run in groupby(fields, lambda f: self.code(f) is not None)]
@@ -57,7 +60,7 @@ class _CodecSource:
         return self.flexible and self.version in field.tagged
 
     def may_lack(self, field: Field) -> bool:
-        """Return whether a message may lack a field, which then has its default."""
+        """Return whether the bytes of a message may lack a field; the field then has its default."""
         return not self.has(field) or self.is_tagged(field)
 
     def is_nullable(self, field: Field) -> bool:
@@ -141,7 +144,7 @@ class _Writer(_CodecSource):
     def struct(self, name: str) -> list[str]:
         lines = [f"def write_{name}(value, out, slices):"]
         plain = self.plain(name)
-        has_no_tags = self.flexible and not self.tagged(name)  # a zero byte stands for no tags
+        has_no_tags = self.flexible and not self.tagged(name)  # a zero byte stands for no tagged fields
         is_padded = has_no_tags and bool(plain) and plain[-1][0]
         for n, (fixed, run) in enumerate(plain, 1):
             padding = "x" if is_padded and n == len(plain) else ""
@@ -217,7 +220,7 @@ class _Writer(_CodecSource):
         ]
 
     def length(self, source: str, pad: str, out: str) -> list[str]:
-        """Return the source lines that write a length in bytes or elements."""
+        """Return the source lines that write the length of `source`, in bytes or elements."""
         if not self.flexible:
             return [f"{pad}{out} += pack('>i', len({source}))"]
         return [
@@ -237,7 +240,8 @@ class _Writer(_CodecSource):
 
     def differs(self, field: Field, owner: str) -> str:
         """Return the source of an expression that is true if a field differs from its default."""
-        # Fields are compared one by one, because a default object would have to be made each time.
+        # Fields are compared one by one, because a comparison with a default object would have to make this
+        # object each time.
         source = f"{owner}.{field.name}"
         if field.is_struct and not field.is_array and field.default == MADE:
             fields = " or ".join(self.differs(each, source) for each in self.message.structs[field.kind])

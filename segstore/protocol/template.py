@@ -1,6 +1,6 @@
-"""`MessageTemplate`: a message of Kafka's protocol as bytes with holes, which are numbers that differ from
-message to message. Messages that differ only in the holes are matched and made without encoding or decoding
-fields.
+"""`MessageTemplate`: the bytes of a message of Kafka's protocol with holes. A hole is a number that differs
+from message to message. If messages differ only in the holes, a template can match and make them without
+decoding or encoding other fields.
 
 Threads: no state.
 """
@@ -19,7 +19,7 @@ INT32 = struct.Struct(">i")
 SIZE = INT32.size
 """Size of the length field before each message, in bytes; templates don't include it."""
 NUMBER_AT = 4
-"""The position of the correlation id in a request; in an answer it is 0."""
+"""The position of the correlation id in a request. In an answer the position is 0."""
 CORRELATION_ID = "correlation_id"
 _KINDS = {4: "i", 8: "q"}
 
@@ -32,7 +32,9 @@ class MessageField(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """A number in a message: the position of its first byte, and its width in bytes, 4 or 8."""
+    """A number in a message that differs from message to message: the position of its first byte, and its
+    width in bytes, 4 or 8.
+    """
 
     name: str
     at: int
@@ -41,7 +43,7 @@ class Hole(NamedTuple):
 
 class RecordsFrame(NamedTuple):
     """The bytes around a message's records. If `is_compact`, the records' length is a varint. `end` has the
-    bytes after the records.
+    bytes that follow the records.
     """
 
     is_compact: bool
@@ -49,8 +51,8 @@ class RecordsFrame(NamedTuple):
 
 
 class MatchedStart(NamedTuple):
-    """The numbers in a message's holes, and the position of its records, which begin at `at` and end at
-    `stop`.
+    """The numbers in a message's holes, and the position of the message's records, which begin at `at` and
+    end at `stop`.
     """
 
     values: tuple[Any, ...]
@@ -59,8 +61,8 @@ class MatchedStart(NamedTuple):
 
 
 class MessageTemplate:
-    """A message with holes. `front` is the message up to the length field of its records, or the whole
-    message if `records` is None. `holes` are the holes in `front`, in order.
+    """A message with holes. `front` has the bytes of the message up to the length field of its records, or
+    all bytes of the message if `records` is None. `holes` are the holes in `front`, in order.
     """
 
     __slots__ = ("_parts", "_shape", "_sized", "constants", "front", "holes", "records")
@@ -77,9 +79,9 @@ class MessageTemplate:
         self.constants = tuple(self._parts[::2])
 
     def match(self, message: memoryview) -> tuple[Any, ...] | None:
-        """Return the numbers in the holes of a message. If the template has records, the last element is a
-        view of the message's records. Return None if a byte outside of the holes and records differs from the
-        template.
+        """Return the numbers in the holes of a message. If the template has records, the last element of the
+        result is a view of the message's records. Return None if a byte outside of the holes and records
+        differs from the template.
         """
         if self.records is None:
             return self._numbers(message) if len(message) == len(self.front) else None
@@ -112,8 +114,8 @@ class MessageTemplate:
         return MatchedStart(values, at, at + length)
 
     def split(self, message: memoryview) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """Return (numbers in the holes of a message, bytes between the holes). The message must be at least
-        as long as `front`.
+        """Return (numbers in the holes of a message, byte strings between the holes). The message must be at
+        least as long as `front`.
         """
         found = self._shape.unpack_from(message)
         return found[1::2], found[::2]
@@ -125,9 +127,9 @@ class MessageTemplate:
         return found[1::2] if found[::2] == self.constants else None
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
-        """Return (frame: a length field and a message with these numbers, position of the records in the
-        frame, or 0 if the template has no records). The length fields count the `size` bytes of the records,
-        but the frame does not include the records.
+        """Return (frame; position of the records in the frame, or 0 if the template has no records). The
+        frame has a length field, and the message with these numbers in its holes. The length fields count the
+        `size` bytes of the records, but the frame does not include the records.
         """
         parts = self._parts.copy()
         parts[1::2] = values
@@ -157,7 +159,9 @@ def request_template(
 
 
 def template_after(header: bytes, version: int, body: Any, fields: Sequence[MessageField]) -> MessageTemplate:
-    """Return the template of requests with this header and body, and holes for correlation id and fields."""
+    """Return the template of requests with this header and body; the correlation id and `fields` are the
+    template's holes.
+    """
     return _template(header, Hole(CORRELATION_ID, NUMBER_AT, INT32.size), version, body, fields)
 
 

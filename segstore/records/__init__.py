@@ -1,4 +1,4 @@
-"""Record batches (magic 2): headers, columns, codecs, encode and decode; older messages are converted.
+"""Encodes and decodes record batches (magic 2). Messages of magic 0 and 1 are converted to batches first.
 
 This package handles the bytes of batches, and touches no files. Each module states its own thread contract.
 """

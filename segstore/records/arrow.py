@@ -1,4 +1,4 @@
-"""Records as Arrow tables, without a loop per record; nothing is on disk.
+"""Converts records to Arrow tables, without a loop per record; nothing is on disk.
 
 The functions have no state, and are safe from any thread. The module imports pyarrow, so it is imported only
 when Arrow data is asked for.
@@ -37,19 +37,21 @@ SCHEMA = pa.schema(
 
 
 def validity_bitmap(lengths: NDArray[np.int64]) -> Any:
-    """Return an Arrow validity buffer, in which a negative length counts as null, or None if no length is
-    negative.
+    """Return an Arrow validity bitmap for elements with these lengths; an element with a negative length is
+    null. Return None if no length is negative.
     """
     present = lengths >= 0
     return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
 MOST_BYTES = INT32_MAX
-"""Most bytes of one column in one chunk of a table, because the column's offsets are int32."""
+"""Largest number of bytes of one column in one chunk of a table, because the column's offsets are int32."""
 
 
 class Rows(Protocol):
-    """The columns of records that a table is made from. `arena` is the memory that holds their bytes."""
+    """The columns of records that a table is made from. `arena` is the memory that has the bytes of keys,
+    values and headers.
+    """
 
     arena: Any
 
@@ -81,18 +83,20 @@ class Rows(Protocol):
 
 
 def table(records: Rows, columns: list[str] | None = None) -> pa.Table:
-    """Return the records as a table of SCHEMA, or of its `columns` in the order named."""
+    """Return the records as a table with all columns of SCHEMA, or only with `columns`, in this order."""
     return table_of([records], columns)
 
 
 def table_of(parts: Iterable[Rows], columns: list[str] | None = None) -> pa.Table:
-    """Return the records of several parts, in order, as one table of SCHEMA, or of its `columns`."""
+    """Return the records of several parts, in order, as one table with all columns of SCHEMA, or only with
+    `columns`.
+    """
     schema = _schema(columns)
     return pa.Table.from_batches(_batches(parts, schema), schema)
 
 
 def reader_of(parts: Iterable[Rows]) -> pa.RecordBatchReader:
-    """Return an Arrow reader of SCHEMA, which makes each batch of rows when it is asked for."""
+    """Return an Arrow reader of SCHEMA, which makes each batch of rows when the batch is asked for."""
     return pa.RecordBatchReader.from_batches(SCHEMA, _batches(parts, SCHEMA))
 
 
@@ -110,8 +114,8 @@ def _batches(parts: Iterable[Rows], schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 
 def arrays(records: Rows, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:
-    """Yield the columns `names` of SCHEMA for one range of rows after the other; each range is small enough
-    for int32 offsets.
+    """Split the records into consecutive ranges that are small enough for int32 offsets. For each range yield
+    the columns `names` of SCHEMA.
     """
     n = len(records)
     if n > 1 and len(records.arena) > MOST_BYTES and _largest_column(records) > MOST_BYTES:
@@ -127,7 +131,7 @@ def _largest_column(records: Rows) -> int:
 
 
 def gather(column: ByteColumn) -> pa.Array:
-    """Return a pa.binary() array of a column. C copies the bytes out of the column's arena."""
+    """Return a pa.binary() array of a column. C copies the bytes out of the column's memory."""
     n, at, lengths = len(column), np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
     size, nulls = _extent(lengths)
     if 0 < nulls == n:
@@ -144,7 +148,9 @@ def gather(column: ByteColumn) -> pa.Array:
 
 
 def _extent(lengths: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the total bytes of byte strings with these lengths, and the number of nulls (length -1)."""
+    """Return the total size, in bytes, of byte strings with these lengths, and the number of nulls (length
+    -1).
+    """
     nulls = ffi.new("int64_t *")
     size = lib.seg_extent(_int64s(lengths), len(lengths), nulls)
     return int(size), int(nulls[0])

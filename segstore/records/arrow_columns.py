@@ -1,8 +1,8 @@
-"""Columns of records from Arrow arrays, without a loop per record; nothing is on disk.
+"""Converts Arrow arrays to columns of records, without a loop per record; nothing is on disk.
 
 A column of one chunk is encoded from Arrow's own buffers. A column of several chunks or of views becomes
-spans that point into the memory of its chunks; the Column keeps that memory alive. C checks that each offset
-lies in the memory into which it points.
+spans (pointer and length), which point into the memory of the chunks; the Column keeps this memory alive. C
+checks that each offset lies in the memory into which it points.
 
 The functions have no state, and are safe from any thread. The module imports pyarrow, so it is imported only
 when Arrow data is passed in.
@@ -72,7 +72,7 @@ def _plain(kind: pa.DataType, arrays: Sequence[pa.Array], name: str) -> _Chunks:
     """Return the non-empty chunks with dictionaries decoded and extension types replaced by their storage."""
     arrays = [array for array in arrays if len(array)]
     try:
-        # An array of a foreign producer may claim more rows than its buffers have.
+        # An array that another library made may claim more rows than its buffers have.
         for array in arrays:
             array.validate(full=pa.types.is_dictionary(kind))
         if isinstance(kind, pa.BaseExtensionType):
@@ -90,7 +90,7 @@ def _decoded_type(kind: pa.DictionaryType) -> pa.DataType:
 
 def _of_dictionary(array: pa.DictionaryArray) -> pa.Array:
     """Return the decoded values. polars stores a Categorical's strings as views, which pyarrow can't `take`,
-    so they are cast first.
+    so views are cast to large_binary first.
     """
     return array.dictionary.cast(_decoded_type(array.type)).take(array.indices)
 
@@ -117,7 +117,7 @@ def _column(chunks: _Chunks, name: str) -> Column:
 
 
 def over(array: pa.Array) -> Column:
-    """Return a Column over the buffers of one array of byte strings, which must not be a view array."""
+    """Return a Column over the buffers of one array of byte strings. The array must not be a view array."""
     buffers, at, n = array.buffers(), array.offset, len(array)
     validity = buffers[0] if array.null_count else None
     if pa.types.is_fixed_size_binary(array.type):
@@ -131,7 +131,7 @@ def over(array: pa.Array) -> Column:
 
 
 def _spans(chunks: _Chunks, name: str) -> Column:
-    """Return a Column of spans, which point into the buffers of the chunks."""
+    """Return a Column of spans (pointer and length), which point into the buffers of the chunks."""
     n, at, measures = chunks.n, 0, ffi.new("seg_measures *")
     spans = np.empty(n * _SPAN, np.uint8)
     for array in chunks.arrays:
@@ -165,8 +165,9 @@ def _view_spans(array: pa.Array, out: Any, measures: Any) -> int:
 
 
 def timestamps_from_arrow(values: Any, name: str = "timestamps") -> NDArray[np.int64]:
-    """Return int64 ms of an Arrow timestamp, date or integer column without nulls. A timestamp without a zone
-    counts as UTC; units finer than ms are truncated. Raises InvalidArgumentError.
+    """Return the times in an Arrow timestamp, date or integer column as int64 ms. The column must have no
+    nulls. A timestamp without a zone counts as UTC; units finer than ms are truncated. Raises
+    InvalidArgumentError.
     """
     kind, arrays = chunks = _chunks(values, name)
     array = pa.chunked_array(arrays, kind)
@@ -196,9 +197,9 @@ _IS_VIEW_OF = {"is_list": False, "is_large_list": False, "is_map": False} | {
 
 
 def headers_from_arrow(values: Any, name: str) -> HeaderColumns:
-    """Return the headers of an Arrow column of lists of pairs; a null list has no headers. No Python object
-    is made per header. Raises InvalidTypeError; InvalidArgumentError, for example for a null header or a null
-    name.
+    """Return the headers in an Arrow column of lists of pairs; a null list stands for a record without
+    headers. No Python object is made per header. Raises InvalidTypeError, and InvalidArgumentError, for
+    example for a null header or a null name.
     """
     chunks = _chunks(values, name)
     n, kind = chunks.n, chunks.kind
@@ -254,8 +255,8 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
 def _ranges(
     array: pa.Array, begins: NDArray[np.int64], ends: NDArray[np.int64], place: str, at: int
 ) -> tuple[int, int]:
-    """Fill `begins` and `ends` with the item range of each list. Return (least begin, largest end) of the
-    lists.
+    """Fill `begins` and `ends` with the range of items of each list. Return (least begin of any list, largest
+    end of any list).
     """
     kind, n, first = array.type, len(array), array.offset
     wide = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
@@ -277,7 +278,9 @@ def _ranges(
 def _check_names(
     pairs: pa.Array, begins: NDArray[np.int64], ends: NDArray[np.int64], name: str, at: int
 ) -> None:
-    """Raise InvalidArgumentError for the first record with a header that is null, or has a null name."""
+    """Raise InvalidArgumentError for the first record that has a null header, or a header with a
+    null name.
+    """
     names = pairs.field(_key_and_value(pairs.type)[0]) if pa.types.is_struct(pairs.type) else pairs
     if not names.null_count and not pairs.null_count:
         return

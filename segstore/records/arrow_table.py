@@ -1,4 +1,5 @@
-"""The columns of records from a table of any engine, by Arrow's C interface; nothing is on disk.
+"""Reads the columns of a table of records, which may be a table of any engine, through Arrow's C interface;
+nothing is on disk.
 
 The functions have no state, and are safe from any thread. The module imports pyarrow, so it is imported only
 when a table is passed in.
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 TAKEN = ("value", "key", "timestamp", "headers")
 LEFT_OUT = ("topic", "partition", "offset", "timestamp_type")
-"""Columns of a topic's table that are ignored, because the log to which the records are appended decides
-their values.
+"""Columns that the table of a topic may have, but that are ignored: the log to which the records are appended
+decides the values of these columns.
 """
 _ALLOWED_TABLES = (
     "allowed is a table of pyarrow, polars, pandas or DuckDB, Records, a scan, or another object with"
@@ -31,12 +32,12 @@ _ALLOWED_TABLES = (
 )
 
 _MAKING = ("collect", "to_table")
-"""Methods of a LazyFrame and of a dataset that return a table."""
+"""Methods by which a LazyFrame and a dataset return a table."""
 
 
 class TableColumns(NamedTuple):
-    """Columns of records as `PartitionLog.append_batch` takes them; None for a column that the table
-    lacks.
+    """Columns of records, in the form of the arguments of `PartitionLog.append_batch`. A column that the
+    table lacks is None.
     """
 
     values: Column
@@ -46,10 +47,10 @@ class TableColumns(NamedTuple):
 
 
 def columns_of_table(table: Any) -> TableColumns:
-    """Return the columns of records of a table: value, which is required, key, timestamp and headers.
+    """Return the columns of a table of records: value, which the table must have, key, timestamp and headers.
 
-    Columns in LEFT_OUT are ignored. A stream is read to its end. Raises InvalidTypeError, or
-    InvalidArgumentError for a column with any other name.
+    Columns in LEFT_OUT are ignored. A stream is read to its end. Raises InvalidTypeError. Raises
+    InvalidArgumentError if the table has no value, a column twice, or a column with another name.
     """
     read = read_table(table)
     _check_names(read.schema.names)
@@ -100,7 +101,7 @@ def read_table(table: Any) -> pa.Table:
             return pa.Table.from_batches([pa.record_batch(table)])
         except (pa.ArrowException, TypeError, ValueError) as e:
             raise _refused(table, e) from e
-    if callable(getattr(table, "to_arrow_reader", None)):  # the result of DuckDB's connection.execute
+    if callable(getattr(table, "to_arrow_reader", None)):  # DuckDB's connection.execute returns such a table
         return table.to_arrow_reader().read_all()
     way = next((f"; its {name}() gives one" for name in _MAKING if hasattr(table, name)), "")
     raise InvalidTypeError(f"table is {type(table).__name__}: {_ALLOWED_TABLES}{way}")

@@ -1,13 +1,14 @@
 """Converts messages of magic 0 and 1 to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch); nothing
 is on disk.
 
-Other code sees magic 2 only, because `decode` and the senders of batches convert older messages first.
-Offsets, keys, values, timestamps and the timestamp type stay; a record of magic 0 has the timestamp -1.
-Converted batches have no leader epoch and no producer. Adjacent plain messages of the same attributes share a
-batch; each wrapper (compressed messages) becomes one uncompressed batch.
+All other code gets magic 2 only, because `decode` and the senders of batches convert older messages first. A
+conversion does not change offsets, keys, values, timestamps and the timestamp type; a record of magic 0 has
+the timestamp -1. Converted batches have no leader epoch and no producer. Adjacent plain messages of the same
+attributes share a batch; each wrapper (a message that contains compressed messages) becomes one uncompressed
+batch.
 
-Its functions have no state, and are safe from any thread. C does the work per record; a wrapper is
-decompressed here, with the same size limit as batches of magic 2.
+The functions have no state, and are safe from any thread. C does the work per record; this module
+decompresses a wrapper, with the same size limit as batches of magic 2.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from segstore.records.codecs import Buffer
 
 BATCH_BYTES = 64 << 10
-"""Most bytes of a batch made of several plain messages; `PartitionLog.append_batch` has the same limit."""
+"""Largest size of a batch that is made of several plain messages; `PartitionLog.append_batch` has the same
+limit.
+"""
 
 _BATCHES, _PLAIN, _WRAPPER = range(3)
 _KEY_AT = (18, 26)
@@ -60,13 +63,14 @@ def bring_up(
     most: int = INT64_MAX,
     least: int = -1,
 ) -> tuple[bytes, NDArray[np.void]]:
-    """Convert the batches of `buf` to magic 2. Return (bytes of the batches, perhaps with unused bytes at the
-    end, headers of the batches, with positions in the bytes).
+    """Convert the batches of `buf` to magic 2. Return (bytes of the batches; headers of the batches, with
+    their positions in these bytes). There may be unused bytes after the last batch.
 
-    `buf` was read at `position` of file `where`. `batches` are headers of a `scan`, or a part of them;
-    batches of magic 2 are copied unchanged. If a wrapper comes first, no offset in it may be below `least`,
-    which is -1 if the bound is unknown. The result ends with the wrapper with which it reaches `most` bytes.
-    Raises CorruptRecordError if a message is damaged, or a wrapper holds more than `limit` bytes.
+    `buf` was read at `position` of file `where`. `batches` are headers of a `scan`, or some of them; batches
+    of magic 2 are copied unchanged. If the first batch is a wrapper, no offset in the wrapper may be below
+    `least`, which is -1 if the bound is unknown. When the result has `most` bytes or more, the conversion
+    ends. Raises CorruptRecordError if a message is damaged, or a wrapper has more than `limit` decompressed
+    bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
     for kind, first, last in _runs(batches):
@@ -94,17 +98,17 @@ def _runs(batches: NDArray[np.void]) -> list[tuple[int, int, int]]:
 
 
 class _Made:
-    """The batches converted so far: consecutive pieces of bytes, and the headers of each piece."""
+    """Collects the converted batches: consecutive pieces of bytes, and the headers of each piece."""
 
     def __init__(self, view: memoryview, where: str, position: int, limit: int) -> None:
         self._view, self._where, self._position, self._limit = view, where, position, limit
         self._pieces: list[memoryview] = []
-        self._last = b""  # the memory of the last piece, perhaps with unused bytes after it
+        self._last = b""  # the memory that has the last piece, perhaps followed by unused bytes
         self._headers: list[NDArray[np.void]] = []
         self.size = 0
 
     def add_batches(self, run: NDArray[np.void]) -> None:
-        """Add batches of magic 2 unchanged."""
+        """Add batches of magic 2, unchanged."""
         sizes = run["size"].astype(np.int64)
         starts = run["position"] - self._position
         self._last = b""
@@ -116,7 +120,7 @@ class _Made:
         self.size += int(sizes.sum())
 
     def add_plain(self, run: NDArray[np.void]) -> None:
-        """Add messages without codec."""
+        """Convert and add messages that are not compressed."""
         n, total = len(run), int(run["size"].sum(dtype=np.int64))
         few = 2 + 2 * total // BATCH_BYTES
         headers, counts = np.empty(n, batch_type()), ffi.new("int64_t[2]")
@@ -135,7 +139,7 @@ class _Made:
         self._add(out, done, headers[: counts[0]])
 
     def add_nested(self, wrapper: NDArray[np.void], least: int) -> None:
-        """Add the messages of a wrapper, whose offsets are at least `least`."""
+        """Decompress, convert and add the messages in a wrapper. Their offsets must be at least `least`."""
         plain = self._decompressed(wrapper[0])
         room = HEADER_SIZE + len(plain)
         out, header, fault = bytes(room), np.empty(1, batch_type()), ffi.new("int64_t *")
@@ -173,7 +177,7 @@ class _Made:
         self.size += size
 
     def whole(self) -> tuple[bytes, NDArray[np.void]]:
-        """Return (bytes, headers) of all batches."""
+        """Return (bytes, headers) of all batches. There may be unused bytes after the last batch."""
         if not self._headers:
             return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)

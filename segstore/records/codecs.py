@@ -1,6 +1,6 @@
-"""The five codecs of Kafka's record batches, over cramjam and zlib; nothing is on disk.
+"""The five codecs of Kafka's record batches, which use cramjam and zlib; nothing is on disk.
 
-Its functions have no state, release the GIL while they work, and are safe from any thread.
+The functions have no state, release the GIL while they work, and are safe from any thread.
 
 The output has the framing of Kafka's own streams (org.apache.kafka.common.compress): standard gzip and zstd,
 snappy in snappy-java's framing of 32 KiB blocks, lz4 as a frame of independent 64 KiB blocks without
@@ -22,8 +22,8 @@ from segstore.records.header import CODECS
 Buffer = bytes | bytearray | memoryview
 
 MAX_PLAIN = 1 << 28
-"""Most decompressed bytes of one batch's records; writers keep to this limit, and readers refuse larger
-batches.
+"""Largest decompressed size of one batch's records. Writers never exceed this limit, and readers refuse
+larger batches.
 """
 
 XERIAL = b"\x82SNAPPY\x00"
@@ -37,13 +37,16 @@ _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
 _LZ4_FAST_LEVEL = 9
 
-# Most plain bytes per compressed byte, by codec; zstd's run-length blocks have no useful bound.
+# The largest number of plain bytes that one compressed byte may stand for, by codec; zstd's run-length blocks
+# have no useful bound.
 _MAX_RATIO = (1, 1040, 64, 256, 1 << 20)
 _GUESS_RATIO = (1, 10, 5, 5, 10)
 
 
 class DecompressError(Exception):
-    """The bytes are not a whole and valid frame of the codec, or decompress to more bytes than allowed."""
+    """The bytes are not a whole and valid frame of the codec, or have more decompressed bytes than
+    allowed.
+    """
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
@@ -92,7 +95,8 @@ def lz4_of_magic_0(data: Buffer) -> Buffer:
     """
     if len(data) < 5:
         return data
-    # position of the checksum: after flags, block size, and the content's size if present
+    # `end` is the position of the checksum: after the flags, the block size, and the content's size, which
+    # may be missing.
     end = 6 + 8 * (data[4] >> 3 & 1)
     mended = bytearray(data)
     mended[end : end + 1] = bytes([_xxhash32(data[4:end]) >> 8 & 0xFF]) if len(data) > end else b""
@@ -115,12 +119,14 @@ def _xxhash32(data: Buffer) -> int:
 
 
 def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
-    """Return an upper bound of the plain bytes of `size` compressed bytes, at most `limit`."""
+    """Return an upper bound of the number of plain bytes that `size` compressed bytes have, at most
+    `limit`.
+    """
     return min(limit, _MAX_RATIO[codec] * size + 64)
 
 
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Return a number of bytes that is probably enough to decompress `data`, at most `bound`."""
+    """Return a number of bytes that is probably enough to decompress `data`; it is not above `bound`."""
     size = len(data)
     if codec == 0:
         likely = size
@@ -165,17 +171,17 @@ def _lz4(data: memoryview, level: int | None) -> Buffer:
 
 
 def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
-    # cramjam accepts a level for frames only, and links the blocks of a frame, which Kafka refuses. So each
-    # block is compressed as a frame of its own, and the block is then taken out of that frame.
+    # If a level is given, cramjam makes only whole frames, and links the blocks of a frame, which Kafka
+    # refuses. So each block is compressed as a frame of its own, and then taken out of that frame.
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")
     block_end = at + 4 + (size & ~_LZ4_STORED)
-    end = block_end + 4 * (frame[4] >> 4 & 1)  # skips the checksum of the block, if there is one
+    end = block_end + 4 * (frame[4] >> 4 & 1)  # the checksum of the block, if there is one, is skipped
     if size & _LZ4_STORED:
         return plain
     if int.from_bytes(frame[end : end + 4], "little"):
-        # cramjam before 2.12 has cut the frame into blocks of 8 KiB that depend on each other.
+        # This frame has several blocks of 8 KiB, which depend on each other: cramjam before 2.12 made it.
         return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
     return frame[at + 4 : block_end]
 

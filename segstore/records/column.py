@@ -1,8 +1,9 @@
 """Columns of byte strings, and of headers, in the layout that C reads: many values in one piece of memory;
 nothing is on disk.
 
-A Column is immutable once made and owns the memory of its pointers, so that any thread may encode from it.
-Until the encoding is done, the caller must not change an array or a bytearray that it passed in.
+A Column never changes after its constructor, and keeps the memory alive that its pointers point to, so that
+any thread may encode from it. Until the encoding is done, the caller must not change an array or a bytearray
+that it passed in.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NULLS, WIDE_OFFSETS, FIXED, SPANS = 0, 2, 3, 4
-"""Kinds of seg_column made in this module; kind 1 (int32 offsets) comes from Arrow."""
+"""Kinds of `seg_column` that this module makes. Kind 1 (int32 offsets) comes from Arrow."""
 
-_SPAN = 1 << 15  # elements per step: few enough to stay in a core's cache
+_SPAN = 1 << 15  # number of elements in one step of `longest`: few enough to stay in a core's cache
 ALLOWED_ITEMS = "bytes, bytearray, memoryview or None"
 # Types that can be iterated over, but are never meant as a sequence of elements.
 TEXT: tuple[type, ...] = (str, bytes, bytearray, memoryview)
 
 
 class Column:
-    """A column of `n` byte strings, each of which may be null. `c` is the `seg_column *`."""
+    """A column of `n` byte strings, each of which may be null. `c` is the column for C, a `seg_column *`."""
 
     __slots__ = ("_owners", "c", "n")
 
@@ -58,19 +59,19 @@ class Column:
             c.validity = next(parts)
 
     def keep(self, owner: object) -> None:
-        """Keep alive an object into whose memory the spans point."""
+        """Keep alive an object that has the bytes to which the column's pointers point."""
         self._owners.append(owner)
 
     @property
     def has_nulls(self) -> bool:
-        """Return whether an element is null."""
+        """Return whether any element is null."""
         c = self.c
         # A column has a validity bitmap only if an element is null.
         return self.n > 0 and (c.kind == NULLS or c.nulls != 0 or c.validity != ffi.NULL)
 
     def longest(self, enough: int) -> int:
-        """Return an upper bound of the elements' length. The bound is the size of all elements together if
-        this size is at most `enough`; otherwise the bound is the length of the longest element.
+        """Return an upper bound of the length of the longest element. If all elements together have at most
+        `enough` bytes, the result may be the number of these bytes, which is found faster.
         """
         c = self.c
         if c.kind == FIXED or c.kind == SPANS:
@@ -91,7 +92,7 @@ def null_column(n: int) -> Column:
 
 def from_list(items: Sequence[Any], name: str) -> Column:
     """Return a Column of a list or tuple of bytes, bytearray, memoryview or None. Raises InvalidTypeError."""
-    owners = tuple(items)  # a copy, which nobody can change while C reads its elements
+    owners = tuple(items)  # this copy can't change while C reads its elements
     spans_of = seg_spans(owners)
     return _from_mixed(owners, name) if spans_of is None else _of_spans(owners, *spans_of)
 
@@ -107,7 +108,7 @@ def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
-    """Return a Column of copies of the elements of a list that has other types than bytes and None. Raises
+    """Return a Column of copies of the elements of a list. Some elements are neither bytes nor None. Raises
     InvalidTypeError.
     """
     kinds = set(map(type, items))
@@ -131,7 +132,9 @@ def _check_kinds(kinds: set[type], items: Sequence[Any], name: str) -> None:
 
 
 def offsets_of(items: Sequence[Any]) -> array[int]:
-    """Return int64[n + 1]: the start of each of `n` elements laid end to end, and the end of the last."""
+    """Return n + 1 int64s, for `n` elements that are laid end to end: the start of each element, and the end
+    of the last.
+    """
     return array("q", accumulate(map(len, items), initial=0))
 
 
@@ -181,8 +184,8 @@ class HeaderColumns:
     __slots__ = ("_owners", "c", "n")
 
     def __init__(self, offsets: Any, names: Column, values: Column, ends: Any = None) -> None:
-        """`offsets` (int64) has the index of each record's first header, then the index after the last
-        record's headers. If `ends` is given, `offsets` lacks that last element, and `ends` has the index
+        """`offsets` (int64) has the index of each record's first header; its last element is the index after
+        all headers. If `ends` is given, `offsets` does not have this last element, and `ends` has the index
         after each record's headers.
         """
         pointer = held("int64_t[]", offsets)

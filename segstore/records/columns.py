@@ -1,6 +1,7 @@
-"""The columns of records to encode: values, keys, headers, timestamps, offsets; nothing is on disk.
+"""`Columns`: the columns of records that are to be encoded: values, keys, headers, timestamps, offsets;
+nothing is on disk.
 
-Columns are immutable once made, so that any thread may encode from them.
+A `Columns` never changes after its constructor, so that any thread may encode from it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 # --- times -------------------------------------------------------------------------------------
 
-# Timestamps as C reads them: int64 ms since the epoch.
+# C reads timestamps as int64 ms since the epoch.
 
 _ALLOWED = "allowed is one int (ms since the epoch) or numpy datetime64 for each record"
 
@@ -39,8 +40,8 @@ def as_timestamps(timestamps: Any, name: str = "timestamps") -> NDArray[np.int64
     """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp, date or int column;
     None if `timestamps` is None. `name` is the argument's name in errors.
 
-    Raises InvalidTypeError for other types; InvalidArgumentError, which names the element, for a missing or a
-    negative timestamp (-1, Kafka's NO_TIMESTAMP, is allowed).
+    Raises InvalidTypeError for other types, and InvalidArgumentError for a missing or negative timestamp,
+    which the error names. -1, Kafka's NO_TIMESTAMP, is allowed.
     """
     if timestamps is None:
         return None
@@ -62,7 +63,7 @@ def as_timestamps(timestamps: Any, name: str = "timestamps") -> NDArray[np.int64
 
 
 class ValidTimestamps(NamedTuple):
-    """Valid timestamps, int64 ms, with the least and the largest of them."""
+    """Valid timestamps, int64 ms, with the least and the largest timestamp."""
 
     ms: NDArray[np.int64]
     least: int
@@ -70,8 +71,8 @@ class ValidTimestamps(NamedTuple):
 
 
 def valid_stamps(ms: bytes) -> ValidTimestamps:
-    """Return the timestamps in `ms`, which are int64 values one after the other, with the least and the
-    largest timestamp.
+    """Return the timestamps in `ms`, which has int64 values one after the other. The result also has the
+    least and the largest timestamp.
     """
     return ValidTimestamps(np.frombuffer(ms, np.int64), *seg_stamps(ms))
 
@@ -98,9 +99,9 @@ Header = tuple[str, bytes | None]
 
 
 def as_headers(headers: Any, name: str = "headers") -> HeaderColumns | None:
-    """Return HeaderColumns of one sequence of (str, bytes or None) per record, or of an Arrow column of lists
-    of pairs (`Records.to_arrow`); or None if `headers` is None. `name` is the argument's name in errors.
-    Raises InvalidTypeError, InvalidArgumentError.
+    """Return HeaderColumns made from one sequence of (str, bytes or None) pairs for each record, or from an
+    Arrow column of lists of pairs, as `Records.to_arrow` has it. Return None if `headers` is None. `name` is
+    the argument's name in errors. Raises InvalidTypeError, InvalidArgumentError.
     """
     if headers is None:
         return None
@@ -125,7 +126,7 @@ def _flat(lists: list[list[tuple[bytes, Any]]]) -> HeaderColumns:
 
 
 def headers_of_one(headers: Any) -> HeaderColumns:
-    """Return HeaderColumns of one record. Raises InvalidTypeError."""
+    """Return the HeaderColumns of one record. Raises InvalidTypeError."""
     if isinstance(headers, Mapping):
         raise InvalidTypeError(f"headers is {type(headers).__name__}: {_ONES_ALLOWED}{OF_A_DICT}")
     lists = [list(_pairs(headers, "headers", _ONES_ALLOWED))]
@@ -157,7 +158,9 @@ def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]
 
 
 def header_name(name: str, where: str) -> bytes:
-    """Return a header's key in UTF-8. `where` names the header in an error. Raises InvalidArgumentError."""
+    """Return the name of a header, encoded in UTF-8. `where` stands for the header in an error. Raises
+    InvalidArgumentError.
+    """
     try:
         return name.encode()
     except UnicodeEncodeError:
@@ -167,10 +170,10 @@ def header_name(name: str, where: str) -> bytes:
 def as_column(values: Any, name: str = "values") -> Column:
     """Return a Column of `values`. `name` is the argument's name in errors.
 
-    Accepts a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
-    (without trailing NULs, as in numpy), V, object, or uint8 of shape (n, width); binary and string columns
-    of pyarrow, or of any object that exports Arrow's C interface. Arrays are not copied if C can read their
-    layout. Raises InvalidTypeError, which names the wrong element.
+    `values` is a list, tuple or iterable of bytes, bytearray, memoryview or None; or a numpy array of dtype S
+    (without trailing NULs, as in numpy), V, object, or uint8 of shape (n, width); or a binary or string
+    column of pyarrow, or of any object that exports Arrow's C interface. Arrays are not copied if C can read
+    their layout. Raises InvalidTypeError, which names the wrong element.
     """
     if isinstance(values, (list, tuple)):
         return from_list(values, name)
@@ -191,8 +194,8 @@ def as_column(values: Any, name: str = "values") -> Column:
 class Columns:
     """The columns of `n` records to encode: values, keys, headers, timestamps (ms) and offsets.
 
-    If `timestamps` is None, all records get `timestamp`. If `offsets` is None, offsets are consecutive;
-    otherwise they are absolute and rising, and may have gaps. `headers` may be None. Raises
+    If `timestamps` is None, all records get `timestamp`. If `offsets` is None, the offsets are consecutive;
+    offsets that are given are absolute and rising, and may have gaps. `headers` may be None. Raises
     InvalidArgumentError if the lengths differ.
     """
 
@@ -214,7 +217,7 @@ class Columns:
         else:
             self.keys = keys if isinstance(keys, Column) else as_column(keys, "keys")
         flat = headers if isinstance(headers, HeaderColumns) else as_headers(headers)
-        # Without header columns C takes a quicker path.
+        # Without header columns C encodes faster.
         self.headers = None if flat is None or flat.is_empty else flat
         self.timestamp = timestamp
         self._span: tuple[int, int] | None = None
@@ -233,7 +236,7 @@ class Columns:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return (least timestamp, largest timestamp); there must be a record."""
+        """Return (least timestamp, largest timestamp); there must be at least one record."""
         if self._span is None:
             stamps, one = self.timestamps, self.timestamp
             self._span = (one, one) if stamps is None else (int(stamps.min()), int(stamps.max()))

@@ -3,9 +3,9 @@ nothing is on disk.
 
 Key: version int16 = 0, type int16. Value of a transaction marker: version int16 = 0, coordinator epoch int32
 (org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker). Value of a snapshot's header:
-version int16 = 0, timestamp of the last record of the log that the snapshot covers, int64 ms. Value of its
-footer: version int16 = 0. Both values end with a byte 0, which stands for no tagged fields (KIP-630:
-SnapshotHeaderRecord, SnapshotFooterRecord).
+version int16 = 0, timestamp of the last record of the log that the snapshot covers, int64 ms. Value of a
+snapshot's footer: version int16 = 0. The values of header and footer end with a byte 0, which stands for no
+tagged fields (KIP-630: SnapshotHeaderRecord, SnapshotFooterRecord).
 
 Big-endian. Threads: any; functions without state.
 """
@@ -42,8 +42,8 @@ class Marker(NamedTuple):
 
 
 def end_marker(marker: Marker, timestamp: int) -> Encoded:
-    """Return the control batch that commits or aborts a transaction, with `timestamp` (ms): one record, never
-    compressed.
+    """Return the control batch that commits or aborts a transaction. It has one record, with `timestamp`
+    (ms), and is never compressed.
     """
     template = Template(TRANSACTIONAL_FLAG | CONTROL_FLAG, marker.producer_id, marker.producer_epoch)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
@@ -89,8 +89,8 @@ def _of_snapshot(kind: int, value: bytes, timestamp: int, base_offset: int, lead
 
 
 def parse_snapshot_header(value: bytes | None) -> int:
-    """Return the timestamp (ms) of the last record that a snapshot covers, from its header's value. Raises
-    ValueError.
+    """Return the timestamp (ms) of the last record that a snapshot covers, decoded from the value of the
+    snapshot's header. Raises ValueError.
     """
     if value is None or len(value) < _HEADER.size or value[0] & 0x80:
         raise ValueError("a snapshot's header has no timestamp")

@@ -1,6 +1,6 @@
-"""Decodes record batches into Records: scans and validates headers, decompresses, decodes.
+"""Decodes record batches into Records: scans and validates headers, decompresses and decodes records.
 
-Nothing is on disk. Its functions have no state, and are safe from any thread. A length that the bytes claim
+Nothing is on disk. The functions have no state, and are safe from any thread. A length that the bytes claim
 is checked for plausibility before memory is allocated for it.
 """
 
@@ -34,17 +34,18 @@ if TYPE_CHECKING:
 
 # --- arena -------------------------------------------------------------------------------------
 
-# Compressed batches are decompressed into one piece of memory.
+# `decompress_batches` decompresses batches into one piece of memory, the arena.
 
 
 def decompress_batches(
     buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Decompress the batches of `buf`, which was read at `position` of file `where`. Return (arena: all
-    records in one piece of memory, start of each batch's records in the arena, size of each batch's records).
+    """Decompress the batches of `buf`, which was read at `position` of file `where`. Return (arena, which has
+    all records in one piece of memory; start of each batch's records in the arena; size of each batch's
+    records).
 
-    The arena ends with the batch with which it reaches `most` bytes. Raises CorruptRecordError if a batch is
-    damaged or larger than `limit`.
+    When the arena has `most` bytes or more, no further batch is decompressed. Raises CorruptRecordError if a
+    batch is damaged or larger than `limit`.
     """
     view = memoryview(buf)
     starts = (batches["position"] - (position - HEADER_SIZE)).tolist()
@@ -72,7 +73,9 @@ class _Arena:
         self._used = 0
 
     def add(self, codec: int, data: memoryview, limit: int) -> int:
-        """Append the plain bytes of `data`, at most `limit`; return the number of bytes used so far."""
+        """Decompress `data` to at most `limit` bytes, and append them to the buffer. Return the number of
+        bytes in the buffer.
+        """
         room = guess(codec, data, limit)
         while True:
             self._reserve(room)
@@ -118,7 +121,7 @@ class _Scratch:
 
 _unused: list[_Scratch] = []
 """Scratch memory for the next calls. A call uses one object of its own until its results are copied, because
-a signal handler that reads may interrupt the call.
+a signal handler may interrupt the call and read records itself.
 """
 
 
@@ -168,13 +171,14 @@ def scan_headers(
     check_crcs: bool = True,
     least: int = -1,
 ) -> tuple[bytearray, ScanEnd]:
-    """Return (headers, as `seg_batch`, of the batches in `buf`, end of the scan). `position` is the file
-    position of the first byte of `buf`.
+    """Return (headers of the batches in `buf`, as bytes of `seg_batch`; end of the scan). `position` is the
+    file position of the first byte of `buf`.
 
-    Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on are left out, and
-    so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch
-    (`ScanEnd.status`); CRCs are compared if `check_crcs`. If a wrapper of old messages comes first, its
-    offsets are at least `least`, which is -1 if unknown.
+    Batches that end below `from_offset` are skipped unchecked. Batches that begin at or after `end_offset`
+    are left out. Batches after the first `max_bytes` are left out, but the first batch never is. The scan
+    stops before a damaged batch (`ScanEnd.status`); CRCs are compared if `check_crcs`. If the first batch is
+    a wrapper message of magic 0 or 1, the offsets of the messages in it are at least `least`, which is -1 if
+    the bound is unknown.
     """
     size = len(buf)
     try:
@@ -193,7 +197,7 @@ def scan_headers(
         buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), size,
         position, least, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
     )  # fmt: skip
-    # Only the used part is copied.
+    # Only the headers that `seg_scan` has written are copied.
     headers = bytearray(ffi.buffer(out, n * BATCH_SIZE))
     scan_end = ScanEnd(end.position, end.need, end.last_offset, end.status)
     _unused.append(scratch)
@@ -211,14 +215,14 @@ def decode(
     most: int = INT64_MAX,
 ) -> Records:
     """Return the records of some batches in `buf`, which was read at `position` of file `where`. `batches`
-    are headers that `scan` has returned, or a part of them.
+    are headers that `scan` has returned, or some of these headers.
 
-    If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. The default of
-    `next_offset` is the offset after the last batch; records below `from_offset` are left out. Compressed
-    batches are decoded only until their plain bytes have reached `most`; then `Records.next_offset` is the
-    offset at which to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has
-    magic 2 only. Raises CorruptRecordError if the bytes are damaged, or a batch has more than `limit` bytes
-    once decompressed.
+    If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. `next_offset`
+    becomes `Records.next_offset`; the default is the offset after the last batch. Records below `from_offset`
+    are left out. When the decompressed batches have `most` bytes or more, no further batch is decoded;
+    `Records.next_offset` is then the offset at which to continue. Messages of magic 0 and 1 are converted
+    first, so that `Records.batches` has magic 2 only. Raises CorruptRecordError if the bytes are damaged, or
+    a batch has more than `limit` decompressed bytes.
     """
     n = len(batches)
     if n == 0:
@@ -276,7 +280,7 @@ def _old(
     from_offset: int,
     most: int,
 ) -> Records:
-    """Decode batches if some of them are messages of magic 0 or 1."""
+    """Decode batches of which some are messages of magic 0 or 1."""
     records = _messages(buf, batches, position, from_offset)
     if records is None:
         records = _brought_up(buf, batches, where, position, limit, from_offset, most)
@@ -389,13 +393,13 @@ def fault_reason(code: int) -> str:
 
 # --- stamps ------------------------------------------------------------------------------------
 
-# Finds the batches that may hold records of a time range, without decoding them.
+# `stamped` finds the batches that may have records of a time range, without decoding records.
 
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
-    """Return for each batch of `buf`, read at `position`, whether it may hold a record with a timestamp from
-    `least` to `most` ms, both included. The headers decide this for compressed batches and messages of magic
-    0 and 1; the records themselves decide it for plain batches.
+    """Return for each batch of `buf`, which was read at `position`, whether the batch may have a record with
+    a timestamp from `least` to `most` ms, both included. For compressed batches and for messages of magic 0
+    and 1 only the headers are checked; for plain batches the records are checked, too.
     """
     may_hold: NDArray[np.bool_] = batches["max_timestamp"] >= least
     judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)

@@ -1,7 +1,8 @@
 """Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
 An iterator of `encode` belongs to one thread; another thread may write and release each Encoded that the
-iterator yields. If an Encoded is released before the next Encoded is made, its memory is reused.
+iterator yields. If an Encoded is released before the next Encoded is made, the next Encoded uses the same
+memory.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def encode(
 ) -> Iterator[Encoded]:
     """Yield all records in batches of about `batch_bytes` (plain bytes, header included).
 
-    One call of C makes each Encoded, of about `chunk_bytes` plain bytes. If there is a `codec`, the batches
-    of the Encoded are then compressed one by one. A batch of several records never exceeds `max_bytes`
-    (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has indexes of records in
-    rising order; a batch also ends before each of these records.
+    Each Encoded is made by one call of C, and has about `chunk_bytes` plain bytes. If `codec` is not 0, the
+    batches of the Encoded are then compressed one by one. A batch of several records never exceeds
+    `max_bytes` (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has indexes of
+    records in rising order; a batch also ends before each of these records.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
         raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")
@@ -48,7 +49,9 @@ def encode(
 
 
 def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
-    """Return the most plain bytes of a batch that stays within `max_bytes` once compressed."""
+    """Return the largest number of plain bytes of a batch with which the compressed batch stays within
+    `max_bytes`, at most `batch_bytes`.
+    """
     if max_bytes is None:
         return batch_bytes
     # Snappy's output is at worst one sixth larger than its input; other codecs add far less.
@@ -57,7 +60,7 @@ def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
 
 
 class Run:
-    """The state of an encode: the next record, and the arguments of C that stay the same."""
+    """The progress of an `encode`: the next record, and the arguments of C that stay the same."""
 
     def __init__(
         self, columns: Columns, codec: int, batch_bytes: int, template: Template, cuts: Sequence[int] = ()
@@ -124,7 +127,7 @@ def c_template(template: Template, codec: int) -> Any:
 
 
 def fill_template(t: Any, template: Template, codec: int) -> Any:
-    """Fill an existing `seg_template *` with the fields of a Template and the codec, and return it."""
+    """Fill `t`, an existing `seg_template *`, with the fields of a Template and the codec. Return `t`."""
     t.base_offset, t.producer_id = template.base_offset, template.producer_id
     t.producer_epoch, t.base_sequence = template.producer_epoch, template.base_sequence
     t.leader_epoch, t.delete_horizon = template.leader_epoch, template.delete_horizon
@@ -158,7 +161,9 @@ def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
 
 
 def _compressed_alone(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Return the one batch of `plain`, compressed, in its own buffer if the result fits."""
+    """Return the one batch of `plain`, compressed, in the buffer of `plain` if this buffer is large
+    enough.
+    """
     packed = compress(codec, plain.data[HEADER_SIZE:], level)
     size, out = HEADER_SIZE + len(packed), plain
     if size > len(plain.buffer):
@@ -183,11 +188,12 @@ def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
 
 # --- single ------------------------------------------------------------------------------------
 
-# One record in one batch, without arrays or columns of one element. Each call has its own arguments for C, so
-# it is safe from any thread, and from a signal handler that interrupts another call.
+# `single` encodes one record as one batch, without arrays or columns of one element. Each call has its own
+# arguments for C, so that `single` is safe from any thread, and from a signal handler that interrupts another
+# call.
 
 _ROOM = HEADER_SIZE + 64
-"""Most bytes of a batch with one record, without its key, value and headers."""
+"""Largest size of a batch with one record, without the record's key, value and headers."""
 _KINDS = (bytes, bytearray, memoryview)
 
 
@@ -204,8 +210,8 @@ class _Arguments:
         self.codec = 0
 
     def fill(self, template: Template, codec: int) -> Any:
-        """Fill `filled` with the template and codec, and return it."""
-        self.of = None  # reset first, because an interrupt may leave `filled` half filled
+        """Fill `filled` with the template and codec. Return `filled`."""
+        self.of = None  # `of` is reset first, because an interrupt may leave `filled` half filled
         fill_template(self.filled, template, codec)
         self.codec = codec
         self.of = template
@@ -237,12 +243,12 @@ def single(
     if key is None:
         a.key.kind = NULLS
     plain = len(views[0]) + len(views[1])
-    if plain > MAX_PLAIN:  # checked before this much memory is allocated
+    if plain > MAX_PLAIN:  # the size is checked before this much memory is allocated
         check_plain(plain)
     size = plain + _ROOM
     try:
         some = bool(headers)
-    except ValueError:  # an array has no truth value; its elements are checked below
+    except ValueError:  # an array of headers has no truth value; its elements are checked below
         some = True
     more = headers_of_one(headers) if some else None
     if more:
@@ -262,8 +268,8 @@ def single(
 
 
 def _set(column: Any, data: Any, name: str) -> Any:
-    """Point a column of one element at `data`; the caller keeps the returned object alive while C
-    reads it.
+    """Make a column of one element point to the bytes of `data`. Return the object that has these bytes; the
+    caller keeps it alive while C reads the column.
     """
     if data is None:
         column.kind = NULLS
@@ -281,10 +287,10 @@ def _set(column: Any, data: Any, name: str) -> Any:
 
 # --- sizes -------------------------------------------------------------------------------------
 
-# Too large records are refused before anything is written.
+# `check_sizes` refuses records that are too large, before anything is written.
 
 _NUMBERS = 40
-"""Most bytes of the varints of a record, without the varints of its headers."""
+"""Largest size of the varints of a record, without the varints of its headers."""
 
 
 def check_sizes(

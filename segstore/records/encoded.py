@@ -1,4 +1,5 @@
-"""Encoded batches in buffers of a small pool, with the template of their header fields; nothing is on disk.
+"""`Encoded`: encoded batches in a buffer of a small pool; `Template`: header fields that batches share.
+Nothing is on disk.
 
 An Encoded belongs to one thread at a time; the pool is shared by all threads.
 """
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_BYTES = 2 << 20
-"""Plain bytes that one call of C encodes at most. With 1 MiB, an append of 10,000 records of 100 bytes needed
-two calls, and a tenth more time.
+"""Largest number of plain bytes that one call of C encodes. With 1 MiB, an append of 10,000 records of 100
+bytes needed two calls, and a tenth more time.
 """
-_POOLED = 3  # an append may encode this many chunks before it takes the append token
+_POOLED = 3  # an append may encode this many chunks before it waits for other appends
 
 
 class Template(NamedTuple):
@@ -47,7 +48,7 @@ class _BufferPool:
 
     def __init__(self) -> None:
         # No lock guards the list: a signal handler could interrupt the thread that holds the lock, append
-        # records, and wait for the lock for ever. A list's own steps are atomic.
+        # records, and wait for the lock for ever. Each of the list's methods is atomic.
         self._free: list[NDArray[np.uint8]] = []
 
     def take(self, size: int) -> NDArray[np.uint8]:
@@ -55,7 +56,7 @@ class _BufferPool:
             try:
                 return self._free.pop()
             except IndexError:
-                """Another thread took the last one."""
+                """Another thread has taken the last buffer."""
         return np.empty(max(size, CHUNK_BYTES), np.uint8)
 
     def give(self, buffer: NDArray[np.uint8]) -> None:
@@ -67,12 +68,12 @@ pool = _BufferPool()
 
 
 class Encoded:
-    """Whole batches, one after the other, in `buffer[:size]`. `batches` has their headers, with positions in
-    `buffer`.
+    """Whole batches, one after the other, in `buffer[:size]`. `batches` has the headers of the batches, with
+    positions in `buffer`.
 
-    `ptr` and `headers` are the addresses of the buffer and the headers for C. A `pooled` buffer returns to
-    the pool at `release`, and must not be used afterwards; the buffer of an Encoded that is never released is
-    freed.
+    `ptr` and `headers` are the addresses of the buffer and of the headers, for C. If `pooled`, `release`
+    gives the buffer back to the pool, and the buffer must not be used afterwards. If an Encoded is never
+    released, its buffer is freed.
     """
 
     __slots__ = ("buffer", "headers", "n", "pooled", "ptr", "size")
@@ -86,7 +87,7 @@ class Encoded:
 
     @classmethod
     def alone(cls, room: int) -> Encoded:
-        """Return uninitialized memory for one batch of up to `room` bytes."""
+        """Return an Encoded with uninitialized memory for one batch of up to `room` bytes."""
         made = cls.__new__(cls)
         made.ptr, made.headers = unset("uint8_t[]", room), unset("seg_batch *")
         made.buffer, made.size, made.n, made.pooled = ffi.buffer(made.ptr), room, 1, False

@@ -3,7 +3,7 @@ the same layout. Nothing is on disk.
 
 The constants `AT_...` of `_native/bytes.h` are the positions of the fields in the bytes of a batch.
 
-Its data never changes, and its functions have no state: both are safe from any thread.
+The data of this module never changes, and the functions have no state: both are safe from any thread.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ DELETE_HORIZON_FLAG = 0x40
 
 
 def batch_ptr(batches: NDArray[np.void]) -> Any:
-    """Return a `seg_batch *` to the first element of a contiguous array of `batch_type`; valid while the
-    array exists.
+    """Return a `seg_batch *` to the first element of a contiguous array of `batch_type`; the pointer is valid
+    while the array exists.
     """
     return held("seg_batch *", batches) if len(batches) else ffi.NULL
 

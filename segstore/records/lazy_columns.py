@@ -42,11 +42,11 @@ class _Lazy(Sequence[T]):
 
     @abstractmethod
     def _cut(self, index: Any) -> Self:
-        """Return a column over some of the elements."""
+        """Return a column of the elements that a slice selects."""
 
     @abstractmethod
     def tolist(self) -> list[T]:
-        """Return all elements at once."""
+        """Return all elements, as a list."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -92,7 +92,7 @@ class ByteColumn(_Lazy[bytes | None]):
         return None if length < 0 else self.arena[start : start + length]
 
     def tolist(self) -> list[bytes | None]:
-        """Return all elements at once."""
+        """Return all elements, as a list."""
         arena, lengths = self.arena, self.lengths.tolist()
         least = min(lengths, default=0)
         if least >= 0:
@@ -142,7 +142,7 @@ class HeaderColumn(_Lazy[Headers]):
         return counts, names, values
 
     def tolist(self) -> list[Headers]:
-        """Return all elements at once."""
+        """Return all elements, as a list."""
         if not self.present or not len(self.at):
             return [[] for _ in range(len(self.at))]
         counts, names, values = self.flat()

@@ -1,5 +1,5 @@
-"""Batches of a log in the form that a producer would send: with base offset 0, and the producer's id and
-sequence; nothing is on disk. Its functions have no state, and are safe from any thread.
+"""Converts batches of a log to the form in which a producer sends batches: with base offset 0, and the
+producer's id and sequence. Nothing is on disk. The functions have no state, and are safe from any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def produced(data: memoryview, batch: np.void, template: Template) -> bytearray:
     """Return the one batch in `data`, whose header is `batch`, with a template's offset, leader epoch,
-    producer and sequence, and a new CRC. Its records stay unchanged, compressed or not.
+    producer and sequence, and a new CRC. The records of the batch stay unchanged, whether compressed or not.
     """
     made, header = bytearray(data), np.empty(1, batch_type())
     header[0] = batch

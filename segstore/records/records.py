@@ -1,7 +1,7 @@
 """Records: the result of a read, as columns over one piece of memory; nothing is on disk.
 
-Records are immutable, and independent of the files they were read from. So they are safe from any thread, and
-stay valid after retention or compaction has removed their segment.
+Records are immutable, and independent of the files they were read from. So Records are safe from any thread,
+and stay valid after retention or compaction has removed the segment they were read from.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ class Records:
         return epochs
 
     def batch_indexes(self) -> NDArray[np.intp]:
-        """Return for each record the index in `batches` of its batch."""
+        """Return for each record the index of its batch in `batches`."""
         return np.searchsorted(self.batches["base_offset"], self.offsets, "right") - 1
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of memory that this object keeps alive, including memory shared with its
-        slices.
+        """Return the number of bytes of memory that this object keeps alive, including memory that it shares
+        with slices.
         """
         return len(self.arena) + self._matrix.nbytes + self.batches.nbytes
 
@@ -127,7 +127,7 @@ class Records:
     @overload
     def __getitem__(self, index: slice) -> Records: ...
     def __getitem__(self, index: int | slice) -> Record | Records:
-        """Return one Record, or Records over the same memory for a slice."""
+        """Return one Record, or for a slice Records over the same memory."""
         if isinstance(index, slice):
             return self._slice(index)
         row = self._matrix[:, index].tolist()
@@ -159,8 +159,8 @@ class Records:
         return self._with(matrix[:, skip:], self.next_offset) if skip else self
 
     def take(self, mask: NDArray[np.bool_]) -> Records:
-        """Return the records whose element in the boolean `mask` (one per record) is true; `next_offset`
-        stays. Raises InvalidArgumentError.
+        """Return the records whose element in the boolean `mask` (one per record) is true; `next_offset` is
+        the same. Raises InvalidArgumentError.
         """
         mask = np.asarray(mask)
         if mask.dtype != np.bool_ or mask.shape != (len(self),):
@@ -170,8 +170,8 @@ class Records:
         return self._with(np.compress(mask, self._matrix, axis=1), self.next_offset)
 
     def __iter__(self) -> Iterator[Record]:
-        """Return an iterator of the records, which makes some hundreds of objects at a time, so that memory
-        stays flat.
+        """Return an iterator of the records, which makes the objects of some hundred records at a time to use
+        little memory.
         """
         return chain.from_iterable(map(self._records, chunks(len(self))))
 
@@ -192,9 +192,9 @@ class Records:
     __hash__ = None  # type: ignore[assignment]
 
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
-        """Return a pyarrow.Table of all columns, or of `columns`: offset and timestamp (ms) are int64, key
-        and value are binary; headers are list<struct<key: string, value: binary>>, and null for a record
-        without headers. Raises MissingPackageError without pyarrow.
+        """Return a pyarrow.Table with all columns, or only with `columns`: offset and timestamp (ms) are
+        int64, key and value are binary; headers are list<struct<key: string, value: binary>>, and null for a
+        record without headers. Raises MissingPackageError without pyarrow.
         """
         with Needing("pyarrow", "to_arrow"):
             from segstore.records.arrow import table
@@ -209,11 +209,11 @@ class Records:
 
 
 def first_at(matrix: NDArray[np.int64], offset: int) -> int:
-    """Return the index of the first column whose offset is at least `offset`; the matrix must have
-    columns.
+    """Return the index of the first column whose offset is at least `offset`; the matrix must have at least
+    one column.
     """
     skip = int(offset - matrix.item(OFFSET, 0))
-    # If there are no gaps, the index follows from the offset.
+    # If there are no gaps in the offsets, the index is the difference of two offsets.
     if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):
         skip = int(np.searchsorted(matrix[OFFSET], offset))
     return max(skip, 0)
@@ -244,7 +244,7 @@ def rearranged(records: Records, places: NDArray[np.intp]) -> Records:
 
 
 def picked(records: Records, places: NDArray[np.intp]) -> Records:
-    """Return the records at these non-decreasing indexes, over a copy of only their bytes."""
+    """Return the records at these non-decreasing indexes, over a copy of the bytes of these records only."""
     once, again = np.unique(places, return_inverse=True)
     matrix = records._matrix[:, once]
     starts = matrix[KEY_AT]

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _USUAL_RECORD = 64
-"""Assumed size of a record, in bytes, while no record was read; the first memory is allocated by this
-size.
+"""Assumed size of a record, in bytes, before the first record is read. The first memory is allocated for
+records of this size.
 """
 Empty = Callable[[int, Any], Any]
 _FIXED = {"offset": "int64", "timestamp": "int64", "timestamp_type": "int8", "headers_at": "int64"}
-"""The columns of numbers; the fields of `seg_table` have these names with an "s" added."""
+"""The columns of numbers; the fields of `seg_table` have these names, with an "s" added."""
 
 
 class Strings:
@@ -60,7 +60,9 @@ class Strings:
         )
 
     def make_byte_room(self, more: int, expected: float) -> None:
-        """Make room for `more` bytes. If memory must grow, make room for `expected` times as many bytes."""
+        """Make room for `more` bytes. If the memory is too small, make room for `expected` times as many
+        bytes.
+        """
         need = self.used + more
         if need > len(self.data):
             room = min(max(need, int(expected * more), 2 * len(self.data)), max(need, INT32_MAX))
@@ -72,10 +74,10 @@ class RecordTable:
     """Records of batches, with only the `wanted` columns: offset, timestamp, timestamp_type, key, value,
     headers. Without columns, rows are only counted.
 
-    `next_offset` is the offset to continue at after `add`, or after its CorruptRecordError; the table has the
-    records below it. `plain` counts the decompressed bytes of the batches added so far. `expected` is the
-    size, in bytes, of all batches that will be added; memory for them is allocated at once. `empty` allocates
-    columns, like `numpy.empty`.
+    `next_offset` is the offset to continue at after `add`, even after `add` has raised CorruptRecordError;
+    the table has the records below this offset. `plain` counts the decompressed bytes of the batches added so
+    far. `expected` is the size, in bytes, of all batches that will be added; memory for all of these batches
+    is allocated before the first row is added. `empty` allocates columns, like `numpy.empty`.
     """
 
     def __init__(self, wanted: Collection[str], expected: int = 0, empty: Empty = np.empty) -> None:
@@ -111,12 +113,12 @@ class RecordTable:
         end: int,
         most: int = INT64_MAX,
     ) -> bool:
-        """Add the records of `batches` in `buf` with offsets from `first` up to `end`; return whether all
-        batches were added.
+        """Add the records of `batches` in `buf` with offsets that are at least `first` and below `end`;
+        return whether all batches were added.
 
-        Compressed batches are added until their plain bytes have reached `most`. A batch is not added if
-        int32 offsets can't reach the end of its bytes. Raises CorruptRecordError; the records before the
-        damage are added.
+        When the decompressed batches have `most` bytes or more, no further batch is added. A batch is not
+        added if its bytes would end beyond the range of int32 offsets. Raises CorruptRecordError, after the
+        records before the damage were added.
         """
         arguments = buf, where, position, first, end, most
         try:
@@ -138,8 +140,8 @@ class RecordTable:
         end: int,
         most: int,
     ) -> bool:
-        """Add batches; return whether all were added. If a batch can't be decompressed, batches before it may
-        be missing, too; `add` then adds them.
+        """Add batches; return whether all batches were added. If a batch can't be decompressed, earlier
+        batches may be missing, too; `add` then adds these.
         """
         for run, data, at in _brought_up(buf, batches, where, position, most):
             arena, starts, sizes = plain_records(data, run, where, at, MAX_PLAIN, most)
@@ -182,9 +184,9 @@ class RecordTable:
         self.next_offset = int(batches["last_offset"][-1]) + 1
 
     def read(self, size: int, r: Any, call: Callable[[Any, Any], Any]) -> None:
-        """Add records by `call`, which calls `seg_read_table` with this table and a `seg_table_read`; repeat
-        the call with more memory while the table has too little. Headers are not read. The first batch has
-        `size` bytes.
+        """Add records: `call(table, r)` calls `seg_read_table` with the `seg_table` of this table and with
+        `r`, a `seg_table_read`. While the table has too little memory, give it more, and repeat the call.
+        Headers are not read. The first batch has `size` bytes.
         """
         r.plain = self.plain
         if not len(self):
@@ -197,8 +199,8 @@ class RecordTable:
         self.plain = r.plain
 
     def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
-        """Add a row for each offset from `first` up to `end`, if only offset and timestamp_type are wanted.
-        `expected` is the number of rows of all such ranges, including this range.
+        """Add a row for each offset that is at least `first` and below `end`. Only offset and timestamp_type
+        may be wanted. `expected` is the number of rows of all such ranges, including this range.
         """
         rows, n = len(self), end - first
         if self.arrays:
@@ -239,8 +241,8 @@ def _longer(empty: Empty, array: NDArray[Any], room: int, used: int, rest: int |
 def _brought_up(
     buf: bytes, batches: NDArray[np.void], where: str, position: int, most: int
 ) -> Iterator[tuple[NDArray[np.void], bytes, int]]:
-    """Convert old messages to magic 2. Yield (headers of a run of batches, bytes that hold the batches, file
-    position of the bytes).
+    """Convert old messages to magic 2. Yield (headers of a run of batches, bytes that have these batches,
+    file position of the bytes) for each run.
     """
     if not is_old(batches):
         yield batches, buf, position

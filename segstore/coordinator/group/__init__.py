@@ -1,1 +1,1 @@
-"""Consumer groups: members, generations, rebalances and assignments, and the administrator's view of them."""
+"""Groups: members, generations, rebalances and assignments, and the requests of administrators to groups."""

@@ -1,9 +1,9 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
-On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew, and the
-members come from the records of that topic instead of from a coordinator. While the coordinator loads, a call
-is repeated for at most a minute (Kafka: default.api.timeout.ms), and then raises KafkaTimeoutError.
-Threads: any.
+On disk: `GroupOffsets` reads and writes the records. If the store is open "r", each call reads
+`__consumer_offsets` anew, and the members are read from that topic, because this process has no coordinator.
+A call that fails because the coordinator is loading is repeated; after a minute (Kafka:
+default.api.timeout.ms) it raises KafkaTimeoutError. Threads: any.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from segstore.storage.meta.topics import find_topic
 
 # --- reset -------------------------------------------------------------------------------------
 
-# `Reset`: the new position of a group, which is the earliest or latest record, a time, an offset, or a shift
-# by a number of offsets (Kafka: ConsumerGroupCommand, --reset-offsets). Threads: any; a `Reset` is immutable.
+# `Reset`: the offsets that a reset of a group commits: the log start or log end offsets, the first offset of
+# a time, a given offset, or the committed offset plus a number (Kafka: ConsumerGroupCommand,
+# --reset-offsets). Threads: any; a `Reset` is immutable.
 
 
 class OffsetsLog(Protocol):
-    """The offsets of a partition: the part of `PartitionLog` that a reset needs."""
+    """The part of `PartitionLog` that a reset reads: the offsets of one partition's log."""
 
     @property
     def topic(self) -> str: ...
@@ -45,8 +46,8 @@ class OffsetsLog(Protocol):
 
 @dataclass(frozen=True)
 class Reset:
-    """The target of a reset. Each class method makes one kind of target; `value` is the method's argument: an
-    offset, a number of offsets, a time in ms since the epoch, or a duration in ms.
+    """The target of a reset. Each class method makes one kind of target. `value` is the argument of the class
+    method: an offset, a number of offsets, a time in ms since the epoch, or a duration in ms.
     """
 
     kind: str
@@ -64,20 +65,20 @@ class Reset:
 
     @classmethod
     def to_current(cls) -> Reset:
-        """Reset to the committed offset, or to the log end offset if the group has committed none."""
+        """Reset to the committed offset, or to the log end offset if the group has committed no offset."""
         return cls("current")
 
     @classmethod
     def to_offset(cls, offset: int) -> Reset:
-        """Reset to an offset, or to the nearest offset that the log has. Raises InvalidArgumentError if
-        `offset` is negative.
+        """Reset to `offset`. If it lies outside of the log, reset to the log start or log end offset,
+        whichever is nearer. Raises InvalidArgumentError if `offset` is negative.
         """
         return cls("offset", arguments.whole("offset", offset, 0))
 
     @classmethod
     def shift_by(cls, records: int) -> Reset:
-        """Reset to the committed offset plus `records`, which may be negative. The result stays within the
-        log.
+        """Reset to the committed offset plus `records`, which may be negative. A result below the log start
+        offset becomes the log start offset; a result above the log end offset becomes the log end offset.
         """
         return cls("shift", arguments.whole("records", records, None))
 
@@ -96,8 +97,8 @@ class Reset:
         return cls("duration", arguments.whole("duration_ms", duration_ms, 0))
 
     def target(self, log: OffsetsLog, committed: OffsetAndMetadata | None, now_ms: int) -> int:
-        """Return the offset that the reset sets in `log`. Raises InvalidArgumentError if `shift_by` has no
-        committed offset to count from.
+        """Return the offset that the reset sets for the partition of `log`. Raises InvalidArgumentError if
+        the target was made by `shift_by` and `committed` is None.
         """
         start, end = log.start_offset, log.end_offset
         if self.kind == "earliest":
@@ -123,8 +124,8 @@ class Reset:
 
 @dataclass(frozen=True)
 class Moved:
-    """The change of one partition's committed offset by a reset. `before` is None if no offset
-    was committed.
+    """A partition with its committed offset `before` and `after` a reset. `before` is None if no offset was
+    committed.
     """
 
     partition: TopicPartition
@@ -139,7 +140,9 @@ def moves(
     log: Callable[[TopicPartition], OffsetsLog],
     now_ms: int,
 ) -> tuple[Moved, ...]:
-    """Return the changes that a reset makes. `log` returns the `OffsetsLog` of a partition."""
+    """Return the changes that a reset makes. `log` returns the `OffsetsLog` of the partition that is passed
+    to it.
+    """
     moved = []
     for tp in partitions:
         before = committed.get(tp)
@@ -155,9 +158,10 @@ Which = Iterable["TopicPartition | str"]
 def chosen_partitions(
     topics: Mapping[str, TopicInfo], partitions: Which, there: bool = True
 ) -> tuple[TopicPartition, ...]:
-    """Return `partitions`, sorted; a topic's name stands for all partitions of the topic. Unless `there` is
-    False, each partition must exist. Raises InvalidArgumentError if `partitions` is empty,
-    UnknownTopicOrPartitionError if a partition does not exist.
+    """Return `partitions`, sorted; a topic's name stands for all partitions of the topic. If `there`, each
+    partition must exist. Raises InvalidArgumentError if `partitions` is empty. Raises
+    UnknownTopicOrPartitionError if a topic that is given by name, or a partition that must exist, does not
+    exist.
     """
     if isinstance(partitions, str) or not isinstance(partitions, Iterable):
         raise InvalidTypeError(f"partitions must be a list, as [{partitions!r}]")
@@ -195,7 +199,7 @@ class Groups(Looking):
         its partitions; the default is all partitions with a committed offset. Return the changes. If
         `dry_run`, nothing is written.
 
-        Either all offsets are committed, or none. Raises NonEmptyGroupError, UnknownTopicOrPartitionError,
+        If one offset can't be committed, none is. Raises NonEmptyGroupError, UnknownTopicOrPartitionError,
         InvalidArgumentError, ReadOnlyError, the errors of `GroupOffsets.commit`, and GroupNotFoundError if
         there is no such group and `partitions` is None.
         """
@@ -239,13 +243,15 @@ class Groups(Looking):
 
     @patient
     def delete(self, group: str) -> None:
-        """Delete the group with its committed offsets, or a share group with its durable states. Raises
-        NonEmptyGroupError, GroupNotFoundError.
+        """Delete the group with its committed offsets or, if it is a share group, with its durable states.
+        Raises NonEmptyGroupError, GroupNotFoundError.
         """
         self.delete_now(group)
 
     def delete_now(self, group: str) -> None:
-        """Delete the group like `delete`, but raise OffsetNotAvailableError while the coordinator loads."""
+        """Delete the group like `delete`, but raise OffsetNotAvailableError at once if the coordinator is
+        loading.
+        """
         writer = self._writer()
         self._check_there(writer, group)
         if share_group(writer, group) is not None:
@@ -261,9 +267,9 @@ class Groups(Looking):
         """Delete the offsets that the group committed in `partitions`, and return the partitions that had an
         offset. Raises NonEmptyGroupError, GroupNotFoundError.
 
-        The partitions of a deleted topic must be listed one by one, not by the topic's name. A share group's
-        offsets can only be deleted for whole topics; InvalidArgumentError is raised if the group has more
-        partitions of a topic than `partitions` names.
+        The partitions of a deleted topic must be listed one by one, not by the topic's name. The offsets of a
+        share group can be deleted for whole topics only: if `partitions` names some of the group's partitions
+        of a topic, but not all, InvalidArgumentError is raised.
         """
         writer = self._writer()
         self._check_there(writer, group)
@@ -288,8 +294,8 @@ class Groups(Looking):
         return shared(self._store, GroupOffsets)
 
     def _while_empty(self, group: str, run: Callable[[], T]) -> T:
-        """Call `run` while the group has no members and no member can join; return the result of `run`.
-        Raises NonEmptyGroupError.
+        """Return the result of `run`; if this process has a coordinator, `run` is called by
+        `GroupCoordinator.while_empty`. Raises NonEmptyGroupError.
         """
         coordinator = self._coordinator()
         return run() if coordinator is None else coordinator.while_empty(group, run)

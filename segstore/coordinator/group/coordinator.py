@@ -1,10 +1,10 @@
-"""`GroupCoordinator`: the requests of members, clients and administrators to the groups of a store.
+"""`GroupCoordinator`: handles the requests of members, clients and administrators to the groups of a store.
 
 On disk: a group's generation, members and assignment are records of `__consumer_offsets`, written through
 `coordinator.offsets` when a generation becomes stable and when a group becomes empty.
-Threads: any. Each group has a lock. A commit holds the lock, too, so that a rebalance can't begin between the
-check of the member and the write. No method waits: a member that has to wait gets a `Ticket`, and
-`store.wait` wakes it when its group changes.
+Threads: any. Each group has a lock. The thread that commits offsets holds this lock, too, so that no
+rebalance begins between the check of the member and the write. No method waits: a member that has to wait
+gets a `Ticket`, and a thread in `store.wait` is woken when a group changes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = Logger("segstore")
 
 class GroupCoordinator(ShareRequests):
     """The coordinator of a store's classic, consumer and share groups (Kafka: GroupMetadataManager). A store
-    has one coordinator, which `shared` makes.
+    has one coordinator; `shared(store, GroupCoordinator)` returns it.
     """
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
@@ -60,16 +60,16 @@ class GroupCoordinator(ShareRequests):
         self._offsets.empty_since, self._offsets.swept = self._groups.empty_since, self._groups.sweep
 
     def now(self) -> float:
-        """Return the time of the clock that measures sessions, in ms."""
+        """Return the time, in ms, of the clock by which sessions expire."""
         return self._clock()
 
     # --- membership --------------------------------------------------------------------------
 
     def join(self, group_id: str, joining: Joining) -> Ticket[JoinGroupResult]:
-        """Join the group, or join it again; return a ticket, which is completed with the member's place in
-        the next generation. Raises InvalidGroupIdError, InvalidSessionTimeoutError, UnknownMemberIdError,
-        FencedInstanceIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError,
-        MemberIdRequiredError.
+        """Handle a JoinGroup request; return a `Ticket`, which is completed with the answer to the member.
+        Raises InvalidGroupIdError, InvalidSessionTimeoutError, UnknownMemberIdError, FencedInstanceIdError,
+        InconsistentGroupProtocolError, GroupMaxSizeReachedError, and MemberIdRequiredError if the member must
+        join again with the id in this error.
         """
         self._check_joining(group_id, joining)
 
@@ -88,11 +88,11 @@ class GroupCoordinator(ShareRequests):
         group_instance_id: str | None = None,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Return a ticket for the member's assignment; the leader passes the assignments of all members.
-        `protocol` and `protocol_type` are compared with the group's; None is not compared. Raises
-        UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
-        InconsistentGroupProtocolError; StorageError if the assignments could not be written, after which the
-        leader may sync again.
+        """Return a `Ticket`, which is completed with the member's assignment. If the member is the leader,
+        `assignments` has the assignments of all members. `protocol` and `protocol_type` must be the group's,
+        or None. Raises UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError,
+        FencedInstanceIdError, InconsistentGroupProtocolError, and StorageError if the assignments could not
+        be written: the leader may then sync again.
         """
 
         def sync(entry: GroupEntry) -> Ticket[bytes]:
@@ -106,8 +106,8 @@ class GroupCoordinator(ShareRequests):
     def heartbeat(
         self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None
     ) -> None:
-        """Extend the member's session. Raises RebalanceInProgressError if the member has to join again;
-        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
+        """Extend the member's session. Raises UnknownMemberIdError, IllegalGenerationError,
+        FencedInstanceIdError, and RebalanceInProgressError if the member has to join again.
         """
 
         def beat(entry: GroupEntry) -> None:
@@ -120,7 +120,7 @@ class GroupCoordinator(ShareRequests):
         self._groups.ask_held(group_id, beat, make=False)
 
     def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
-        """Remove a member from the group; a static member is removed, too. Raises UnknownMemberIdError,
+        """Remove a member from the group, even if the member is static. Raises UnknownMemberIdError,
         FencedInstanceIdError.
         """
         (error,) = self.leave_all(group_id, [(member_id, group_instance_id)])
@@ -128,9 +128,9 @@ class GroupCoordinator(ShareRequests):
             raise copy_of(error)
 
     def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members in one rebalance, and return one error or None for each member. `leaving`
-        has (member id, group_instance_id) pairs; an empty member id stands for the static member with this
-        group_instance_id.
+        """Remove several members, and start one rebalance for all of them. Return one error or None for each
+        member. `leaving` has (member id, group_instance_id) pairs; an empty member id stands for the static
+        member with this group_instance_id.
         """
 
         def leave(entry: GroupEntry) -> list[SegstoreError | None]:
@@ -143,9 +143,9 @@ class GroupCoordinator(ShareRequests):
     # --- consumer groups -----------------------------------------------------------------------
 
     def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> Beaten:
-        """Handle a heartbeat of a consumer group's member, and return its epoch and assignment (KIP-848).
-        Raises InvalidGroupIdError, the errors of `ConsumerMembership.heartbeat`, and GroupNotFoundError if
-        there is no such consumer group and the member does not join.
+        """Handle a heartbeat of a consumer group's member, and return the member's epoch and assignment
+        (KIP-848). Raises InvalidGroupIdError, the errors of `ConsumerMembership.heartbeat`, and
+        GroupNotFoundError if there is no such consumer group and the member does not join.
         """
         check_group(group_id)
         now = self._clock()
@@ -169,8 +169,8 @@ class GroupCoordinator(ShareRequests):
             return None if entry.consumer is None else entry.consumer.info()
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Raise unless this member may fetch offsets now; a request that names no member is always accepted.
-        Raises UnknownMemberIdError, StaleMemberEpochError.
+        """Raise an error unless this member may fetch offsets now; a request that names no member is always
+        accepted. Raises UnknownMemberIdError, StaleMemberEpochError.
         """
         entry = self._groups.find(group_id) if member_id is not None or epoch >= 0 else None
         if entry is not None and entry.consumer is not None:
@@ -217,8 +217,8 @@ class GroupCoordinator(ShareRequests):
         group_instance_id: str | None = None,
         partitions: Collection[TopicPartition] = (),
     ) -> None:
-        """Raise unless this member may commit offsets of these partitions now. A commit without a member
-        (generation -1, member id "") is accepted only if the group has no members. Raises
+        """Raise an error unless this member may commit offsets of these partitions now. A commit without a
+        member (generation -1, member id "") is accepted only if the group has no members. Raises
         UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError,
         StaleMemberEpochError.
         """
@@ -232,9 +232,9 @@ class GroupCoordinator(ShareRequests):
     def while_valid(
         self, metadata: ConsumerGroupMetadata, partitions: Collection[TopicPartition], run: Callable[[], T]
     ) -> T:
-        """Call `run` with the group locked, and return its result, if a transaction may commit offsets of
-        these partitions now. `metadata` may name a member, or only the group. Raises UnknownMemberIdError,
-        IllegalGenerationError, FencedInstanceIdError, StaleMemberEpochError.
+        """If a transaction may commit offsets of these partitions now, call `run` under the group's lock, and
+        return the result of `run`. `metadata` may name a member, or only the group. Raises
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, StaleMemberEpochError.
         """
 
         def ask(entry: GroupEntry) -> T:
@@ -270,12 +270,12 @@ class GroupCoordinator(ShareRequests):
             return None if entry.consumer or entry.share else entry.group.info()
 
     def exists(self, group_id: str) -> bool:
-        """Return whether there is a group of this id, of any protocol."""
+        """Return whether there is a classic, consumer or share group of this id."""
         return self._groups.find(group_id) is not None
 
     def generation(self, group_id: str) -> int:
-        """Return the group's generation, or the group epoch of a consumer or share group; -1 if there is no
-        such group.
+        """Return the generation of a classic group, or the group epoch of a consumer or share group; -1 if
+        there is no such group.
         """
         entry = self._groups.find(group_id)
         if entry is None:
@@ -298,8 +298,8 @@ class GroupCoordinator(ShareRequests):
         return self._offsets.groups().union(self._groups.ids())
 
     def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
-        """Call `run` while the group has no members and no member can join; return the result of `run`.
-        Raises NonEmptyGroupError.
+        """If the group has no members, call `run` under the group's lock, so that no member can join, and
+        return the result of `run`. Raises NonEmptyGroupError.
         """
 
         def ask(entry: GroupEntry) -> T:
@@ -310,9 +310,10 @@ class GroupCoordinator(ShareRequests):
         return self._groups.ask_held(group_id, ask)
 
     def while_subscribed(self, group_id: str, run: Callable[[Collection[str]], T]) -> T:
-        """Call `run` with the topics that members subscribe to, and return the result of `run`. The
-        subscriptions stay the same during `run`. Raises NonEmptyGroupError if the members are not consumers,
-        because their topics are then not known; GroupNotFoundError for a share group.
+        """Call `run` with the topics that members subscribe to, under the group's lock, so that the
+        subscriptions stay the same. Return the result of `run`. Raises GroupNotFoundError for a share group.
+        Raises NonEmptyGroupError if the members are not consumers: it is not known to which topics other
+        clients subscribe.
         """
 
         def ask(entry: GroupEntry) -> T:
@@ -324,7 +325,7 @@ class GroupCoordinator(ShareRequests):
         return self._groups.ask_held(group_id, ask, make=False)
 
     def forget(self, group_id: str) -> None:
-        """Drop a deleted group from memory if it has no members; the next request to this group id creates a
+        """If a deleted group has no members, drop it from memory: the next request to this group id creates a
         new group.
         """
 
@@ -338,21 +339,21 @@ class GroupCoordinator(ShareRequests):
     # --- time ------------------------------------------------------------------------------------
 
     def run_due(self) -> None:
-        """Remove members whose sessions have expired, in all groups, and end waits whose deadlines have
-        passed. The alarm of the group table does the same at the right time; a test that sets the clock calls
-        `run_due`.
+        """In all groups, remove members whose sessions have expired, and end each rebalance's wait for
+        members whose deadline has passed. A timer of `GroupTable` does so when the first deadline passes; a
+        test that sets the clock calls `run_due` itself.
         """
         self._groups.run_due()
 
     def close(self) -> None:
-        """Refuse further requests, and fail the tickets on which members wait, because the store is being
-        closed.
-        """
+        """Refuse further requests. Members that wait for an answer get StoreClosedError."""
         self._groups.close()
 
 
 def forget_share_partitions(store: Store, topic: str) -> None:
-    """Remove a deleted topic's partitions from share groups, and delete their states (KIP-932)."""
+    """Remove a deleted topic's partitions from share groups, and delete the durable states of these
+    partitions (KIP-932). An error is only logged.
+    """
     try:
         if shared(store, GroupOffsets).share_groups():
             shared(store, GroupCoordinator).forget_share_topics()

@@ -1,4 +1,5 @@
-"""The read-only half of `admin.Groups`: lists groups, and describes their members and lag.
+"""`Looking`: the methods of `admin.Groups` that only read. They list groups, and describe the members and the
+lag of a group.
 
 On disk: only reads. Threads: any.
 """
@@ -56,7 +57,7 @@ def unknown_group(group: str, known: Sequence[str]) -> GroupNotFoundError:
 
 
 def patient(method: F) -> F:
-    """Decorate a method of `Looking`: while the coordinator loads, the call is repeated."""
+    """Decorate a method of `Looking`: a call that fails because the coordinator is loading is repeated."""
 
     @wraps(method)
     def call(self: Looking, *args: Any, **options: Any) -> Any:
@@ -67,7 +68,7 @@ def patient(method: F) -> F:
 
 
 class Looking:
-    """The groups of a store that is open "rw" or "r"."""
+    """Lists and describes the groups of a store that is open "rw" or "r"."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -77,7 +78,7 @@ class Looking:
         return shared(self._store, GroupOffsets) if self._store.keeps else ReadOffsets(self._store)
 
     def _coordinator(self) -> GroupCoordinator | None:
-        """Return the coordinator of this process, or None. Without a coordinator, no group has members in
+        """Return the coordinator of this process, or None if there is none: no member of a group is then in
         this process.
         """
         return existing(self._store, GroupCoordinator) if self._store.keeps else None
@@ -93,7 +94,7 @@ class Looking:
 
     @patient
     def list(self) -> tuple[GroupListing, ...]:
-        """Return all groups, by name. Raises CorruptRecordError, StorageError."""
+        """Return all groups, sorted by name. Raises CorruptRecordError, StorageError."""
         source = self._source()
         return tuple(self._listing(source, group) for group in self._known(source))
 
@@ -114,8 +115,8 @@ class Looking:
 
     @patient
     def describe(self, group: str) -> GroupDescription:
-        """Return the description of a group. Raises GroupNotFoundError, whose text lists known groups;
-        InvalidGroupIdError.
+        """Return the description of a group. Raises InvalidGroupIdError, and GroupNotFoundError, whose text
+        lists known groups.
         """
         source = self._source()
         self._check_there(source, group)
@@ -196,8 +197,8 @@ class Looking:
         return tuple(sorted(found, key=lambda part: part.partition))
 
     def _share_partition(self, tp: TopicPartition, state: Durable | None) -> PartitionState:
-        """Return a share group's progress in one partition, with the share partition's start offset as the
-        committed offset.
+        """Return a share group's progress in one partition; the start offset of the share partition counts as
+        the committed offset.
         """
         known = state is not None and state.start >= 0
         start = OffsetAndMetadata(state.start, leader_epoch=state.leader_epoch) if state and known else None
@@ -220,7 +221,7 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Return whether the record's members may be alive: another process has the store open for
+        """Return whether the record's members may be alive, because another process has the store open for
         writing.
         """
         if record is None or not record.members or self._store.keeps:
@@ -250,7 +251,7 @@ class Looking:
         try:
             committed, pending = source.fetch(group), source.pending(group)
         except UnsupportedVersionError:
-            return ()  # the description's `error` has the reason
+            return ()  # the reason is in `GroupDescription.error`
         owners = {tp: member.member_id for member in members for tp in member.assignment}
         return tuple(
             self._partition(tp, committed.get(tp), owners.get(tp), tp in pending)
@@ -268,8 +269,8 @@ class Looking:
 
 
 def _record(source: GroupOffsets | ReadOffsets, group: str) -> tuple[GroupRecord | None, str | None]:
-    """Return (the group's record or None, the text of the error if the record can't be decoded, else
-    None).
+    """Return (the group's record, None); (None, None) if the group has no record; (None, text of the error)
+    if the record can't be decoded.
     """
     try:
         return source.group(group), None
@@ -278,7 +279,9 @@ def _record(source: GroupOffsets | ReadOffsets, group: str) -> tuple[GroupRecord
 
 
 def _consumers(source: GroupOffsets | ReadOffsets, group: str) -> ConsumerGroup | None:
-    """Return a consumer group from its records in the log; None for a group of another type."""
+    """Return a consumer group from its records in the log, or None if the log has no consumer group of this
+    id or can't decode its records.
+    """
     try:
         records = source.consumer(group)
     except UnsupportedVersionError:
@@ -287,7 +290,9 @@ def _consumers(source: GroupOffsets | ReadOffsets, group: str) -> ConsumerGroup 
 
 
 def share_group(source: GroupOffsets | ReadOffsets, group: str) -> ShareGroup | None:
-    """Return a share group from its records in the log; None for a group of another type."""
+    """Return a share group from its records in the log, or None if the log has no share group of this id or
+    can't decode its records.
+    """
     try:
         records = source.share(group)
     except UnsupportedVersionError:
@@ -297,12 +302,12 @@ def share_group(source: GroupOffsets | ReadOffsets, group: str) -> ShareGroup | 
 
 def durable_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Durable]:
     """Return the durable states of these share partitions; a share partition that has no state is left out.
-    Works also if the store is open "r". Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
+    The store may be open "rw" or "r". Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
     """
     if not keys:
         return {}
     if store.keeps:
-        # imported here, because only share groups need this module
+        # This module is imported here, because only share groups need it.
         from segstore.coordinator.share.state_log import StateLog
 
         log = shared(store, StateLog)
@@ -330,7 +335,7 @@ def _type(record: GroupRecord | None) -> str | None:
 
 
 def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment; an empty tuple if the bytes can't be decoded."""
+    """Return the partitions of an encoded assignment, sorted; () if the bytes can't be decoded."""
     try:
         return tuple(sorted(decode_assignment(assignment)))
     except InvalidArgumentError:

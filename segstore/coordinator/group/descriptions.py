@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
-"""Kafka's types of groups (GroupType)."""
+"""The types of groups (Kafka: GroupType)."""
 
 
 @dataclass(frozen=True)
 class GroupListing:
-    """A group in a list. `state` is Kafka's name, or "Unknown" if `error` is set; `protocol_type` is None for
-    a group whose offsets were committed without members; `group_type` is CLASSIC, CONSUMER or SHARE.
+    """A group in a list. `state` is Kafka's name of the group's state, or "Unknown" if `error` is set.
+    `protocol_type` is None if offsets were committed for the group and it never had members. `group_type` is
+    CLASSIC, CONSUMER or SHARE.
     """
 
     group_id: str
@@ -41,13 +42,13 @@ class PartitionState:
     """A group's progress in one partition. `member_id` is the member that reads the partition.
 
     `start` and `end` are the log start offset and the log end offset. `lag` is `end` minus the committed
-    offset, as in Kafka. For a share group, the lag does not include the `complete` records, which are
-    acknowledged or archived but lie after the start offset (KIP-1226). `unread` is the lag without records
-    that retention removed.
+    offset, as in Kafka. For a share group, `complete` is the number of records after the share partition's
+    start offset that are acknowledged or archived; `lag` does not count them (KIP-1226). `unread` is `lag`
+    without the records that retention removed.
 
     `start` and `end` are None if the partition can't be read; `error` then has the reason. `lag` and `unread`
-    are None in this case, and if no offset was committed. `pending` is True if an open transaction will
-    commit an offset of the partition for the group.
+    are None if `end` or `complete` is None, or if no offset was committed. `pending` is True if an open
+    transaction will commit an offset of the partition for the group.
     """
 
     partition: TopicPartition
@@ -92,10 +93,10 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Return the sum of `lag` over the partitions in which it is known."""
+        """Return the sum of `lag` of the partitions whose `lag` is known."""
         return sum(part.lag or 0 for part in self.partitions)
 
     @property
     def unread(self) -> int:
-        """Return the sum of `unread` over the partitions in which it is known."""
+        """Return the sum of `unread` of the partitions whose `unread` is known."""
         return sum(part.unread or 0 for part in self.partitions)

@@ -3,11 +3,11 @@
 On disk: a group's generation, members and assignment are records of `__consumer_offsets`. The records are
 read at the first request to the group, and written when the group calls its `write`.
 Threads: any. A thread that reads or changes a group holds the group's lock; the table's lock is held only
-while a group is looked up, added or dropped. No request waits long for a group: while the replicas have not
-confirmed the group's last write, or the outcome of this write is unknown, a request gets
-OffsetNotAvailableError, and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). Requests of the main
-thread run, in order, in another thread, which runs no signal handler; so an interrupt can't leave a group
-half changed.
+while a group is looked up, added or dropped. No request waits long for a group: if the replicas have not
+confirmed the group's last write, or if the outcome of this write is unknown, a request raises
+OffsetNotAvailableError (Kafka: COORDINATOR_LOAD_IN_PROGRESS), and the caller may repeat it. Requests of the
+main thread run in a thread of their own, one after the other. No signal handler runs in that thread, so an
+interrupt can't leave a group half changed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ log = Logger("segstore")
 
 class GroupTable:
     """All groups in memory. Members whose sessions have expired are removed by the next request to their
-    group, or by the alarm.
+    group, or by `run_due`, which a timer (`Alarm`) calls.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
@@ -67,7 +67,7 @@ class GroupTable:
         self._lock = Mutex()
         self._groups: dict[str, GroupEntry] = {}
         self._drops = 0
-        self._most_changes = 0  # the largest change counter of a dropped group
+        self._most_changes = 0  # the largest change counter of all dropped groups
         self._closed = False
         self._seen = AssignableTopics({})
         self.shares = ShareGroups(store, offsets, self.topics)
@@ -75,10 +75,10 @@ class GroupTable:
         self._shelter = Shelter("segstore-groups")
 
     def ask_held(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool = True) -> T:
-        """Remove members whose sessions have expired, call `ask` with the group, and return its result, all
-        under the group's lock. Waiting members are woken if the group changed. If an interrupt ends the
-        caller's wait, `ask` still runs before any later request. If the group is missing and `make` is False,
-        `ask` gets an empty group, which is not kept. Raises StoreClosedError.
+        """Remove members whose sessions have expired, call `ask` with the group, and return the result of
+        `ask`, all under the group's lock. If the group changed, wake the members that wait. If an interrupt
+        ends the caller's wait, `ask` still runs before any later request. If the group is missing and `make`
+        is False, `ask` gets an empty group that is not put into the table. Raises StoreClosedError.
         """
         check_apart("what a group is asked")
         if self._store.context.forked:
@@ -111,7 +111,7 @@ class GroupTable:
         """Remove members whose sessions have expired, and return whether the group still exists."""
         self._read_anew(entry)
         entry.expire(self._clock())
-        self._read_anew(entry)  # the outcome of a write by `expire` may be unknown
+        self._read_anew(entry)  # it may be unknown whether `expire` has written its records
         return not entry.gone
 
     def get(self, group_id: str) -> GroupEntry | None:
@@ -131,7 +131,9 @@ class GroupTable:
             return list(self._groups)
 
     def drop(self, entry: GroupEntry) -> None:
-        """Drop the group; the caller holds its lock. A later group of the same id is a new group."""
+        """Drop the group; the caller holds the group's lock. If the id is used again, there is a new
+        `GroupEntry`.
+        """
         with self._lock:
             self._groups.pop(entry.group.group_id).gone = True
             self._drops += 1
@@ -139,8 +141,8 @@ class GroupTable:
 
     def empty_since(self, group_id: str) -> int | None:
         """Return the time at which the last member left a group (ms since the epoch, -1: not known), or None
-        if the group has members. A group that has members in the log, and is not in memory, is loaded; the
-        members' sessions begin.
+        if the group has members. If the group is not in memory, and has members in the log, load the group:
+        this starts the members' sessions.
         """
         entry = self._groups.get(group_id)
         if entry is None:
@@ -151,16 +153,16 @@ class GroupTable:
         return None if entry.has_members else entry.group.empty_since_ms
 
     def run_due(self) -> None:
-        """Remove members whose sessions have expired, in all groups, and end waits whose deadlines have
-        passed.
+        """In all groups, remove members whose sessions have expired, and end each rebalance's wait for
+        members whose deadline has passed.
         """
-        self._alarm.clear()  # before the loop, because each group in the loop sets the alarm
+        self._alarm.clear()  # `clear` comes before the loop, because each group in the loop sets the timer
         for group_id in self.ids():
             try:
                 self.ask_held(group_id, lambda entry: None, make=False)
             except StoreClosedError:
                 raise
-            except SegstoreError as error:  # the loop goes on; the next run tries this group again
+            except SegstoreError as error:  # The loop goes on: the next run tries this group again.
                 if not passes(error):
                     log.exception("group %s: it could not be read what has become of it", group_id)
 
@@ -169,7 +171,7 @@ class GroupTable:
         cleanupExpiredOffsets).
         """
         for group_id in set(self.ids()) - self._offsets.groups():
-            with suppress(OffsetNotAvailableError):  # the next sweep drops the group
+            with suppress(OffsetNotAvailableError):  # after this error, the next sweep drops the group
                 self.ask_held(group_id, self._drop_unkept, make=False)
 
     def _drop_unkept(self, entry: GroupEntry) -> None:
@@ -178,9 +180,7 @@ class GroupTable:
             self.drop(entry)
 
     def close(self) -> None:
-        """Refuse further requests, and fail the tickets on which members wait, because the store is being
-        closed.
-        """
+        """Refuse further requests. Members that wait for an answer get StoreClosedError."""
         self._closed = True
         self._alarm.stop()
         self._shelter.close()
@@ -198,10 +198,10 @@ class GroupTable:
     # --- upgrade and downgrade ---------------------------------------------------------------------
 
     def join(self, entry: GroupEntry, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Let a member of the classic protocol join a classic or consumer group; return a ticket for the
-        member's place. A consumer group is downgraded to a classic group if it has no members, or if this
-        static member replaces the last KIP-848 member. The caller holds the group's lock. Raises the errors
-        of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
+        """Handle a JoinGroup request to a classic or consumer group; return a `Ticket`, which is completed
+        with the answer to the member. A consumer group is downgraded to a classic group if it has no members,
+        or if this static member replaces the last KIP-848 member. The caller holds the group's lock. Raises
+        the errors of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
         """
         consumer = entry.consumer
         if entry.share is not None:
@@ -221,9 +221,10 @@ class GroupTable:
         return entry.group.join(joining, now)
 
     def as_consumers(self, entry: GroupEntry, run: Callable[[ConsumerMembership], T]) -> T:
-        """Return the result of `run` on a consumer group. A classic group becomes a consumer group with the
-        same members, unless `run` raises. The caller holds the group's lock. Raises GroupNotFoundError if a
-        classic group has members and can't be upgraded.
+        """Call `run` with the consumer group, and return the result of `run`. If `run` succeeds on a classic
+        group, this group becomes a consumer group with the same members. The caller holds the group's lock.
+        Raises the errors of `run`, and GroupNotFoundError for a share group, or for a classic group that has
+        members and can't be upgraded.
         """
         if entry.consumer is not None:
             return run(entry.consumer)
@@ -236,15 +237,15 @@ class GroupTable:
             found = run(consumer)
         except SegstoreError:
             if entry.is_sure and not (entry.is_kept or classic.pending or classic.members):
-                self.drop(entry)  # the group was created for this request, which failed
+                self.drop(entry)  # the group was created for this request, and the request failed
             raise
         self._become_consumers(entry, consumer)
         return found
 
     def as_share(self, entry: GroupEntry, run: Callable[[ShareMembership], T]) -> T:
-        """Return the result of `run` on a share group, which is created if the log has no group of this id.
-        The caller holds the group's lock. Raises GroupNotFoundError for a group of another type, even if that
-        group has no members.
+        """Call `run` with the share group, and return the result of `run`. If the log has no group of this
+        id, create a share group. The caller holds the group's lock. Raises GroupNotFoundError for a group of
+        another type, even if that group has no members.
         """
         if entry.share is not None:
             return run(entry.share)
@@ -264,11 +265,11 @@ class GroupTable:
         return found
 
     def _share(self, entry: GroupEntry) -> ShareMembership:
-        """Return a share group from its records in the log."""
+        """Return a share group that is made from its records in the log."""
         return self.shares.made(entry.group.group_id, partial(self._write_sure, entry), self._clock())
 
     def _become_consumers(self, entry: GroupEntry, consumer: ConsumerMembership) -> None:
-        """Replace a classic group by a consumer group that has taken over its members."""
+        """Replace a classic group by a consumer group that has the same members."""
         classic = entry.group
         entry.become(self._empty(classic.group_id), consumer)
         for member in classic.members.values():
@@ -277,8 +278,8 @@ class GroupTable:
                 consumer.pulses[member.member_id] = member
 
     def _upgrade(self, group: ClassicGroup) -> list[Change]:
-        """Return the records that make a classic group a consumer group (GroupMetadataManager:
-        validateOnlineUpgrade). Raises GroupNotFoundError.
+        """Return the records that turn a classic group into a consumer group (GroupMetadataManager:
+        validateOnlineUpgrade). Raises GroupNotFoundError if the group can't be upgraded.
         """
         policy, most = self._config.group_consumer_migration_policy, self._config.group_consumer_max_size
         if policy not in _UPGRADES:
@@ -296,10 +297,11 @@ class GroupTable:
     def _downgrade(
         self, entry: GroupEntry, leaving: Collection[str], replaced: ClassicGroupMember | None = None
     ) -> None:
-        """Convert a consumer group to a classic group of all members but `leaving`. `replaced`, if given,
-        joins in the place of the last KIP-848 member. The members must join again, unless `replaced` is given
-        and all other members have their target assignment (GroupMetadataManager: convertToClassicGroup).
-        Raises StorageError.
+        """Convert a consumer group to a classic group. Its members are `replaced`, if given, and all members
+        of the classic protocol that are not in `leaving`. `replaced` stands for the last KIP-848 member,
+        which a static member will replace. The members must join again, unless `replaced` is given and all
+        other members have their target assignment (GroupMetadataManager: convertToClassicGroup). Raises
+        StorageError.
         """
         consumer, now = entry.consumer, self._clock()
         assert consumer is not None
@@ -320,8 +322,8 @@ class GroupTable:
             group.rebalance(now)
 
     def _membership(self, entry: GroupEntry, group_id: str, unwritten: list[Change]) -> ConsumerMembership:
-        """Return a consumer group from its records in the log and from `unwritten` records. The group's first
-        change also writes `unwritten`.
+        """Return a consumer group that is made from its records in the log, followed by the `unwritten`
+        records. When the group writes its first change, it also writes `unwritten`.
         """
         config, first = self._config, list(unwritten)
 
@@ -347,7 +349,7 @@ class GroupTable:
         return ConsumerMembership(group, outside, settings, self._clock())
 
     def topics(self) -> AssignableTopics:
-        """Return the store's topics, the same object until a topic changes."""
+        """Return the store's topics; it is the same object until a topic changes."""
         infos = self._store.engine.topics
         if infos is not self._seen.infos:
             self._seen = AssignableTopics(infos)
@@ -356,8 +358,8 @@ class GroupTable:
     # --- the log ------------------------------------------------------------------------------
 
     def _load(self, group_id: str, make: bool = True) -> GroupEntry:
-        """Return the group, restored from the log, or a new group, which is kept in the table only if
-        `make`.
+        """Return the group, restored from the log, or a new group if the log has no such group; a new group
+        is put into the table only if `make`.
         """
         entry = None
         while entry is None:
@@ -365,13 +367,13 @@ class GroupTable:
             entry = self._put(self._restored(group_id), drops, make)
         with entry.lock:
             due = entry.due()
-        self._alarm.set(due)  # so that restored members that never come back are removed
+        self._alarm.set(due)  # then the timer removes restored members that have not come back
         return entry
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
-        """Return `restored`, and put it into the table if the log has the group, or if `make`. If another
-        thread was faster, return the group of that thread. If any group was dropped since `drops` was read,
-        return None: `restored` may come from records of the dropped group.
+        """If the log has the group, or if `make`, put `restored` into the table. Return `restored`. If
+        another thread has put the group into the table before, return that thread's group. If any group was
+        dropped since `drops` was read, return None: `restored` may be made from records of the dropped group.
         """
         group_id = restored.group.group_id
         with self._lock:
@@ -380,8 +382,8 @@ class GroupTable:
             if drops != self._drops:
                 return None
             if make or restored.is_kept:
-                # The counter begins above the counters of all dropped groups, so that members of a dropped
-                # group with the same id see a change.
+                # The counter begins above the counters of all dropped groups, so that members of an earlier
+                # group with this id see a change of the counter.
                 restored.count(self._most_changes + 1)
                 self._groups[group_id] = restored
             return restored
@@ -399,8 +401,8 @@ class GroupTable:
         return is_modern or self._offsets.group(entry.group.group_id) is not None
 
     def _read(self, entry: GroupEntry) -> tuple[ClassicGroup, ConsumerMembership | None]:
-        """Return (classic group, consumer group or None) from the records in the log. The classic group is
-        empty if the log has no classic group of this id.
+        """Return (classic group, consumer group or None), made from the records in the log. The classic group
+        is empty if the log has no classic group of this id.
         """
         group_id = entry.group.group_id
         group, record = self._empty(group_id), self._offsets.group(group_id)
@@ -410,17 +412,17 @@ class GroupTable:
         return group, self._membership(entry, group_id, []) if has_records else None
 
     def _write_sure(self, entry: GroupEntry, write: Callable[[], None]) -> None:
-        """Write a group's records, and clear `is_sure` if the outcome of the write is unknown."""
+        """Write a group's records, and set `is_sure` to False if the outcome of the write is unknown."""
         try:
             write()
         except SegstoreError as error:
-            if may_be_written(error):  # a refused write leaves `is_sure` as an earlier write set it
+            if may_be_written(error):  # if the write was refused, `is_sure` does not change
                 entry.is_sure = False
             raise
 
     def _read_anew(self, entry: GroupEntry) -> None:
-        """Reload the group from the log if `is_sure` is False. Raises OffsetNotAvailableError while the
-        outcome of the failed write is unknown.
+        """If `is_sure` is False, reload the group from the log. Raises OffsetNotAvailableError if the outcome
+        of the failed write is still unknown.
         """
         if entry.is_sure:
             return
@@ -436,7 +438,7 @@ class GroupTable:
         elif before is not None:
             entry.become(group)
         entry.is_sure = True
-        self._drop_unkept(entry)  # the failed write may be the write that created the group
+        self._drop_unkept(entry)  # the failed write may have been the write that creates the group
 
     def _read_share(self, entry: GroupEntry, before: ShareMembership) -> None:
         share = self._share(entry) if self._offsets.share(entry.group.group_id) else None
@@ -463,5 +465,5 @@ class GroupTable:
             self._offsets.write_group(record)
         except SegstoreError:
             # The failure is only logged, because no request waits for this record. Without the record, only
-            # the number of a generation without members is lost.
+            # the number of the present generation is lost, which has no members.
             log.exception("group %s is empty now, which could not be written", group.group_id)

@@ -1,6 +1,6 @@
 """`GroupEntry`: a group of any protocol, and its lock.
 
-On disk: nothing. Threads: a thread that reads or changes a group holds its lock.
+On disk: nothing. Threads: a thread that reads or changes a group holds the group's lock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from segstore.mutex import BoundedLock
 
 
 class GroupEntry:
-    """A group and its lock. `group` is the classic group, which is empty if there is a `consumer` group
-    (KIP-848) or a `share` group (KIP-932). `gone` is set once the group was dropped; a thread that has waited
+    """A group and its lock. `group` is the classic group; it is empty if there is a `consumer` group
+    (KIP-848) or a `share` group (KIP-932). `gone` is True if the group was dropped: a thread that has waited
     for the lock must then look the group up again. `is_kept` says whether the log has records of the group.
-    `is_sure` is False after a failed write that may still be committed, because the group in memory may then
-    differ from its records in the log.
+    `is_sure` is False after a failed write that may still be committed: the group in memory may then differ
+    from its records in the log.
     """
 
     def __init__(self, group: ClassicGroup, is_kept: bool = True) -> None:
@@ -38,13 +38,13 @@ class GroupEntry:
 
     @property
     def changes(self) -> int:
-        """Return the group's change counter. A member asks for its assignment again once the counter has
-        changed.
+        """Return the group's change counter. If the counter has changed, a member asks for its assignment
+        again.
         """
         return self._earlier + (self.consumer or self.share or self.group).changes
 
     def count(self, more: int) -> None:
-        """Add to the change counter."""
+        """Add `more` to the change counter."""
         self._earlier += more
 
     def become(
@@ -53,7 +53,7 @@ class GroupEntry:
         consumer: ConsumerMembership | None = None,
         share: ShareMembership | None = None,
     ) -> None:
-        """Replace the group, and raise the change counter."""
+        """Replace the groups of this entry, and add one to the change counter."""
         before = self.changes
         self.group, self.consumer, self.share = group, consumer, share
         self.count(before + 1 - self.changes)
@@ -64,7 +64,9 @@ class GroupEntry:
         return bool(self.group.members or (modern is not None and modern.group.members))
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have expired, and end waits whose deadlines have passed."""
+        """Remove members whose sessions have expired, and end a rebalance's wait for members if its deadline
+        has passed.
+        """
         self.group.expire(now)
         modern = self.consumer or self.share
         if modern is not None:

@@ -1,5 +1,5 @@
-"""Conversion of groups between the protocols: a classic group to a consumer group (KIP-848), and a consumer
-group whose members all speak the classic protocol to a classic group (Kafka: ConsumerGroup.fromClassicGroup,
+"""Converts a classic group to a consumer group (KIP-848). Also converts a consumer group to a classic group,
+if all its members speak the classic protocol (Kafka: ConsumerGroup.fromClassicGroup,
 ClassicGroup.fromConsumerGroup).
 
 On disk: nothing. Threads: under the group's lock.
@@ -47,10 +47,11 @@ from segstore.errors import GroupNotFoundError, InvalidArgumentError
 
 
 def upgraded(group: ClassicGroup, topics: AssignableTopics) -> list[Change]:
-    """Return the records that make a classic group a consumer group. The generation becomes the group epoch,
-    and each member keeps its last assignment. A cooperative member that still owns other partitions must
-    revoke them first. Raises GroupNotFoundError if the members are not consumers, or if their subscriptions
-    or assignments can't be decoded.
+    """Return the records that turn a classic group into a consumer group. The generation of the classic group
+    becomes the group epoch, and each member keeps its last assignment. If a cooperative member still owns
+    partitions outside of its last assignment, it must revoke these partitions first. Raises
+    GroupNotFoundError if the members are not consumers, or if their subscriptions or assignments can't be
+    decoded.
     """
     if group.protocol_type != PROTOCOL_TYPE:
         raise GroupNotFoundError(
@@ -77,9 +78,9 @@ def _upgraded_member(
     assigned: Assignment,
     owned: set[tuple[bytes, int]],
 ) -> list[Change]:
-    """Return a member's records. The member must revoke the partitions that it reports as owned and that
-    `owned` lacks; these partitions are added to `owned`. Before the call, `owned` has the assigned partitions
-    of all members, and the partitions that earlier members must revoke.
+    """Return a member's records. `owned` has the assigned partitions of all members, and the partitions that
+    members before this one must revoke. This member must revoke the partitions that it reports as owned and
+    that are not in `owned`; add these partitions to `owned`.
     """
     protocol = group.protocol or group.vote()
     # A member that has just joined may not support the protocol that the group chose before.
@@ -113,8 +114,9 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
-    """Make the empty classic group `to` a stable group of these members, with the epoch of the consumer group
-    as its generation. Return the members' assignments, which are their encoded targets, by member id.
+    """Make the empty classic group `to` a stable group of these members. The epoch of the consumer group
+    becomes the generation of `to`. Return the members' assignments by member id: each is the member's target
+    assignment, encoded.
     """
     for member in members:
         to.take_up(member)
@@ -133,7 +135,7 @@ def _encoded(assignment: Assignment, topics: AssignableTopics, version: int) -> 
 
 
 def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -> ClassicGroupMember:
-    """Return a consumer group's member as a classic group's member; its session begins now."""
+    """Return a consumer group's member as a classic group's member; the member's session begins at `now`."""
     value = member.subscription
     joining = Joining(
         protocols=classic.protocols,
@@ -148,8 +150,9 @@ def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -
 
 
 def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:
-    """Return a classic member with the topics of a KIP-848 member, in whose place a static member joins by
-    `joining`.
+    """Return a `ClassicMember` with the protocols of `joining`, each with `topics` as its subscription. A
+    KIP-848 member that has it as its `classic` field is a member of the classic protocol, which the static
+    member of `joining` can replace.
     """
     encoded = encode_subscription(MemberSubscription(tuple(sorted(topics))))
     protocols: Protocols = tuple((name, encoded) for name, _ in joining.protocols)

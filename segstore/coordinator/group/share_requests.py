@@ -1,8 +1,8 @@
 """`ShareRequests`: the requests of members and administrators to share groups (KIP-932; Kafka:
 GroupCoordinatorService).
 
-On disk: records of `__consumer_offsets`, and states through the state log. Threads: any; each group has a
-lock. No method waits for a member.
+On disk: records of `__consumer_offsets`, and states through `StateLog`. Threads: any; each group has a lock.
+No method waits for a member.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ T = TypeVar("T")
 
 
 class ShareRequests:
-    """The part of `GroupCoordinator` for share groups."""
+    """The part of `GroupCoordinator` that handles share groups."""
 
     def __init__(self, groups: GroupTable, offsets: GroupOffsets, clock: MonotonicMs) -> None:
         self._groups, self._offsets, self._clock = groups, offsets, clock
 
     def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareBeaten:
-        """Handle a heartbeat of a share group's member, and return its epoch and assignment. Partitions that
-        are new to the group get a durable state, before a member gets them. Raises InvalidRequestError,
-        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError; GroupNotFoundError for a group
-        of another type, or if there is no group and the member does not join; StorageError and
-        OffsetNotAvailableError, after which the request may be repeated.
+        """Handle a heartbeat of a share group's member, and return the member's epoch and assignment.
+        Partitions that are new to the group get a durable state before a member gets them. Raises
+        InvalidRequestError, UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError,
+        StorageError, OffsetNotAvailableError. Raises GroupNotFoundError for a group of another type, or if
+        there is no group and the member does not join. After StorageError or OffsetNotAvailableError the
+        request may be repeated.
         """
         if not isinstance(group_id, str) or not group_id.strip():
             raise InvalidRequestError("group_id must not be empty")
@@ -62,7 +63,7 @@ class ShareRequests:
         return self._groups.ask_held(group_id, ask, make=request.epoch == JOIN_EPOCH)
 
     def describe_share(self, group_id: str) -> ShareGroupInfo | None:
-        """Return a share group with its members; None if there is no such group."""
+        """Return a share group with its members, or None if there is no such group."""
         entry = self._groups.find(group_id)
         if entry is None:
             return None
@@ -71,7 +72,7 @@ class ShareRequests:
 
     def raise_share_epoch(self, group_id: str, least: int) -> None:
         """Raise a share group's epoch to at least `least`. Called before the state of a partition gets
-        `least` as its state epoch. Raises GroupNotFoundError; StorageError.
+        `least` as its state epoch. Raises GroupNotFoundError, StorageError.
         """
         self._ask_share(group_id, lambda share: share.raise_epoch(least))
 
@@ -88,9 +89,9 @@ class ShareRequests:
     def alter_share_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Set the start offsets of a share group without members, which is created if it is missing. Return
-        one error or None for each partition. Raises NonEmptyGroupError, GroupNotFoundError for a group of
-        another type; StorageError.
+        """Set the start offsets of a share group that has no members; if the group is missing, create it.
+        Return one error or None for each partition. Raises StorageError, NonEmptyGroupError, and
+        GroupNotFoundError for a group of another type.
         """
         check_group(group_id)
 
@@ -101,8 +102,8 @@ class ShareRequests:
         return self._groups.ask_held(group_id, lambda entry: self._groups.as_share(entry, alter))
 
     def delete_share_offsets(self, group_id: str, topics: Collection[str]) -> dict[str, SegstoreError | None]:
-        """Delete the states of whole topics of a share group without members. Return one error or None for
-        each topic. Raises NonEmptyGroupError, GroupNotFoundError; StorageError.
+        """Delete the states of whole topics from a share group that has no members. Return one error or None
+        for each topic. Raises NonEmptyGroupError, GroupNotFoundError, StorageError.
         """
 
         def delete(share: ShareMembership) -> dict[str, SegstoreError | None]:
@@ -112,8 +113,8 @@ class ShareRequests:
         return self._ask_share(group_id, delete)
 
     def delete_share_group(self, group_id: str) -> None:
-        """Delete a share group without members, and all its states. Raises NonEmptyGroupError,
-        GroupNotFoundError; StorageError.
+        """Delete a share group that has no members, and delete all its states. Raises NonEmptyGroupError,
+        GroupNotFoundError, StorageError.
         """
 
         def end(entry: GroupEntry) -> None:
@@ -126,7 +127,8 @@ class ShareRequests:
 
     def forget_share_topics(self) -> None:
         """Delete the states that share groups have for deleted topics. Raises StorageError,
-        OffsetNotAvailableError; the next heartbeat of a group then deletes its states.
+        OffsetNotAvailableError; if a group's states could not be deleted, the next heartbeat of the group
+        deletes them.
         """
         for group_id in self._offsets.share_groups():
             with suppress(GroupNotFoundError):  # the group was deleted after the list was read
@@ -138,8 +140,8 @@ class ShareRequests:
 
     def set_share_fence(self, fence: Fence) -> None:
         """Set the function that is called with the share partitions whose states were deleted or replaced:
-        their copies in memory are out of date. The function runs under the group's lock, and must not call a
-        group.
+        the copies of these states in memory are out of date. The function runs under the group's lock, and
+        must not call a group.
         """
         self._groups.shares.fence = fence
 

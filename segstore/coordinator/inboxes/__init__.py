@@ -2,5 +2,5 @@
 by a manifest with an id. The store adopts the manifest: one transaction appends the batches and records the
 id.
 
-`inboxes` serves the inbox of each directory, `adoptions` adopts a manifest, `adopted_topic` keeps the ids.
+`inboxes` serves the inbox of each directory, `adoptions` adopts a manifest, `adopted_topic` stores the ids.
 """

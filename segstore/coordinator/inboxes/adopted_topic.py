@@ -2,8 +2,8 @@
 
 On disk: the key of a record is the id in UTF-8; the value has the format of a line of
 `storage.inbox.adopted_ids`; a tombstone removes the id. An adoption's transaction also writes the record of
-its id, so that the id is committed together with the appended records, on any replica. Threads: one at a
-time, under a lock of the caller.
+its id, so that on each replica the id and the appended records are both committed or both not committed.
+Threads: one at a time, under a lock of the caller.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ PARTITION = 0
 
 
 class AdoptedTopic:
-    """The ids of adopted manifests. `in_doubt` is set if a transaction may have been committed after the ids
-    were read, or may still be committed; the ids must then be loaded again.
+    """The ids of adopted manifests, whose staged batches are in the logs. `in_doubt` is True if a transaction
+    may have been committed after the ids were read, or may still be committed: the ids must then be loaded
+    again.
     """
 
     def __init__(self, store: Store) -> None:
@@ -40,7 +41,8 @@ class AdoptedTopic:
 
     def load(self, store: Store) -> None:
         """Read the ids of committed transactions. Raises CorruptRecordError, StorageError,
-        NotLeaderOrFollowerError; OffsetNotAvailableError if the log does not yet show all committed records.
+        NotLeaderOrFollowerError, and OffsetNotAvailableError if the log does not show all committed records
+        yet.
         """
         self._known, found = KnownIds(*self._limits), list[Adoption]()
         self.in_doubt = False
@@ -62,16 +64,18 @@ class AdoptedTopic:
         self._expired = self._known.expire(store.context.clock())
 
     def find(self, id_: str) -> Adoption | None:
-        """Return the adoption of an id; None if the id was not adopted, or has expired."""
+        """Return the adoption of the manifest with this id, or None if the manifest was not adopted or its id
+        has expired.
+        """
         return self._known.find(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all adoptions that have not expired, the newest last."""
+        """Return all adoptions that have not expired. The newest adoption is the last."""
         return self._known.all()
 
     def log(self, store: Store) -> PartitionLog:
-        """Return the log of the ids; a missing topic is created. Raises StorageError, and the errors of a
-        topic's creation.
+        """Return the log of the topic; if the topic is missing, create it. Raises StorageError, and the
+        errors of a topic's creation.
         """
         if ADOPTED not in store.topics():
             segment_bytes = store.writer().config.offsets_topic_segment_bytes
@@ -79,15 +83,15 @@ class AdoptedTopic:
         return store.partition(ADOPTED, PARTITION)
 
     def records(self, adoption: Adoption) -> list[tuple[str, bytes | None]]:
-        """Return the (id, value) pairs that an adoption's transaction writes: its own pair, and a tombstone
-        (value None) for each id that has expired since the last adoption.
+        """Return the (id, value) pairs that an adoption's transaction writes: the pair of this adoption, and
+        a tombstone (value None) for each id that has expired since the adoption before.
         """
         expired = [(id_, None) for id_ in self._expired if self._known.find(id_) is None]
         return [(adoption.id, format_adoption(adoption)), *expired]
 
     def write(self, store: Store, records: Iterable[tuple[str, bytes | None]], template: Template) -> None:
-        """Write ids; the caller calls `keep` once the ids are committed. Raises the errors of an append with
-        acks="all".
+        """Append records of ids. After they are committed, the caller calls `keep`. Raises the errors of an
+        append with acks="all".
         """
         log, now = self.log(store), store.context.clock()
         for number, (id_, value) in enumerate(records):
@@ -95,14 +99,14 @@ class AdoptedTopic:
             append_record(log, value, id_.encode(), (), now, None, numbered)
 
     def keep(self, adoption: Adoption) -> None:
-        """Add an id whose transaction was committed."""
+        """Add an adoption whose transaction was committed, and drop the ids that have expired."""
         self._known.keep(adoption)
         self._expired = self._known.expire(adoption.adopted_ms)
 
     def bring(self, store: Store, adoptions: Iterable[Adoption]) -> None:
-        """Write the ids of `adoptions` that the topic lacks. `adoptions` come from the directories' files,
-        which may have ids from before the store was replicated. Raises the errors of an append with
-        acks="all".
+        """Write the ids of those `adoptions` that are not in the topic. `adoptions` come from the
+        directories' files, which may have ids from before the store was replicated. Raises the errors of an
+        append with acks="all".
         """
         merged = KnownIds(*self._limits)
         for adoption in sorted([*adoptions, *self._known.all()], key=lambda each: each.adopted_ms):
@@ -134,7 +138,7 @@ def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadabl
 
 
 def unreadable(log: PartitionLog) -> list[UnreadableRecord]:
-    """Return the records that can't be decoded, if they are the latest of their keys. Raises
-    CorruptRecordError, StorageError.
+    """Return each record that is the latest of its key and can't be decoded. Raises CorruptRecordError,
+    StorageError.
     """
     return load_last(log, _judge, _judge, transactional=True)

@@ -1,17 +1,20 @@
 """`Adoptions`: adopts a manifest in a replicated store, as a transaction.
 
-1. The manifest's id is looked up. Topics, partitions and every staged file are checked.
+1. The manifest's id is looked up among the adopted ids. If it is new, topics, partitions and every staged
+file are checked.
 2. A producer is initialized with a transactional id made of the manifest's id. The initialization fences an
-earlier attempt that died or hangs, and aborts its transaction (KIP-98). If the earlier attempt may have been
-committed, the ids are read again.
+earlier attempt that died or hangs, and aborts this attempt's transaction (KIP-98). If the earlier attempt may
+have been committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
-4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
-5. The transaction is committed. After a crash before the commit is in `__transaction_state`, the next attempt
-or the next open of the store aborts the transaction. After a later crash it completes the transaction.
+4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas sync the records
+and the id.
+5. The transaction is committed. If the process crashes before the commit is in `__transaction_state`, the
+next attempt or the next open of the store aborts the transaction. If the process crashes later, the next
+attempt or the next open completes the transaction.
 6. The markers are written, and become visible in all partitions at once. Then the markers are synced.
 
-So records and id are committed together, on any leader. Aborted records stay in the logs, as in Kafka;
-read_committed readers skip them.
+So the records and the id are committed together, whichever replica leads. Aborted records stay in the logs,
+as in Kafka; read_committed readers skip them.
 
 On disk: the partitions, through their leaders. Staged files are read outside of all locks, so a directory
 that hangs stops only its own inbox. Threads: any.
@@ -72,23 +75,25 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 TRANSACTIONAL_ID = "__segstore_adopted/"
-"""The prefix of adoptions' transactional ids; the manifest's id follows."""
+"""The prefix of the transactional id of an adoption; the manifest's id follows."""
 PATIENCE = 20.0
-"""Seconds for which an adoption is retried while leaders are elected, or an earlier transaction is being
-completed.
+"""Seconds for which an adoption is tried again while leaders are elected, or while an earlier transaction is
+being completed.
 """
 PAUSE = 0.05
 TAKE_OVER = 30.0
-"""Seconds that an adoption waits for another adoption of the same id; after that the other adoption counts as
-hanging, and is fenced.
+"""Seconds that an adoption waits for an earlier adoption of the same id. After this time the earlier adoption
+counts as hanging, and is fenced.
 """
 
 _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnStateError)
 
 
 def _moves(error: Exception) -> bool:
-    """Return whether a retry may help: a leader was lost, or an earlier transaction is being completed."""
-    if isinstance(error, StorageError):  # an error of the disk with the staged files is a plain OSError
+    """Return whether a retry may help: a disk or replica failed for a time, a leader was lost, or an earlier
+    transaction is being completed.
+    """
+    if isinstance(error, StorageError):  # errors of the staged files' disk are plain OSErrors
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
@@ -107,18 +112,20 @@ class FencedAdoptionError(ConcurrentTransactionsError):
 
 
 class Adoptions:
-    """Adopts manifests. A store has one such object."""
+    """Adopts manifests: appends the batches of a manifest's staged files in one transaction. A store has one
+    such object.
+    """
 
     def __init__(self, store: Store) -> None:
         """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
         self._store = store
         if ADOPTED in store.topics():
-            shared(store, TransactionCoordinator)  # aborts transactions that an earlier process left open
+            shared(store, TransactionCoordinator)  # its start aborts transactions of earlier processes
         self.ids = AdoptedTopic(store)
         self._lock, self._over = Mutex(), Latch()
         self._under_way: dict[str, Latch] = {}
         self._unsettled: dict[str, Adoption] = {}
-        """Committed adoptions that may not be visible or durable yet, by id."""
+        """Committed adoptions, by id, whose records may not be visible or durable yet."""
 
     def close(self) -> None:
         """Stop the retries of adoptions."""
@@ -127,12 +134,13 @@ class Adoptions:
     # --- attempts -------------------------------------------------------------------------------
 
     def adopt(self, folder: Folder, manifest: Manifest) -> Adoption:
-        """Adopt a manifest whose files are in the inbox `folder`, unless an earlier call has adopted the
-        manifest. Return the adoption once it is visible, and durable on all in-sync replicas.
+        """Adopt a manifest: append the batches of its staged files, which are in the inbox `folder`, unless
+        an earlier call has done so. Return the adoption when its records are visible, and durable on all
+        in-sync replicas.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
-        OffsetsExhaustedError, IdempotencyConflictError if the manifest can never be adopted; any other error
-        if it can't be adopted now.
+        OffsetsExhaustedError or IdempotencyConflictError if the manifest can never be adopted. Raises other
+        errors if it can't be adopted now.
         """
         until = time.monotonic() + PATIENCE
         with self._alone(manifest.id):
@@ -148,9 +156,7 @@ class Adoptions:
 
     @contextmanager
     def _alone(self, id_: str) -> Iterator[None]:
-        """Run a block after other threads have ended their adoptions of this id, or after TAKE_OVER
-        seconds.
-        """
+        """Wait until no other thread adopts this id, for at most TAKE_OVER seconds, and then run a block."""
         mine, until = Latch(), time.monotonic() + TAKE_OVER
         while (other := self._under_way.setdefault(id_, mine)) is not mine:
             if not other.wait(max(until - time.monotonic(), 0.0)):
@@ -179,12 +185,12 @@ class Adoptions:
         return known
 
     def _again(self, id_: str) -> Adoption | None:
-        """Return the adoption of an id, or None if the id is not adopted. Called after earlier attempts were
-        fenced.
+        """Return the adoption of the manifest with this id, or None if it was not adopted. Called after
+        earlier attempts were fenced.
         """
         with self._lock:
-            # An earlier attempt may have been committed. No earlier attempt can be committed after this load,
-            # because all are fenced.
+            # An earlier attempt may have been committed before it was fenced. None can be committed after
+            # this load.
             if self.ids.in_doubt:
                 self.ids.load(self._store)
             return self.ids.find(id_)
@@ -205,8 +211,8 @@ class Adoptions:
         manifest: Manifest,
         by_partition: Mapping[TopicPartition, list[StagedFile]],
     ) -> Adoption:
-        """Append and commit (steps 3 to 5), and return the adoption; a failure before the commit aborts the
-        transaction.
+        """Append and commit (steps 3 to 5), and return the adoption. If this fails before the commit, abort
+        the transaction.
         """
         store, ids = self._store, self.ids
         spans: dict[tuple[str, int], tuple[int, int]] = {}
@@ -231,7 +237,8 @@ class Adoptions:
         try:
             transaction.commit()
         except BaseException:
-            # the commit may be written: the next attempt, or the next open, then completes it
+            # The commit may have been written. If so, the next attempt, or the next open of the store,
+            # completes the transaction.
             ids.in_doubt = True
             raise
         with self._lock:
@@ -250,7 +257,7 @@ class Adoptions:
 
 
 class _Transaction:
-    """The transaction of one attempt."""
+    """The transaction of one attempt to adopt a manifest."""
 
     def __init__(self, store: Store, id_: str) -> None:
         self._store, self._id = store, TRANSACTIONAL_ID + id_
@@ -262,22 +269,25 @@ class _Transaction:
 
     @property
     def state(self) -> tuple[str, int]:
-        """Return (topic, partition) of the `__transaction_state` partition for this transaction."""
+        """Return (topic, partition) of the `__transaction_state` partition that has this
+        transaction's state.
+        """
         ids = self._store.topics()[TRANSACTION_STATE].partition_ids
         count = self._store.writer().config.transaction_state_log_num_partitions
         return TRANSACTION_STATE, partition_among(self._id, ids, count)
 
     @contextmanager
     def fenced(self) -> Iterator[None]:
-        """Run a block in which fencing errors become FencedAdoptionError."""
+        """Run a block. If it raises one of the errors _FENCED, raise FencedAdoptionError in its place."""
         try:
             yield
         except _FENCED as error:
             raise FencedAdoptionError(f"another one adopts the same id: {error}") from error
 
     def begin(self) -> None:
-        """Abort an open transaction of the id, and get a producer epoch that fences all earlier producers of
-        the id. Raises ConcurrentTransactionsError if the transaction can't be aborted yet; StorageError.
+        """If a transaction of the id is open, abort it. Get a producer epoch that fences all earlier
+        producers of the id. Raises StorageError, and ConcurrentTransactionsError if the transaction can't be
+        aborted yet.
         """
         longest = self._store.writer().config.transaction_max_timeout_ms
         self._identity = self._coordinator.init_producer_id(self._id, longest)
@@ -288,15 +298,15 @@ class _Transaction:
 
     @contextmanager
     def appending(self, at: TopicPartition) -> Iterator[Template]:
-        """Run a block that may append records with the yielded template; the transaction can't be committed
+        """Run a block, which may append records with the yielded template. The transaction can't be committed
         or aborted during the block.
         """
         with self._coordinator.appending(self._id, self._identity, [at]):
             yield Template(TRANSACTIONAL_FLAG, *self._identity, 0)
 
     def commit(self) -> None:
-        """Commit the transaction. On return `__transaction_state` has the commit; after an error the outcome
-        is unknown.
+        """Commit the transaction. When this returns, `__transaction_state` has the commit. After an error the
+        outcome is unknown.
         """
         self._coordinator.end(self._id, self._identity, True)
 
@@ -308,8 +318,8 @@ class _Transaction:
             self._coordinator.complete(self._id)
 
     def abort(self) -> None:
-        """Abort the transaction. If the abort fails, the next attempt aborts the transaction, or the
-        coordinator aborts it when it times out.
+        """Abort the transaction. If this fails, the next attempt aborts the transaction, or the coordinator
+        does so after the transaction's timeout.
         """
         try:
             self._coordinator.end(self._id, self._identity, False)
@@ -323,7 +333,9 @@ class _Transaction:
 def _append(
     transaction: _Transaction, folder: Folder, to: PartitionLog, files: list[StagedFile]
 ) -> tuple[int, int]:
-    """Append the files to the leader in chunks of some megabytes; return (first offset, end offset)."""
+    """Append the batches in the files to the partition's leader, in chunks of some megabytes; return (first
+    offset, end offset).
+    """
     at, first, end, sequence = TopicPartition(to.topic, to.partition), -1, -1, 0
     for file in files:
         # All in-sync replicas have a chunk before the next chunk is appended, so that a new leader has all
@@ -344,7 +356,7 @@ def _chunks(folder: Folder, file: StagedFile) -> Iterator[tuple[NDArray[np.uint8
     """
     path, done = folder.staged(file), 0
     with open_staged(folder.files, path) as handle:
-        # The CRCs are checked here, because the caller overwrites them.
+        # The CRCs are checked here, because the caller changes the batches.
         for buffer, batches, size in chunks_of(folder.files, handle, file.size, check_crcs=True):
             yield buffer, batches, size
             done += size

@@ -1,8 +1,8 @@
 """`Inboxes`: the inboxes of a replicated store, one in each of its directories.
 
-A client stages in any inbox. Each inbox has a thread that adopts its sealed manifests, so that an inbox whose
-disk hangs delays no other inbox. The adopted ids of all inboxes are in `__segstore_adopted`. Each directory
-has a copy in `.segstore/adopted`, for the clients that seal manifests in the directory.
+A client stages files in any inbox. Each inbox has a thread that adopts its sealed manifests, so that an inbox
+whose disk hangs delays no other inbox. The adopted ids of all inboxes are in `__segstore_adopted`. Each
+directory has a copy of the ids in `.segstore/adopted`, for the clients that seal manifests in this directory.
 
 On disk: the inboxes of the directories. Threads: any.
 """
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 
-RETRY = 1.0  # seconds
+RETRY = 1.0  # seconds until the next attempt to read the adopted ids
 COPYING = 10.0
-"""Longest wait of an adoption, in seconds, for the directories to copy its id."""
+"""Longest time, in seconds, for which an adoption waits for the directories to copy its id."""
 
 
 class Inboxes:
-    """The inboxes of a store, which has one such object. `serve` sets it as the `inbox` of the store's
+    """The inboxes of a store. A store has one such object. `serve` sets it as the `inbox` of the store's
     writer.
     """
 
@@ -55,7 +55,7 @@ class Inboxes:
 
     def serve(self, store: Store) -> None:
         """Start to adopt the sealed manifests of all present and future directories. Raises the errors of an
-        append if ids that only one directory has can't be written to the topic.
+        append if an id that is only in the file of a directory can't be written to the topic.
         """
         side = self._side
         adoptions = [adoption for directory in side.manager.online for adoption in directory.writer.inbox.ids]
@@ -65,7 +65,9 @@ class Inboxes:
             self.begin(directory)
 
     def begin(self, directory: DataDirectory) -> None:
-        """Start to serve the inbox of a directory; the directory goes offline if its disk fails."""
+        """Start to serve the inbox of a directory. If the directory's disk fails, the directory
+        goes offline.
+        """
         adopter = _Adopter(self._store, directory, self._copy)
         try:
             directory.writer.inbox.begin_with(adopter, self._ids.all(), ENDING)
@@ -73,8 +75,8 @@ class Inboxes:
             self._side.manager.failed(directory.broker, error)
 
     def _copy(self, adoption: Adoption) -> None:
-        """Copy an id to all directories, for the clients that seal manifests there. A directory that hangs,
-        or whose disk is full, copies the id later.
+        """Write the id of an adopted manifest into all directories, for the clients that seal manifests in
+        them. A directory that hangs, or whose disk is full, copies the id later.
         """
         self._side.manager.on_each(
             lambda directory: directory.writer.inbox.note(adoption),
@@ -83,8 +85,8 @@ class Inboxes:
         )
 
     def adopt(self, id_: str, files: Sequence[StagedFile], /) -> Adoption:
-        """Adopt staged files, from the directory that has all of them; return the adoption. Raises the errors
-        of `Inbox.adopt`.
+        """Adopt staged files from the inbox of the directory that has all of them, and return the adoption.
+        Raises the errors of `Inbox.adopt`.
         """
         for directory in self._side.manager.online:
             inbox = directory.writer.inbox
@@ -93,7 +95,7 @@ class Inboxes:
         raise StagedFilesError(f"{id_!r}: no directory of the store has all of the staged files")
 
     def close(self) -> None:
-        """Wait for running adoptions; other sealed manifests wait for the next open."""
+        """Wait for running adoptions. Other sealed manifests are adopted after the next open of the store."""
         self._adoptions.close()
         for directory in self._side.manager.directories.values():
             directory.writer.inbox.close()
@@ -127,9 +129,9 @@ class _Adopter:
 
 
 def serve_inboxes(store: Store) -> None:
-    """Serve the inboxes of a store that was opened. If the adopted ids can't be read yet, because too few
-    replicas are in sync, the store opens without them. Clients that seal a manifest wait until the ids are
-    read.
+    """Start to adopt the manifests in the inboxes of a store that was opened. If the adopted ids can't be
+    read yet, because too few replicas are in sync, the store opens without inboxes, and tries again later.
+    Clients that seal a manifest wait until the ids are read.
     """
     try:
         shared(store, Inboxes).serve(store)
@@ -141,10 +143,10 @@ def serve_inboxes(store: Store) -> None:
 
 
 def _begin_again(ref: Callable[[], Store | None]) -> None:
-    """Serve the inboxes in another thread than the scheduler's, because an adoption waits for work of the
-    scheduler's thread.
+    """Call `serve_inboxes` again, in another thread than the scheduler's, because an adoption waits for work
+    of the scheduler's thread.
     """
-    with suppress(IllegalStateError):  # no thread can start at interpreter exit
+    with suppress(IllegalStateError):  # raised at interpreter exit, when no thread can start
         Background(partial(_again, ref), "segstore-inboxes").start()
 
 

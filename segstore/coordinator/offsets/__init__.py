@@ -1,1 +1,1 @@
-"""The records of `__consumer_offsets`: the committed offsets of groups, and their memberships."""
+"""The records of `__consumer_offsets`: the committed offsets, members and assignments of groups."""

@@ -1,10 +1,10 @@
 """`OffsetsCache`: `__consumer_offsets` in memory. A partition is loaded at the first request to one of its
 groups.
 
-On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock for its
-reads and writes. A change is appended to the log before memory is changed. A request gets
-OffsetNotAvailableError, and may be repeated, while no replica leads, or while the leader does not yet show
-all committed records (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write holds the lock while it waits for the
+On disk: writes records and tombstones of the topic. Threads: any. Each partition of the topic has a lock for
+its reads and writes. A change is appended to the log before memory is changed. If no replica leads, or if the
+leader does not show all committed records yet, a request raises OffsetNotAvailableError (Kafka:
+COORDINATOR_LOAD_IN_PROGRESS), and the caller may repeat it. A write holds the lock while it waits for the
 replicas, at most for offsets.commit.timeout.ms.
 """
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class CachedPartition:
-    """A partition of the topic in memory; `state` is None until the partition is loaded. `is_sure` is False
-    after an append that timed out or was interrupted, until readers see all records: the appended records may
-    still be committed.
+    """A partition of the topic in memory; `state` is None until the partition is loaded. If an append timed
+    out or was interrupted, its records may still be committed: `is_sure` is then False until readers see all
+    records.
     """
 
     def __init__(self, number: int) -> None:
@@ -46,7 +46,7 @@ class CachedPartition:
 
 
 class OffsetsCache:
-    """The part of `GroupOffsets` with the loaded partitions and their locks."""
+    """The part of `GroupOffsets` that has the loaded partitions and their locks."""
 
     def __init__(self, store: Store) -> None:
         store.context.check_writable()
@@ -56,13 +56,15 @@ class OffsetsCache:
         self._partitions: dict[int, CachedPartition] = {}
 
     def partition_for(self, group: str) -> int:
-        """Return the partition of `__consumer_offsets` for the group's records. Raises
+        """Return the partition of `__consumer_offsets` that the group's records belong to. Raises
         InvalidGroupIdError.
         """
         return self._topic.partition_for(check_group(group))
 
     def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
-        """Return the result of `look` on a partition's state, called under the partition's lock."""
+        """Call `look` with a partition's state, under the partition's lock, and return the result
+        of `look`.
+        """
         cached = self._partition(partition)
         # A generator-based context manager would not release the lock after an interrupt, because the
         # exception keeps the generator's frame alive.
@@ -81,11 +83,11 @@ class OffsetsCache:
                 # known yet.
                 return OffsetsState()
             source.check_committed()
-            # read before the load, because a later True would not show that the load has seen all records
+            # `shows_all` is read before the load: if it becomes True later, the load may have missed records.
             cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
             if not cached.is_sure:
-                return state  # not cached, because more records may be committed later
+                return state  # the state is not cached, because more records may be committed later
             cached.state = state
         return cached.state
 
@@ -108,10 +110,10 @@ class OffsetsCache:
     def _writing(
         self, group: str, write: Callable[[OffsetsState, OffsetsWriter], T], checked: bool = True
     ) -> T:
-        """Call `write` with the state and a writer of the group's partition, and return its result. A missing
-        topic is created. Unless `checked` is False, UnsupportedVersionError is raised if a record of the
-        group can't be decoded. If the outcome of `write` is unknown, the partition is loaded again later,
-        because its log may have records that memory lacks.
+        """Call `write` with the state of the group's partition and a writer of this partition, and return the
+        result of `write`. A missing topic is created. If `checked`, and a record of the group can't be
+        decoded, raise UnsupportedVersionError. If the outcome of `write` is unknown, the partition is loaded
+        again later, because its log may have records that memory lacks.
         """
         target = self._topic.writable(group)
         cached = self._partition(target.partition)

@@ -26,7 +26,7 @@ VALUE_VERSION = 0
 
 
 class GroupRecordType(IntEnum):
-    """The type of a group's record, which is the version of its key."""
+    """The type of a group's record. It is stored as the version of the record's key."""
 
     EPOCH = 3
     PARTITION_METADATA = 4
@@ -77,22 +77,22 @@ class ConsumerKey(NamedTuple):
 
 
 class GroupEpoch(NamedTuple):
-    """The epoch of a group. `metadata_hash` is a hash of its subscribed topics (KIP-1101)."""
+    """The epoch of a group. `metadata_hash` is a hash of the group's subscribed topics (KIP-1101)."""
 
     epoch: int
     metadata_hash: int = 0
 
 
 class PartitionMetadata(NamedTuple):
-    """The topics' metadata, which Kafka before 4.1 wrote in place of `metadata_hash`. The content is not
-    read.
+    """The metadata of the subscribed topics, which Kafka before 4.1 wrote in place of `metadata_hash`. Its
+    fields are not decoded.
     """
 
 
 class ClassicMember(NamedTuple):
-    """The part of a member's subscription that only the classic protocol has (Kafka: ClassicMemberMetadata):
-    the member's session timeout, and its protocols in order of preference, each with the member's
-    subscription as bytes.
+    """The fields of a member's subscription that only a member of the classic protocol has (Kafka:
+    ClassicMemberMetadata): its session timeout, and its protocols in order of preference, each with the
+    encoded subscription.
     """
 
     session_timeout_ms: int
@@ -128,7 +128,7 @@ class TargetAssignment(NamedTuple):
 
 
 class MemberState(IntEnum):
-    """The state of a member on the way to its target (Kafka: MemberState)."""
+    """The progress of a member from its current to its target assignment (Kafka: MemberState)."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -138,9 +138,9 @@ class MemberState(IntEnum):
 
 class Current(NamedTuple):
     """The current assignment of a member: the partitions `assigned`, and the partitions `revoking`, which the
-    member owns until it has revoked them. A member that has missed the last answer sends `previous_epoch`.
-    `since` has the epoch in which each partition was assigned; a partition without an entry, as in records
-    from before Kafka 4.3, counts as assigned in `epoch`.
+    member owns until it has revoked them. A member that has missed the last answer sends `previous_epoch` in
+    its next heartbeat. `since` has the epoch in which each partition was assigned; a partition without an
+    entry, as in records from before Kafka 4.3, counts as assigned in `epoch`.
     """
 
     epoch: int = 0
@@ -161,8 +161,8 @@ class Current(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The topics that a regular expression matched, with the group epoch (`version`) and the time of the
-    match (ms since the epoch).
+    """The topics that match a regular expression, with the group epoch (`version`) and the time (ms since the
+    epoch) at which they were found.
     """
 
     topics: frozenset[str]
@@ -174,7 +174,7 @@ Value = (
     GroupEpoch | PartitionMetadata | ConsumerMemberValue | TargetEpoch | TargetAssignment | Current | Resolved
 )
 Change = tuple[RecordKey, Value | None]
-"""A record to be written; None stands for a tombstone."""
+"""(key, value) of a record to be written; the value None stands for a tombstone."""
 
 
 # --- encode ------------------------------------------------------------------------------------
@@ -191,8 +191,8 @@ def consumer_key(group: str, key: RecordKey) -> bytes:
 
 
 def consumer_value(value: Value) -> bytes:
-    """Encode a value. Raises InvalidArgumentError; TypeError for PartitionMetadata, which can only be
-    deleted.
+    """Encode a value. Raises InvalidArgumentError if a string is too long, and TypeError for
+    PartitionMetadata, which is never written.
     """
     return encode_value(_body(value), VALUE_VERSION)
 
@@ -230,8 +230,8 @@ def _subscription(value: ConsumerMemberValue) -> Any:
         subscribed_topic_regex=value.topic_regex,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
-        # None is written as null, as in Kafka: without the field, a reader uses its default, a classic
-        # member.
+        # If the field were left out, a reader would use the field's default, which is a classic member. So
+        # None is written as null, as in Kafka.
         classic_member_metadata=None if value.classic is None else _classic(kind, value.classic),
     )
 
@@ -273,13 +273,15 @@ def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
 
 
 def parse_consumer_key(kind: GroupRecordType, data: bytes) -> ConsumerKey:
-    """Return the key of a record of this type. Raises ValueError if the bytes are no key."""
+    """Return the key of a record of this type. Raises ValueError if the bytes are no such key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ConsumerKey(key.group_id, RecordKey(kind, getattr(key, NAMED[kind]) if kind in NAMED else ""))
 
 
 def parse_consumer_value(kind: GroupRecordType, data: bytes) -> Value:
-    """Return a record's value. Raises UnsupportedVersionError; ValueError if the bytes are no such value."""
+    """Return a record's value. Raises UnsupportedVersionError, and ValueError if the bytes are no
+    such value.
+    """
     if kind is GroupRecordType.PARTITION_METADATA:
         return PartitionMetadata()
     return _PARSERS[kind](decode_value(f"{_MESSAGES[kind]}Value", data))
@@ -296,7 +298,7 @@ def _parse_subscription(body: Any) -> ConsumerMemberValue:
         body.subscribed_topic_regex,
         body.rebalance_timeout_ms,
         body.server_assignor,
-        # Older records of KIP-848 members lack the field, and decode to its default.
+        # Older records of KIP-848 members lack the field, so that the field's default is decoded.
         None if held in (None, type(body).ClassicMemberMetadata()) else _parse_classic(held),
     )
 

@@ -1,7 +1,8 @@
-"""`GroupOffsets`: the committed offsets of all groups, and their memberships, in memory and in the log.
+"""`GroupOffsets`: the committed offsets of all groups, and the records of groups and their members, in memory
+and in the log.
 
-On disk: owns the topic `__consumer_offsets` (its modules are `topic` and `schema`). A commit is one record
-batch, appended at once, so a crash keeps all of it or nothing.
+On disk: owns the topic `__consumer_offsets`. A commit is one record batch, so after a crash the log has all
+of it or nothing.
 Threads: any. Each partition of the topic has a lock for its reads and writes. A change is appended to the log
 before memory is changed.
 """
@@ -43,14 +44,16 @@ from segstore.storage.store.store import Store
 
 # --- cleanup -----------------------------------------------------------------------------------
 
-# Deletion of the offsets of deleted topics, of offsets that are too old, and of empty groups. On disk:
+# `OffsetsCleanup` deletes the offsets of deleted topics, offsets that are too old, and empty groups. On disk:
 # tombstones in `__consumer_offsets`. Threads: any; the store's scheduler calls `expire` at regular intervals.
 
 _MINUTE_MS = 60_000
 
 
 class OffsetsCleanup(ShareRecords):
-    """The part of `GroupOffsets` that deletes offsets."""
+    """The part of `GroupOffsets` that deletes expired offsets, offsets of deleted topics, and empty
+    groups.
+    """
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -58,7 +61,7 @@ class OffsetsCleanup(ShareRecords):
         self.empty_since: EmptySince = self._empty_since
         """The default of `is_empty` in `expire`; the group coordinator replaces this function."""
         self.swept: Callable[[], None] = lambda: None
-        """Called after each expiry; the group coordinator replaces this function."""
+        """`expire` calls this function at its end; the group coordinator replaces this function."""
         interval = self._config.offsets_retention_check_interval_ms / 1000
         me = weakref.ref(self)  # the scheduler must not keep an unused store alive
 
@@ -70,7 +73,7 @@ class OffsetsCleanup(ShareRecords):
         store.context.scheduler.every(interval, expire)
 
     def close(self) -> None:
-        """Stop expiry, because the store is being closed."""
+        """Stop the scheduler's expiry: its later calls delete nothing. Called when the store is closed."""
         self._closed = True
 
     def expire(
@@ -88,8 +91,8 @@ class OffsetsCleanup(ShareRecords):
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
             seen = self._look_up(partition, partial(self._seen, partition))
-            # The partition's lock is not held here, because the coordinator takes that lock while it holds a
-            # group's lock, which `find_since` needs.
+            # The partition's lock is not held here: `find_since` needs a group's lock, and the coordinator
+            # takes the partition's lock while it holds a group's lock.
             since = {name: find_since(name) for name in seen}
             for name, before in seen.items():
                 old = self._look_up(partition, partial(self._expire_group, name, since[name], now, *before))
@@ -112,8 +115,8 @@ class OffsetsCleanup(ShareRecords):
 
     def _may_expire(self, group: str, partition: int) -> bool:
         """Return whether the group's offsets in this partition may expire."""
-        # In a copy of a broker's log directory a group may have records in another partition, too. These
-        # records don't expire.
+        # In a copy of a broker's log directory a group may have records in another partition, too. The
+        # records in that partition don't expire.
         return self._topic.partition_for(group) == partition
 
     def _expire_group(
@@ -126,7 +129,7 @@ class OffsetsCleanup(ShareRecords):
         state: OffsetsState,
     ) -> set[TopicPartition]:
         """Delete the group's expired offsets, except offsets that were committed after `seen` was read, and
-        delete an empty group. Return the partitions of the deleted offsets.
+        delete the group if it is then empty. Return the partitions of the deleted offsets.
         """
         group_state = state.groups.get(group)
         if (
@@ -141,7 +144,7 @@ class OffsetsCleanup(ShareRecords):
         old = {
             tp for tp in expired(group_state, since, now, retention) if group_state.offsets[tp] in seen
         } - pending
-        # offsets of deleted topics
+        # Offsets of deleted topics are deleted, whatever their age.
         old |= group_state.offsets.keys() - self._topic.held(group_state.offsets).keys()
         nothing_left = len(old) == len(group_state.offsets) and not pending
         kept = record is not None or bool(group_state.consumer)
@@ -155,14 +158,14 @@ class OffsetsCleanup(ShareRecords):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Return the time at which the group's last member left, or None if it has members, for a store
-        without a coordinator.
+        """Return the time at which the group's last member left (ms since the epoch, -1: not known), or None
+        if the group has members. This is `empty_since` in a store without a group coordinator.
         """
         group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
         )
         record = group_state.record
-        # Members of a consumer group still count, because they may come back.
+        # Members of a consumer group count as present, because they may come back.
         if group_state.has_consumers:
             return None
         if record is None:
@@ -171,7 +174,9 @@ class OffsetsCleanup(ShareRecords):
         return self._opened_ms if record.members else record.state_timestamp_ms
 
     def topic_deleted(self, topic: str) -> None:
-        """Delete the offsets of a deleted topic (Kafka: onPartitionsDeleted). Raises StorageError."""
+        """Delete the offsets of a deleted topic (Kafka: onPartitionsDeleted). If it is `__consumer_offsets`,
+        only drop the loaded partitions from memory. Raises StorageError.
+        """
         if topic == TOPIC:
             with self._lock:
                 self._partitions.clear()
@@ -204,25 +209,25 @@ NO_IDS: Mapping[str, str] = {}
 
 class GroupOffsets(OffsetsCleanup):
     """The committed offsets and memberships of a store's groups. `shared(store, GroupOffsets)` returns the
-    store's object.
+    only object for a store.
     """
 
     # --- offsets ------------------------------------------------------------------------------
 
     def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> None:
         """Commit all of `offsets`, or none. Their durability depends on `flush.messages` of
-        `__consumer_offsets`. `topic_ids` maps topic names to ids: offsets do not count for a topic of the
-        same name with another id.
+        `__consumer_offsets`. `topic_ids` maps topic names to ids: an offset counts only for the topic with
+        this id, and not for another topic of the same name.
 
         Raises InvalidGroupIdError, InvalidArgumentError, InvalidTypeError, OffsetMetadataTooLargeError,
-        UnknownTopicOrPartitionError, RecordTooLargeError (one batch can't hold the offsets),
-        UnsupportedVersionError, StorageError; after these nothing was committed.
+        UnknownTopicOrPartitionError, UnsupportedVersionError, StorageError, and RecordTooLargeError if one
+        batch can't hold the offsets. If one of these errors is raised, nothing was committed.
         """
         self._commit(group, offsets, PLAIN, topic_ids)
 
     def refused(self, offsets: Offsets) -> dict[TopicPartition, SegstoreError]:
-        """Return the offsets that can't be committed, each with its error; `commit` refuses all offsets if
-        one can't be committed.
+        """Return the offsets that can't be committed, each with its error. If one offset can't be committed,
+        `commit` refuses all offsets.
         """
         found: dict[TopicPartition, SegstoreError] = {}
         most = self._config.offset_metadata_max_bytes
@@ -241,8 +246,8 @@ class GroupOffsets(OffsetsCleanup):
         producer_epoch: int,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit offsets within the producer's transaction; the offsets count once `complete` is called for
-        the committed transaction.
+        """Commit offsets within the producer's transaction; the offsets count as soon as `complete` is called
+        with `committed` True.
 
         Raises the errors of `commit`, and InvalidProducerEpochError.
         """
@@ -272,9 +277,9 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
-        """Apply the outcome of the producer's transaction to its pending offsets in these partitions of
-        `__consumer_offsets`: a commit makes the offsets count, an abort drops them. Called after the markers
-        were written.
+        """Apply the outcome of the producer's transaction to the offsets that the transaction has sent to
+        these partitions of `__consumer_offsets`: a commit makes the offsets count, an abort drops them.
+        Called after the markers were written.
         """
         with self._lock:
             loaded = [cached for number, cached in self._partitions.items() if number in partitions]
@@ -285,8 +290,8 @@ class GroupOffsets(OffsetsCleanup):
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of these partitions, by default of all partitions, without negative
-        offsets.
+        """Return the committed offsets of these partitions, or of all partitions if `partitions` is None.
+        Negative offsets are left out.
 
         Raises InvalidGroupIdError, UnsupportedVersionError, CorruptRecordError.
         """
@@ -295,8 +300,8 @@ class GroupOffsets(OffsetsCleanup):
     def as_sent(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of these partitions, by default of all partitions, with negative
-        offsets. Raises the errors of `fetch`.
+        """Return the committed offsets of these partitions, or of all partitions if `partitions` is None.
+        Negative offsets are included. Raises the errors of `fetch`.
         """
 
         def look(state: OffsetsState) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -307,14 +312,14 @@ class GroupOffsets(OffsetsCleanup):
         return self._look_up(self.partition_for(group), look)
 
     def pending(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which open transactions have committed offsets (Kafka:
+        """Return the partitions for which an open transaction will commit offsets of the group (Kafka:
         unstable offsets).
         """
         return self._look_up(self.partition_for(group), lambda state: state.pending_of(group))
 
     def delete(self, group: str, partitions: Collection[TopicPartition] | None = None) -> set[TopicPartition]:
-        """Delete the offsets of these partitions, by default all offsets and the group itself; return the
-        partitions that had an offset. Raises the errors of `commit`.
+        """Delete the group's offsets of these partitions. If `partitions` is None, delete the group with all
+        its offsets. Return the partitions that had an offset. Raises the errors of `commit`.
         """
         if self.partition_for(group) not in self._topic.ids:
             return set()
@@ -331,8 +336,8 @@ class GroupOffsets(OffsetsCleanup):
     # --- groups -------------------------------------------------------------------------------
 
     def groups(self) -> set[str]:
-        """Return the ids of all groups that have committed offsets, pending offsets or membership records in
-        the log.
+        """Return the ids of all groups for which the log has committed offsets, offsets of an open
+        transaction, or records of the group or its members.
         """
         found: set[str] = set()
         for partition in self._topic.ids:
@@ -340,7 +345,9 @@ class GroupOffsets(OffsetsCleanup):
         return found
 
     def group(self, group_id: str) -> GroupRecord | None:
-        """Return the last membership record of a classic group, or None. Raises UnsupportedVersionError."""
+        """Return the last record of a classic group, or None if there is no such record. Raises
+        UnsupportedVersionError.
+        """
         return self._look_up(self.partition_for(group_id), lambda state: state.known(group_id).record)
 
     def consumer(self, group_id: str) -> dict[RecordKey, Value]:
@@ -350,8 +357,8 @@ class GroupOffsets(OffsetsCleanup):
         return self._look_up(self.partition_for(group_id), lambda state: dict(state.known(group_id).consumer))
 
     def write_consumer(self, group_id: str, changes: Iterable[Change], *, ends_classic: bool = False) -> None:
-        """Write records of a consumer group, all or none. If `ends_classic`, the same batch deletes the
-        record of the classic group with this id. Raises the errors of `commit`.
+        """Write all of these records of a consumer group, or none. If `ends_classic`, the same batch deletes
+        the record of the classic group with this id. Raises the errors of `commit`.
         """
         group, records = check_group(group_id), list(changes)
 
@@ -368,13 +375,13 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def end_consumer(self, group_id: str) -> None:
-        """Delete the records of a consumer group without members; the group's offsets stay. Raises the errors
-        of `commit`.
+        """Delete the records of a consumer group that has no members; the group's offsets stay. Raises the
+        errors of `commit`.
         """
         self.write_consumer(group_id, [(key, None) for key in self.consumer(group_id)])
 
     def write_group(self, record: GroupRecord, *, ends_consumer: bool = False) -> None:
-        """Write a classic group's membership. If `ends_consumer`, the same batch deletes the records of the
+        """Write the record of a classic group. If `ends_consumer`, the same batch deletes the records of the
         consumer group with this id. Raises the errors of `commit`.
         """
         group = check_group(record.group_id)
@@ -391,11 +398,11 @@ class GroupOffsets(OffsetsCleanup):
 
 
 def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
-    """Apply the outcome of a producer's transaction; return False if the partition could not be locked in
-    time.
+    """Apply the outcome of a producer's transaction to a partition in memory; return False if the partition's
+    lock could not be acquired in time, else True.
     """
     with suppress(OffsetNotAvailableError), cached.lock:
-        # A partition that is not loaded yet gets the outcome from the marker, when it is loaded.
+        # A partition that is not loaded yet gets the outcome later: its load reads the transaction's marker.
         if cached.state is not None:
             cached.state.end(producer_id, committed)
         return True
@@ -403,7 +410,9 @@ def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
 
 
 def forget_topic(store: Store, topic: str) -> None:
-    """Delete the offsets of a deleted topic, so that a later topic of this name begins without offsets."""
+    """Delete the offsets of a deleted topic, so that a later topic of this name begins without offsets. An
+    error is only logged.
+    """
     part = existing(store, GroupOffsets) if topic == TOPIC else shared(store, GroupOffsets)
     try:
         if part is not None:

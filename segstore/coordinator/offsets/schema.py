@@ -44,7 +44,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """The key of a group's membership."""
+    """The key of a classic group's record."""
 
     group: str
 
@@ -60,8 +60,9 @@ Key = OffsetKey | GroupKey | ConsumerKey | ShareGroupKey | ForeignKey
 
 
 class OffsetCommitValue(NamedTuple):
-    """A committed offset, the time of its commit, and its expiry time (-1: the retention decides); both are
-    ms since the epoch. `topic_id` is the topic's id at the commit, "" if it is not known.
+    """A committed offset, the time of its commit, and its expiry time (-1: the retention decides); both times
+    are ms since the epoch. `topic_id` is the id that the topic had when the offset was committed, "" if it is
+    not known.
     """
 
     offset: OffsetAndMetadata
@@ -72,8 +73,8 @@ class OffsetCommitValue(NamedTuple):
 
 @dataclass(frozen=True)
 class MemberRecord:
-    """A member in the record of a classic group; timeouts are ms. `subscription` and `assignment` are encoded
-    by `consumer_protocol`.
+    """A member in the record of a classic group; timeouts are in ms. `subscription` and `assignment` are
+    encoded by `consumer_protocol`.
     """
 
     member_id: str
@@ -108,7 +109,9 @@ def offset_key(group: str, partition: TopicPartition) -> bytes:
 
 
 def offset_value(commit: OffsetCommitValue) -> bytes:
-    """Encode a commit without `expires`, which new commits don't set."""
+    """Encode the value of a committed offset. `expires` is not encoded, because new commits have no expiry
+    time.
+    """
     (offset, metadata, epoch), topic_id = commit.offset, commit.topic_id
     body = structs("OffsetCommitValue")(
         offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=commit.timestamp
@@ -119,12 +122,12 @@ def offset_value(commit: OffsetCommitValue) -> bytes:
 
 
 def group_key(group: str) -> bytes:
-    """Encode the key of a group's membership. Raises InvalidArgumentError if the name is too long."""
+    """Encode the key of a classic group's record. Raises InvalidArgumentError if the name is too long."""
     return encode_key(structs("GroupMetadataKey")(group=group))
 
 
 def group_value(record: GroupRecord) -> bytes:
-    """Encode a group's membership. Raises InvalidArgumentError if a string is too long."""
+    """Encode the value of a classic group's record. Raises InvalidArgumentError if a string is too long."""
     kind = structs("GroupMetadataValue")
     body = kind(
         protocol_type=record.protocol_type or "",
@@ -165,8 +168,8 @@ def parse_key(data: bytes) -> Key:
 
 
 def parse_offset(data: bytes) -> OffsetCommitValue:
-    """Return the commit of a record. Raises UnsupportedVersionError; ValueError if the bytes are no such
-    value.
+    """Return a committed offset, decoded from the value of its record. Raises UnsupportedVersionError, and
+    ValueError if the bytes are no such value.
     """
     body = decode_value("OffsetCommitValue", data)
     offset = OffsetAndMetadata(body.offset, body.metadata, body.leader_epoch)
@@ -176,8 +179,8 @@ def parse_offset(data: bytes) -> OffsetCommitValue:
 
 
 def parse_group(group: str, data: bytes) -> GroupRecord:
-    """Return the group of a record. Raises UnsupportedVersionError; ValueError if the bytes are no such
-    value.
+    """Return the record of a classic group, decoded from its value. Raises UnsupportedVersionError, and
+    ValueError if the bytes are no such value.
     """
     body = decode_value("GroupMetadataValue", data)
     return GroupRecord(
@@ -192,7 +195,7 @@ def parse_group(group: str, data: bytes) -> GroupRecord:
 
 
 def _parse_member(row: Any) -> MemberRecord:
-    # Version 0 has one timeout for both session and rebalance.
+    # Version 0 has only one timeout, which is both the session timeout and the rebalance timeout.
     rebalance = row.session_timeout if row.rebalance_timeout == -1 else row.rebalance_timeout
     return MemberRecord(
         row.member_id,

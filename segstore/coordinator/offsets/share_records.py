@@ -1,6 +1,6 @@
-"""`ShareRecords`: the records of share groups (KIP-932) in `__consumer_offsets`, read and written.
+"""`ShareRecords`: reads and writes the records of share groups (KIP-932) in `__consumer_offsets`.
 
-On disk: records, and tombstones, of the topic. Threads: any; each partition of the topic has a lock.
+On disk: records and tombstones of the topic. Threads: any; each partition of the topic has a lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segstore.coordinator.offsets.topic import OffsetsWriter, check_group
 
 
 class ShareRecords(OffsetsCache):
-    """The part of `GroupOffsets` for share groups."""
+    """The part of `GroupOffsets` that handles share groups."""
 
     def share(self, group_id: str) -> dict[ShareRecordKey, ShareValue]:
         """Return the records of a share group; an empty dict for a group of another type. Raises
@@ -39,13 +39,11 @@ class ShareRecords(OffsetsCache):
         return sorted(found)
 
     def has(self, group_id: str) -> bool:
-        """Return whether the log has any record of a group, of any type."""
+        """Return whether the log has a record of this group, whatever the record's type."""
         return self._look_up(self.partition_for(group_id), lambda state: group_id in state.names())
 
     def write_share(self, group_id: str, changes: Iterable[ShareChange]) -> None:
-        """Write records of a share group as one batch, all or none. Raises the errors of
-        `GroupOffsets.commit`.
-        """
+        """Write records of a share group as one batch. Raises the errors of `GroupOffsets.commit`."""
         group, records = check_group(group_id), list(changes)
 
         def write(state: OffsetsState, writer: OffsetsWriter) -> None:

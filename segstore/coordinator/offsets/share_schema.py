@@ -1,9 +1,9 @@
 """The records of share groups (KIP-932) in `__consumer_offsets`, in Kafka's schemas.
 
 On disk: keys of versions 10 (a member's subscription), 11 (group epoch), 12 (epoch of the target assignment),
-13 (a member's target), 14 (a member's current assignment) and 15 (the partitions whose state the group has);
-values of version 0, which are flexible. A null value is a tombstone. (Kafka: GroupCoordinatorRecordHelpers,
-and its messages ShareGroup*Key and -Value.)
+13 (a member's target), 14 (a member's current assignment) and 15 (the share partitions that have a durable
+state); values of version 0, which are flexible. A null value is a tombstone. (Kafka:
+GroupCoordinatorRecordHelpers, and its messages ShareGroup*Key and -Value.)
 Threads: any; values and functions without state.
 """
 
@@ -25,7 +25,7 @@ from segstore.protocol.record_codec import decode_key, decode_value, encode_key,
 
 
 class ShareKind(IntEnum):
-    """The type of a share group's record, which is the version of its key."""
+    """The type of a share group's record. It is stored as the version of the record's key."""
 
     MEMBER = 10
     EPOCH = 11
@@ -84,7 +84,9 @@ class ShareTargetEpoch(NamedTuple):
 
 
 class ShareCurrent(NamedTuple):
-    """The current assignment of a member. A member that has missed the last answer sends `previous_epoch`."""
+    """The current assignment of a member. A member that has missed the last answer sends `previous_epoch` in
+    its next heartbeat.
+    """
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -92,7 +94,9 @@ class ShareCurrent(NamedTuple):
 
 
 class TopicPartitionsInfo(NamedTuple):
-    """A topic, with the partitions for which a share group has, or is creating, a state."""
+    """The name of a topic, and the partitions of the topic whose state in a share group exists or is being
+    created.
+    """
 
     name: str
     partitions: frozenset[int] = frozenset()
@@ -104,20 +108,20 @@ NO_TOPICS: TopicsInfo = {}
 
 
 class ShareStateTopics(NamedTuple):
-    """The partitions whose durable state is being created, exists, or is being deleted; deletion is by whole
-    topics.
+    """The partitions whose durable state is being created, exists, or is being deleted; a topic's states are
+    deleted together.
     """
 
     initializing: TopicsInfo = NO_TOPICS
     initialized: TopicsInfo = NO_TOPICS
-    deleting: Mapping[bytes, str] = {}  # never changed
+    deleting: Mapping[bytes, str] = {}  # this dict never changes
 
 
 ShareValue = (
     ShareSubscription | GroupEpoch | ShareTargetEpoch | TargetAssignment | ShareCurrent | ShareStateTopics
 )
 ShareChange = tuple[ShareRecordKey, "ShareValue | None"]
-"""A record to be written; None stands for a tombstone."""
+"""(key, value) of a record to be written; the value None stands for a tombstone."""
 
 
 # --- encode ------------------------------------------------------------------------------------
@@ -179,13 +183,15 @@ def _topics(kind: Any, topics: TopicsInfo) -> list[Any]:
 
 
 def parse_share_key(kind: ShareKind, data: bytes) -> ShareGroupKey:
-    """Return the key of a record of this type. Raises ValueError if the bytes are no key."""
+    """Return the key of a record of this type. Raises ValueError if the bytes are no such key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ShareGroupKey(key.group_id, ShareRecordKey(kind, key.member_id if kind in _OF_MEMBERS else ""))
 
 
 def parse_share_value(kind: ShareKind, data: bytes) -> ShareValue:
-    """Return a record's value. Raises UnsupportedVersionError; ValueError if the bytes are no such value."""
+    """Return a record's value. Raises UnsupportedVersionError, and ValueError if the bytes are no
+    such value.
+    """
     return _PARSERS[kind](decode_value(f"{_MESSAGES[kind]}Value", data))
 
 

@@ -1,8 +1,8 @@
-"""The state of one partition of `__consumer_offsets` in memory: its load, its changes, and the expiry of
-offsets.
+"""The state of one partition of `__consumer_offsets` in memory: loads it, applies records to it, and finds
+expired offsets.
 
-The last record of a key in the log counts, as in compaction, no matter when its transaction was committed.
-Commits of an open transaction wait in `pending`, by producer id.
+If several records have the same key, the last of them in the log counts, as in compaction, no matter when its
+transaction was committed. `pending` has the commits of open transactions, by producer id.
 On disk: only reads. Threads: under the lock of the partition, which `cache` owns.
 """
 
@@ -46,7 +46,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class StoredCommit(NamedTuple):
-    """A commit, with the offset of its record."""
+    """A committed offset, and the offset of its record in the log (`at`)."""
 
     commit: OffsetCommitValue
     at: int
@@ -54,8 +54,9 @@ class StoredCommit(NamedTuple):
 
 class GroupState:
     """A group's offsets and membership: a classic group has a `record`; a consumer group (KIP-848) has
-    records in `consumer`, a share group (KIP-932) in `share`. `refused` maps keys of unusable records to the
-    reason; `foreign` maps keys of an unknown group protocol to their record types.
+    records in `consumer`, a share group (KIP-932) in `share`. `refused` maps the key of each record of a
+    newer version to the error's text; `foreign` maps the key of each record of an unknown group protocol to
+    the record's type.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class GroupState:
 
     @property
     def has_consumers(self) -> bool:
-        """Return whether the group's records have members of a consumer group (KIP-848)."""
+        """Return whether the group's records include a member of a consumer group (KIP-848)."""
         return any(key.kind is GroupRecordType.MEMBER for key in self.consumer)
 
 
@@ -88,7 +89,7 @@ class OffsetsState:
         self.pending: dict[int, dict[tuple[str, TopicPartition], StoredCommit]] = {}
 
     def names(self) -> set[str]:
-        """Return the ids of all groups, including groups that have only pending offsets."""
+        """Return the ids of all groups, even if a group has only offsets of open transactions."""
         return self.groups.keys() | {name for keys in self.pending.values() for name, _ in keys}
 
     def usable(self, group: str) -> GroupState:
@@ -114,13 +115,13 @@ class OffsetsState:
         return group_state
 
     def pending_of(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which open transactions have committed offsets."""
+        """Return the partitions for which an open transaction will commit offsets of the group."""
         return {tp for keys in list(self.pending.values()) for name, tp in keys if name == group}
 
     # --- records -----------------------------------------------------------------------------
 
     def put_offset(self, group: str, partition: TopicPartition, commit: OffsetCommitValue, at: int) -> None:
-        """Apply a commit whose record is at offset `at`."""
+        """Apply a commit whose record is at offset `at`, unless a later record was applied before."""
         offsets = self.groups.setdefault(group, GroupState()).offsets
         before = offsets.get(partition)
         if before is None or before.at < at:
@@ -128,7 +129,7 @@ class OffsetsState:
             self._overtake(group, partition, at)
 
     def drop_offset(self, group: str, partition: TopicPartition, at: int) -> None:
-        """Apply a tombstone of an offset."""
+        """Apply the tombstone of a committed offset. The tombstone is at offset `at`."""
         group_state = self.groups.get(group)
         if group_state is not None:
             group_state.offsets.pop(partition, None)
@@ -138,7 +139,7 @@ class OffsetsState:
     def put_pending(
         self, producer_id: int, group: str, partition: TopicPartition, commit: OffsetCommitValue, at: int
     ) -> None:
-        """Apply a commit of an open transaction."""
+        """Apply a commit of an open transaction, whose record is at offset `at`."""
         self.pending.setdefault(producer_id, {})[group, partition] = StoredCommit(commit, at)
 
     def put_group(self, group: str, record: GroupRecord | None) -> None:
@@ -173,14 +174,14 @@ class OffsetsState:
         self.groups.setdefault(group, GroupState()).refused[key] = reason
 
     def end(self, producer_id: int, committed: bool) -> None:
-        """Apply the outcome of a producer's transaction."""
+        """Apply the outcome of a producer's transaction to the offsets that the transaction has sent."""
         for (group, partition), stored in self.pending.pop(producer_id, {}).items():
             if committed:
                 self.put_offset(group, partition, stored.commit, stored.at)
 
     def _overtake(self, group: str, partition: TopicPartition, at: int) -> None:
-        """Drop the pending commits of this partition whose records lie before the offset `at`: a record at
-        `at` replaces them.
+        """Drop the commits of open transactions for this partition whose records have offsets below `at`: a
+        record at `at` replaces these records.
         """
         for producer_id, keys in list(self.pending.items()):
             stored = keys.get((group, partition))
@@ -196,7 +197,7 @@ class OffsetsState:
 
 # --- expiry ------------------------------------------------------------------------------------
 
-# Expiry of committed offsets that nobody uses any more (KIP-211; Kafka: OffsetExpirationConditionImpl,
+# `expired` finds committed offsets that nobody uses any more (KIP-211; Kafka: OffsetExpirationConditionImpl,
 # ClassicGroup.offsetExpirationCondition).
 
 EmptySince = Callable[[str], "int | None"]
@@ -209,8 +210,8 @@ def expired(
     group_state: GroupState, since: int | None, now_ms: int, retention_ms: int
 ) -> list[TopicPartition]:
     """Return the partitions whose committed offsets are older than the retention. The age of an offset counts
-    from the time at which the group became empty. The age counts from the commit if the group never had
-    members, or has members that don't subscribe to the topic.
+    from the time at which the group became empty. If the group never had members, or has members that don't
+    subscribe to the topic, the age counts from the commit.
     """
     record = group_state.record
     if since is not None:
@@ -245,7 +246,9 @@ def consumed(records: Mapping[RecordKey, Value]) -> set[str]:
 
 
 def _subscribed(record: GroupRecord | None) -> set[str] | None:
-    """Return the topics that any member subscribes to; None if they are not known."""
+    """Return the topics that any member of a classic group subscribes to; None if these topics are
+    not known.
+    """
     if record is None or record.protocol_type != PROTOCOL_TYPE or not record.members:
         return None
     try:
@@ -256,13 +259,13 @@ def _subscribed(record: GroupRecord | None) -> set[str] | None:
 
 # --- load --------------------------------------------------------------------------------------
 
-# Loading a partition of `__consumer_offsets`, which a broker may have written. On disk: only reads. Threads:
-# any.
+# `load` reads a partition of `__consumer_offsets`, which a broker may have written. On disk: only reads.
+# Threads: any.
 
 
 def load(source: PartitionLog) -> OffsetsState:
-    """Return the state from the log up to its present end; log one warning if records are skipped. Raises
-    CorruptRecordError, StorageError.
+    """Read the log up to its present end, and return the state. If records can't be decoded, log one warning.
+    Raises CorruptRecordError, StorageError.
     """
     state, unreadable = understand(source)
     warn(source, "a group's", unreadable)
@@ -270,7 +273,7 @@ def load(source: PartitionLog) -> OffsetsState:
 
 
 def understand(source: PartitionLog) -> tuple[OffsetsState, list[UnreadableRecord]]:
-    """Return (state, records that can't be decoded, if they are the latest of their keys). Raises
+    """Return (state, each record that is the latest of its key and can't be decoded). Raises
     CorruptRecordError, StorageError.
     """
     state = OffsetsState()
@@ -285,7 +288,7 @@ def replay(
     state: OffsetsState, data: bytes, record: LastRecord, producer_id: int | None = None
 ) -> UnreadableRecord | None:
     """Apply a record; return an UnreadableRecord if the record can't be decoded, else None. `producer_id` is
-    set if the record belongs to an open transaction.
+    None unless the record belongs to an open transaction.
     """
     try:
         key = parse_key(data)

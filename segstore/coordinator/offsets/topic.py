@@ -1,5 +1,5 @@
-"""The topic `__consumer_offsets`: its creation, checks and writes, and `ReadOffsets` for processes that don't
-write.
+"""`OffsetsTopic` creates the topic `__consumer_offsets`, `OffsetsWriter` writes to it, and `ReadOffsets`
+reads it in processes that don't write.
 
 On disk: the topic, compacted, created with Kafka's settings when the first offset is committed. A topic that
 a broker has created gets these settings at the first write. The partition of a group's records is chosen by
@@ -51,7 +51,7 @@ class OffsetsTopic:
 
     @property
     def info(self) -> TopicInfo | None:
-        """Return the topic; None if it was not created yet."""
+        """Return the topic, or None if it was not created yet."""
         return self._store.engine.topics.get(TOPIC)
 
     @property
@@ -61,7 +61,7 @@ class OffsetsTopic:
         return () if info is None else info.partition_ids
 
     def partition_for(self, group: str) -> int:
-        """Return the partition for the group's records, even before the topic exists."""
+        """Return the partition that the group's records belong to, even if the topic does not exist yet."""
         return partition_among(group, self.ids, self._count)
 
     def log(self, partition: int) -> PartitionLog | None:
@@ -69,10 +69,10 @@ class OffsetsTopic:
         return self._store.partition(TOPIC, partition) if partition in self.ids else None
 
     def writable(self, group: str) -> PartitionLog:
-        """Return the log of the group's partition for writing; a missing topic is created.
+        """Return the log of the group's partition, for writing. If the topic is missing, create it.
 
-        Raises UnknownTopicOrPartitionError if a copy of a broker's directory lacks that partition;
-        StorageError.
+        Raises StorageError, and UnknownTopicOrPartitionError if a copy of a broker's log directory lacks that
+        partition.
         """
         info = self.info
         if info is None:
@@ -90,26 +90,26 @@ class OffsetsTopic:
         return {**MADE_WITH[TOPIC], "segment.bytes": config.offsets_topic_segment_bytes}
 
     def topic_id(self, topic: str) -> str:
-        """Return the present id of a topic; "" if there is no such topic, or it has no id."""
+        """Return the present id of a topic, or "" if there is no such topic or the topic has no id."""
         info = self._store.engine.topics.get(topic)
         return "" if info is None else info.topic_id
 
     def held(self, offsets: Mapping[TopicPartition, StoredCommit]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the commits for topics that exist now. Commits for a deleted topic of the same name are left
-        out; after an interrupted deletion the log still has such commits.
+        """Return the committed offsets of topics that exist now. An offset that was committed for an earlier
+        topic of the same name is left out: after an interrupted deletion, the log still has such offsets.
         """
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 
     def _is_of(self, topic: str, commit: OffsetCommitValue) -> bool:
-        """Return whether the commit is for the present topic of this name; True if either topic id is
-        unknown, for example because the topic can't be read now.
+        """Return whether the commit is for the present topic of this name; True if one of the two topic ids
+        is unknown, for example because the topic can't be read now.
         """
         info = self._store.engine.topics.get(topic)
         return not commit.topic_id or (info is not None and info.topic_id in ("", commit.topic_id))
 
     def check_topic(self, topic: str, partition: int) -> None:
-        """Raise UnknownTopicOrPartitionError, which lists the existing partitions, unless the partition
-        exists.
+        """Raise UnknownTopicOrPartitionError unless the partition exists. The error lists the existing
+        partitions.
         """
         info = self._store.engine.topics.get(topic)
         if info is None or partition not in info.partition_ids:
@@ -119,30 +119,30 @@ class OffsetsTopic:
 
 # --- write -------------------------------------------------------------------------------------
 
-# Checks of commits, and their write as one record batch. Threads: any; an `OffsetsWriter` belongs to one
-# thread, which holds the partition's lock.
+# The functions below check a commit, and `OffsetsWriter` writes it as one record batch. Threads: any; an
+# `OffsetsWriter` belongs to one thread, which holds the partition's lock.
 
 _NUMBERS = 36  # an upper bound of a record's varints and attributes, in bytes
 
 
 class OffsetsWriter:
-    """Writes to one partition of the topic, at `now` (ms since the epoch)."""
+    """Writes to one partition of the topic. `now` is the timestamp of the records (ms since the epoch)."""
 
     def __init__(self, log: PartitionLog, config: StoreConfig, now: int) -> None:
         self._log, self._codec, self.now = log, config.offsets_topic_compression_codec, now
         self._acks = Acks(timeout_ms=config.offsets_commit_timeout_ms)
 
     def partition_for_write(self) -> Partition:
-        """Return the partition. Raises OffsetNotAvailableError while no replica leads, because the caller
-        must not wait under the partition's lock.
+        """Return the partition. Raises OffsetNotAvailableError if no replica leads: the caller holds the
+        partition's lock, and must not wait for a leader.
         """
         return self._log.partition_led()
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None], template: Template = PLAIN) -> int:
-        """Append all records as one batch; return the first offset. Nothing was written after
-        RecordTooLargeError, StorageError, OffsetNotAvailableError or NotEnoughReplicasError. The records may
-        still be committed after RequestTimedOutError (offsets.commit.timeout.ms), NotLeaderOrFollowerError or
-        NotEnoughReplicasAfterAppendError.
+        """Append all records as one batch; return the first offset. If RecordTooLargeError, StorageError,
+        OffsetNotAvailableError or NotEnoughReplicasError is raised, nothing was written. If
+        RequestTimedOutError (offsets.commit.timeout.ms), NotLeaderOrFollowerError or
+        NotEnoughReplicasAfterAppendError is raised, the records may still be committed.
         """
         size = HEADER_SIZE + sum(map(len, keys)) + sum(len(value or b"") + _NUMBERS for value in values)
         limit = self.partition_for_write().validator.largest_batch
@@ -158,7 +158,7 @@ class OffsetsWriter:
 
 
 def check_group(group: Any) -> str:
-    """Return the group id. Raises InvalidGroupIdError."""
+    """Return `group`, which is a group id. Raises InvalidGroupIdError if it is none."""
     if not isinstance(group, str) or not group:
         raise InvalidGroupIdError(f"group_id={group!r:.80}: must be a str that is not empty")
     try:
@@ -189,7 +189,9 @@ def check_offsets(
 def positions(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets, but leave out negative offsets, which Kafka's clients read as no offset."""
+    """Return the offsets without negative offsets: for Kafka's clients, these mean that no offset is
+    committed.
+    """
     return {tp: at for tp, at in offsets.items() if at.offset >= 0}
 
 
@@ -227,13 +229,13 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
 
 # --- read --------------------------------------------------------------------------------------
 
-# `ReadOffsets`: committed offsets in a process that does not write the store. On disk: only reads. Threads:
-# any; the object does not change.
+# `ReadOffsets` reads committed offsets in a process that does not write the store. On disk: only reads.
+# Threads: any; the object does not change.
 
 
 class ReadOffsets:
     """A snapshot of the committed offsets, with the methods of `GroupOffsets` that read. All partitions are
-    searched for a group, because its records may be in an unexpected partition.
+    searched for a group, because a group's records may be in another partition than `partition_for` returns.
     """
 
     def __init__(self, store: Store) -> None:
@@ -263,8 +265,8 @@ class ReadOffsets:
 
 
 def _load(store: Store, topic: OffsetsTopic, partition: int) -> OffsetsState:
-    """Return the state of a partition from its log; an empty state if the writer is just creating or deleting
-    the partition.
+    """Return the state of a partition, read from its log, or an empty state if the writer is just creating or
+    deleting the partition.
     """
     try:
         source = topic.log(partition)

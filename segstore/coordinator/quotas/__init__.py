@@ -1,5 +1,5 @@
-"""Byte rates of producers and consumers by user and client id: `quotas` has an administrator's limits, and
-`throttle` enforces them.
+"""Byte rates of producers and consumers by user and client id: `quotas` stores the limits that administrators
+set, and `throttle` enforces the limits.
 """
 
 from segstore.coordinator.quotas.quotas import Quotas, quotas

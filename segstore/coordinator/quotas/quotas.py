@@ -1,10 +1,10 @@
-"""`Quotas`: byte rates of producers and consumers by user and client id, as kafka-configs has for entity
-types users and clients.
+"""`Quotas`: limits of the byte rates of producers and consumers by user and client id, which kafka-configs
+sets for the entity types users and clients.
 
-On disk: the writer's process keeps the limits through `storage.store.kept_files`; other processes read
-`.segstore/quotas.json`. Threads: any. Processes: all clients in the writer's process share their rates. A
-process that has the store open for reading has rates of its own, from the limits that were on disk when its
-last consumer was made.
+On disk: the writer's process stores the limits through `storage.store.kept_files`; other processes read
+`.segstore/quotas.json`. Threads: any. Processes: clients in the writer's process share rates, as `Quotas`
+says. A process that has the store open for reading measures only its own clients; its limits are those that
+were on disk when its last consumer was made.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from segstore.storage.store.store import Store
 from segstore.weak_values import WeakValues
 
 _Key = tuple[str, str | None, str]
-"""A rate's name, the authenticated user (None in the store's own process), and the client id."""
+"""(a rate's name, the authenticated user or None for a client in the store's own process, the client id)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByteRates(Settings):
-    """The rates of a client; names and ranges are Kafka's (QuotaConfig)."""
+    """The rates of a client, with Kafka's names and ranges (QuotaConfig)."""
 
     producer_byte_rate: int = whole(MAX_LONG, 1, MAX_LONG, "bytes/s", "of batches as they are stored")
     consumer_byte_rate: int = whole(MAX_LONG, 1, MAX_LONG, "bytes/s", "of batches that are read, as stored")
@@ -42,19 +42,19 @@ class Quotas:
     """The limits of a store and the throttles that enforce them (Kafka: ClientQuotaManager, KIP-13, KIP-546).
 
     The rate of a client is the first of these rates that is set (KIP-55; Kafka: DefaultQuotaCallback):
-    - the rate of its user and client id, of its user and the default client id, of its user;
-    - the same three rates of the default user, DEFAULT ("<default>");
-    - the rate of its client id, of the default client id.
+    - the rate of its user with its client id; of its user with the default client id; of its user alone;
+    - the same three rates, with the default user, DEFAULT ("<default>"), in place of its user;
+    - the rate of its client id; of the default client id.
 
     The producer rate and the consumer rate are looked up separately. All producers, or all consumers, with
     the same user and client id share a rate. A rate of a user is shared by all clients of the user, and a
-    rate of a client id by all clients with that id. Clients in the process that has the store open have no
-    user. `quotas(store)` returns the `Quotas` of a store.
+    rate of a client id by all clients with that id. Clients in the store's own process have no user.
+    `quotas(store)` returns the `Quotas` of a store.
     """
 
     def __init__(self, store: Store) -> None:
-        """Read the limits. Raises CorruptCheckpointError if the file is damaged: repair it, or remove it to
-        have no limits.
+        """Read the limits. Raises CorruptCheckpointError if `.segstore/quotas.json` is damaged. The
+        administrator may repair the file, or remove it to have no limits.
         """
         side = store.engine
         self._context = store.context
@@ -65,8 +65,8 @@ class Quotas:
             WeakValues[tuple[str, Entity], SharedBucket](),
             WeakValues[_Key, QuotaThrottle](),
         )
-        # A throttle is kept here until its credit is full, so that a client that closes and starts again does
-        # not get a full credit.
+        # A throttle is kept here until its credit, the number of bytes that may pass at once, is full. So a
+        # client that closes and starts again does not get a full credit.
         self._used: dict[QuotaThrottle, None] = {}
         self._limits = self._read()
 
@@ -76,9 +76,9 @@ class Quotas:
     # --- for administrators ---------------------------------------------------------------
 
     def describe(self, client_id: str | None = None) -> dict[str, dict[str, int]]:
-        """Return the rates that were set, by client id or "<default>": a dict with `producer_byte_rate` and
-        `consumer_byte_rate`, in bytes a second, if they are set. If `client_id` is given, return only the
-        rates of this client.
+        """Return the rates that were set for client ids without a user. The result maps a client id, or
+        "<default>", to a dict with `producer_byte_rate` and `consumer_byte_rate`, in bytes a second, as far
+        as they are set. If `client_id` is given, return only the rates of this client.
         """
         with self._lock:
             of_clients = {each.client_id: rates for each, rates in self._limits.items() if each.user is None}
@@ -86,7 +86,7 @@ class Quotas:
         return found if client_id is None else {client_id: found.get(_checked(client_id), {})}
 
     def limits(self) -> Limits:
-        """Return the rates that were set, for all users and client ids."""
+        """Return all rates that were set, by entity."""
         with self._lock:
             return {entity: dict(rates) for entity, rates in self._limits.items()}
 
@@ -97,15 +97,16 @@ class Quotas:
         return {rate: bound[0] for rate, bound in bounds.items() if bound is not None}
 
     def alter(self, client_id: str, rates: Mapping[str, Any]) -> dict[str, int]:
-        """Set rates of a client, or of "<default>", in bytes a second; None removes a rate. Return the
-        client's rates. Errors and durability are those of `alter_entity`.
+        """Set rates of a client id, or of "<default>", in bytes a second; the value None removes a rate.
+        Return the rates of this client id. Errors and durability are those of `alter_entity`.
         """
         return self.alter_entity(Entity(None, _checked(client_id)), rates)
 
     def alter_entity(self, entity: Entity, rates: Mapping[str, Any]) -> dict[str, int]:
-        """Set rates in bytes a second; None removes a rate. Return the entity's rates.
+        """Set rates of an entity, in bytes a second; the value None removes a rate. Return the entity's
+        rates.
 
-        The change is durable on return, and holds for running clients. Raises ConfigError,
+        The change is durable on return, and applies to running clients, too. Raises ConfigError,
         InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
         """
         self._context.check_writable()
@@ -177,7 +178,7 @@ class Quotas:
             return self._writer.kept.limits()
 
     def _use(self, throttle: QuotaThrottle) -> None:
-        self._used[throttle] = None  # atomic, so it needs no lock
+        self._used[throttle] = None  # the assignment is atomic, so it needs no lock
 
     def _bound(self, key: _Key) -> tuple[int, Entity] | None:
         """Return (limit of a client, entity whose clients share the limit), or None if the client has no

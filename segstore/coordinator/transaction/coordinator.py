@@ -1,14 +1,16 @@
-"""`TransactionCoordinator`: the producers of transactional ids, and the commits and aborts of their
+"""`TransactionCoordinator`: gives producers to transactional ids, and commits and aborts the producers'
 transactions (Kafka: TransactionCoordinator).
 
 On disk: the topic `__transaction_state` through `state_log`, and the markers in the partitions through
-`markers`. The outcome is decided once Prepare is in `__transaction_state`. Prepare is written before the
-first marker, Complete after the last marker. A step that fails in between is tried again by the store's
-scheduler, and by the next open.
+`markers`. The outcome is decided as soon as the state PrepareCommit or PrepareAbort is in
+`__transaction_state`. This state is written before the first marker, and CompleteCommit or CompleteAbort
+after the last marker. If a step between these two states fails, the store's scheduler tries the step again,
+and so does the next open of the store.
 
-Threads: any. Each transactional id has a lock. A producer's appends hold the lock, too, so that no record is
-written after the transaction's commit or abort. Requests of the main thread run in another thread, which runs
-no signal handler; so an interrupt leaves no lock locked, and the producer may repeat its request.
+Threads: any. Each transactional id has a lock. A thread that appends a producer's records holds the lock,
+too, so that no record is written after the transaction's commit or abort. Requests of the main thread run in
+another thread, which runs no signal handler; so an interrupt leaves no lock locked, and the producer may
+repeat its request.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ from segstore.threads import Shelter
 
 # --- upkeep ------------------------------------------------------------------------------------
 
-# The coordinator's background work: timeouts, expiry, and retries. Threads: the work runs in the store's
-# scheduler, and keeps neither the coordinator nor the store alive.
+# `Upkeep` runs the coordinator's background work: timeouts, expiry, and retries. Threads: the work runs in
+# the store's scheduler. The scheduler has only a weak reference to the coordinator, so that it keeps neither
+# the coordinator nor the store alive.
 
 log = Logger("segstore")
 FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
@@ -90,7 +93,8 @@ class Upkeep:
             if self._planned:
                 return
             self._scheduler.after(self._pause, self._task(lambda c: self._again(c)))
-            self._planned = True  # set last: if an interrupt stops `after`, the next failure plans the retry
+            # `_planned` is set last: if an interrupt stops `after`, the next failure plans the retry.
+            self._planned = True
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     def _again(self, coordinator: TransactionCoordinator) -> None:
@@ -104,12 +108,14 @@ class Upkeep:
 
 # --- transitions -------------------------------------------------------------------------------
 
-# `Transitions`: the state changes of transactional ids, first in `__transaction_state`, then in partitions.
+# `Transitions` changes the states of transactional ids, first in `__transaction_state`, then in partitions.
 # Threads: any; the caller holds the entry's lock.
 
 
 class Transitions:
-    """Moves entries from state to state; failures go to `upkeep`, which plans a retry."""
+    """Changes the states of entries, each of which stands for one transactional id. After a failure `upkeep`
+    plans a retry.
+    """
 
     def __init__(
         self, store: Store, entries: Entries, ending: MarkerWriter, lost: Lost, upkeep: Upkeep
@@ -122,9 +128,10 @@ class Transitions:
     def next_producer(
         self, entry: TransactionEntry, timeout_ms: int, requester: Identity | None = None, *, remote: bool
     ) -> Identity:
-        """Give the transactional id to a new producer in the next epoch; return its producer id and epoch. If
-        `requester` is the entry's `last` identity, return the current epoch: the producer repeats a request
-        whose answer was lost. Raises StorageError.
+        """Set the next epoch for a new producer of the transactional id; return (producer id, epoch). If
+        `requester` is the entry's `last` identity, the producer repeats a request whose answer was lost:
+        return the current epoch. If no epoch is left, the producer gets a new producer id. Raises
+        StorageError.
         """
         now, known = self._clock(), entry.metadata
         if known is None:
@@ -142,7 +149,7 @@ class Transitions:
 
     def raise_epoch(self, entry: TransactionEntry) -> None:
         """If a partition has seen a newer epoch of the producer, write this epoch to `__transaction_state`,
-        before the partition forgets the producer.
+        before this partition's producer state expires.
         """
         known = entry.metadata
         # `known` is None if the id has no record.
@@ -159,9 +166,9 @@ class Transitions:
     # --- commits and aborts -------------------------------------------------------------------
 
     def decide(self, entry: TransactionEntry, commit: bool) -> None:
-        """Decide the outcome of the ongoing transaction by writing Prepare; if no transaction is ongoing, an
-        abort only raises the epoch. The producer may still repeat its request under the old epoch. Raises
-        StorageError.
+        """Decide the outcome of the ongoing transaction by writing PrepareCommit or PrepareAbort. If no
+        transaction is ongoing, an abort only raises the epoch. The producer may still repeat its request
+        under the old epoch. Raises StorageError.
         """
         known = entry.known
         following = self._new_id() if known.exhausted else NO_PRODUCER_ID
@@ -179,8 +186,8 @@ class Transitions:
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: TransactionEntry) -> None:
-        """Sync the decision to commit if a partition syncs its marker at once, so that no marker is durable
-        before the decision. Raises StorageError.
+        """If the decision is to commit, and a partition syncs its marker at once, sync the decision: no
+        marker may be durable before the decision. Raises StorageError.
         """
         known = entry.known
         if known.state is TransactionState.PREPARE_COMMIT and self._ending.durable(known.partitions):
@@ -197,18 +204,18 @@ class Transitions:
 
     def try_complete(self, entry: TransactionEntry, *, synced: bool = False) -> bool:
         """Complete a decided transaction: write the markers of the producer's lost transactions (class
-        `Lost`), then its own markers, then Complete. Return True; after a failure plan a retry, and return
-        False. `synced` says that the caller has synced the decision.
+        `Lost`), then the markers of this transaction, then CompleteCommit or CompleteAbort. Return True.
+        After a failure plan a retry, and return False. `synced` says that the caller has synced the decision.
         """
         known = entry.metadata
         if known is None:
             return True
         try:
-            # Lost transactions end first: the markers of this transaction would end them, too, perhaps with
-            # the wrong outcome.
+            # The markers of lost transactions are written first. The markers of this transaction would end
+            # the lost transactions, too, perhaps with the wrong outcome.
             self._lost.end(known.producer_id)
             if known.state.prepared:
-                if not synced:  # an earlier sync may have failed
+                if not synced:  # an earlier attempt to sync may have failed
                     self._sync_decision(entry)
                 self._ending.write_markers(entry.transactional_id, known)
                 self._entries.write(entry, known.completed(self._clock()))
@@ -220,8 +227,8 @@ class Transitions:
 
 # --- abandoned ---------------------------------------------------------------------------------
 
-# Aborts transactions that are open for too long, or whose producer's process has ended; completes
-# transactions whose outcome is decided. Threads: any; one entry's lock is held at a time.
+# `Abandoned` aborts transactions that are open for too long, or whose producer's process has ended, and
+# completes transactions whose outcome is decided. Threads: any; one entry's lock is held at a time.
 
 
 class Abandoned:
@@ -233,8 +240,9 @@ class Abandoned:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep
 
     def end_all(self) -> None:
-        """Abort the ongoing transactions of entries that are marked as `orphan`, or commit them if `Lost`
-        finds that they were committed. Complete decided transactions, and commit or abort lost transactions.
+        """End the ongoing transaction of each entry whose `orphan` is True: if `Lost` finds that the
+        transaction was committed, commit it; else abort it. Complete decided transactions. Commit or abort
+        lost transactions (class `Lost`).
         """
         for entry in self._entries.all():
             with entry.lock:
@@ -254,14 +262,14 @@ class Abandoned:
                 self._upkeep.failed(f"transactions of producer {producer_id} can't be ended", error)
 
     def abort_timed_out(self, now: int) -> None:
-        """Abort transactions that are open for longer than their producer's `transaction_timeout_ms`."""
+        """Abort transactions that are open for longer than the producer's `transaction_timeout_ms`."""
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
                 if known is None or known.state is not TransactionState.ONGOING:
                     continue
-                # `end_all` aborts the transaction of an orphan, unless the producer commits or aborts it
-                # first.
+                # `end_all` aborts the transaction of an entry whose `orphan` is True. If the producer commits
+                # or aborts first, `orphan` becomes False.
                 entry.orphan = known.started_ms + known.timeout_ms < now
         self.end_all()
 
@@ -279,14 +287,14 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """The transaction coordinator of a store, which has one such object. The constructor aborts the
-    transactions that producers in an earlier process left open; transactions of remote producers go on, as
-    they do when a broker restarts.
+    """The transaction coordinator of a store. A store has one such object. The constructor aborts the
+    transactions that producers in an earlier process left open. Transactions of remote producers stay open,
+    as they do when a broker restarts.
     """
 
     def __init__(self, store: Store) -> None:
-        """Load the states and start upkeep. Raises CorruptRecordError, StorageError if `__transaction_state`
-        can't be read.
+        """Load the states and start upkeep. Raises CorruptRecordError or StorageError if
+        `__transaction_state` can't be read.
         """
         self._clock, self._config = store.context.clock, store.writer().config
         self._shelter = Shelter("segstore-transactions")
@@ -313,13 +321,14 @@ class TransactionCoordinator:
         *,
         remote: bool = False,
     ) -> Identity:
-        """Take over the transactional id: return a producer id and an epoch that fences all earlier
-        producers.
+        """Return a producer id and an epoch for a new producer of the transactional id; the epoch fences all
+        earlier producers.
 
         An open transaction of an earlier producer is aborted. If `expected` is given, it must be the identity
-        of the last producer (KIP-360), which may repeat the request. `remote` says that the producer is in
-        another process, and outlives this process. Raises InvalidTxnTimeoutError, ProducerFencedError;
-        ConcurrentTransactionsError and StorageError, after which a retry may help.
+        of the last producer (KIP-360); this producer may repeat the request. `remote` says that the producer
+        is in another process, and may live longer than this process. Raises InvalidTxnTimeoutError,
+        ProducerFencedError, ConcurrentTransactionsError, StorageError. After ConcurrentTransactionsError or
+        StorageError a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
@@ -348,8 +357,9 @@ class TransactionCoordinator:
         first added to the transaction in `__transaction_state`. The transaction can't be committed or aborted
         during the block.
 
-        Raises ProducerFencedError, TransactionalIdNotFoundError; ConcurrentTransactionsError and
-        StorageError, after which a retry may help.
+        Raises ProducerFencedError, InvalidPidMappingError, TransactionalIdNotFoundError,
+        ConcurrentTransactionsError, StorageError. After ConcurrentTransactionsError or StorageError a retry
+        may help.
         """
         with self._entries.locked(transactional_id) as entry:
             self._transitions.ensure_complete(entry)
@@ -367,11 +377,12 @@ class TransactionCoordinator:
 
     @contextlib.contextmanager
     def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
-        """Yield the partitions of the producer's open transaction, or an empty set if no transaction is open.
-        The transaction can't be committed or aborted during the block, so no record is written after the
-        marker (KIP-890).
+        """Run a block with the partitions of the producer's open transaction, or with an empty set if no
+        transaction is open. The transaction can't be committed or aborted during the block, so no record is
+        written after the marker (KIP-890).
 
-        Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
+        Raises ProducerFencedError, InvalidPidMappingError, TransactionalIdNotFoundError,
+        ConcurrentTransactionsError.
         """
         with self._entries.locked(transactional_id) as entry:
             entry.check(identity)
@@ -380,13 +391,17 @@ class TransactionCoordinator:
             yield known.partitions if known.state is TransactionState.ONGOING else frozenset()
 
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
-        """Commit or abort the open transaction; return the next producer id and epoch of the producer.
+        """Commit or abort the open transaction; return (producer id, epoch) with which the producer
+        continues.
 
         On return the outcome is decided. Markers that can't be written now are written later; until then the
-        next request gets ConcurrentTransactionsError. If the commit or abort, or an abort after a timeout,
-        has raised the epoch, the producer may still repeat the request under its old epoch. Raises
-        ProducerFencedError; InvalidTxnStateError for a commit without an open transaction, or if the other
-        outcome was decided; StorageError, after which the call may be repeated.
+        producer's next request raises ConcurrentTransactionsError. A commit or abort raises the producer's
+        epoch, and an abort after a timeout does so, too: the producer may still repeat the request under its
+        old epoch.
+
+        Raises ProducerFencedError, InvalidPidMappingError, TransactionalIdNotFoundError. Raises
+        InvalidTxnStateError for a commit without an open transaction, or if the other outcome was decided.
+        Raises StorageError, after which the call may be repeated.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
@@ -408,16 +423,16 @@ class TransactionCoordinator:
             return after.producer_id, after.producer_epoch
 
     def has_ended(self, transactional_id: str, identity: Identity) -> bool:
-        """Return whether the id's transaction that was committed or aborted last was of the producer
-        `identity`. A producer that missed the answer to its commit or abort may repeat the request. Raises
-        TransactionalIdNotFoundError.
+        """Return whether the last transaction of this id that was committed or aborted was a transaction of
+        the producer `identity`. If this producer missed the answer to its commit or abort, it may repeat the
+        request. Raises TransactionalIdNotFoundError.
         """
         with self._entries.locked(transactional_id) as entry:
             return entry.has_ended(identity)
 
     def end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
         """Commit or abort the open transaction of a producer that keeps its epoch, as producers did before
-        KIP-890. Raises the errors of `end`, and InvalidTxnStateError also for an abort without an open
+        KIP-890. Raises the errors of `end`. Also raises InvalidTxnStateError for an abort without an open
         transaction.
         """
         self._shelter.call(partial(self._end_in_epoch, transactional_id, identity, commit))
@@ -456,7 +471,7 @@ class TransactionCoordinator:
         self._abandoned.end_all()
 
     def abort_timed_out(self) -> None:
-        """Abort transactions that are open for longer than their producer's `transaction_timeout_ms`."""
+        """Abort transactions that are open for longer than the producer's `transaction_timeout_ms`."""
         self._abandoned.abort_timed_out(self._clock())
 
     def expire(self) -> None:
@@ -469,8 +484,8 @@ class TransactionCoordinator:
                     self._entries.forget(entry, self._clock())
 
     def close(self) -> None:
-        """Abort the open transactions of this process's producers, because they can't go on. If an abort
-        fails, the next open aborts the transaction.
+        """Abort the open transactions of this process's producers, because these producers can't continue. If
+        an abort fails, the next open of the store aborts the transaction.
         """
         self._shelter.close()
         self._abandoned.abort_open()

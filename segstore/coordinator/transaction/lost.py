@@ -3,8 +3,8 @@
 A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
 transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then the
 transaction was committed if any record of a commit remains, in `__transaction_state` or as a marker in some
-partition; otherwise the transaction is aborted. A producer that keeps its epoch (KIP-98) has many
-transactions in one epoch; their first records identify them.
+partition. If no such record remains, the transaction is aborted. A producer that keeps its epoch (KIP-98) has
+many transactions in one epoch; each of them is identified by its first records.
 On disk: reads the partitions; commits or aborts open transactions through `markers`.
 Threads: one thread creates the object; any thread may call `end`.
 """
@@ -59,8 +59,9 @@ class Decisions:
             self._last[m.producer_id] = m.begins
 
     def is_of(self, m: TransactionMetadata, dangling: Dangling) -> bool:
-        """Return True if `dangling`, in an epoch of `m`, is the ongoing or decided transaction of `m`; False
-        if it is an earlier, decided transaction of the epoch, or a later transaction.
+        """Return whether `dangling`, a transaction in an epoch of `m`, is the ongoing or decided transaction
+        of `m`. If not, `dangling` is an earlier, decided transaction of the same epoch, or a later
+        transaction.
         """
         last = self._last.get(m.producer_id)
         if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:
@@ -69,8 +70,9 @@ class Decisions:
 
 
 class Lost:
-    """The lost transactions of a store. `newer` maps a producer id to the largest epoch that any partition
-    has seen, if this epoch is above the epoch in `__transaction_state`.
+    """The lost transactions of a store: those that are open in a partition, but not in `__transaction_state`.
+    `newer` maps a producer id to the largest epoch that any partition has seen, if this epoch is above the
+    epoch in `__transaction_state`.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Lost:
         state_log: TransactionStateLog,
         known: Collection[TransactionMetadata],
     ) -> None:
-        """Look for lost transactions in all partitions. Raises CorruptRecordError, StorageError."""
+        """Search all partitions for lost transactions. Raises CorruptRecordError, StorageError."""
         self._store, self._ending, self._state_log = store, ending, state_log
         self._decisions = Decisions()
         self._open = self._dangling(known)
@@ -102,7 +104,7 @@ class Lost:
                 continue
             try:
                 transactions = transaction_markers.open_transactions(self._store.partition(*at))
-            except SegstoreError as error:  # skipped: a consumer of this partition gets the same error
+            except SegstoreError as error:  # the partition is skipped: its consumers get the same error
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
@@ -114,7 +116,7 @@ class Lost:
                 if m is None or not m.covers(each.producer_epoch):
                     found.add(dangling)
                 elif m.state is not TransactionState.ONGOING or m.client_version < EPOCH_EACH:
-                    theirs[dangling] = m  # an ongoing transaction of EPOCH_EACH is alone in its epoch
+                    theirs[dangling] = m  # with EPOCH_EACH, an ongoing transaction is alone in its epoch
         if found or theirs:
             ids = {each.producer_id for each in (*found, *theirs)}
             self._decisions = Decisions(self._state_log.decided(ids))
@@ -132,15 +134,15 @@ class Lost:
     def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
         try:
             return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
-        except SegstoreError as error:  # skipped: an append to this partition gets the same error
+        except SegstoreError as error:  # the partition is skipped: appends get the same error
             if passes(error):
                 raise
             log.warning("producers of %s-%d are not known: %s", *at, error)
             return {}
 
     def _evidence(self, known: Collection[TransactionMetadata]) -> set[tuple[int, int]]:
-        """Return (producer id, epoch) of committed transactions; the logs are searched only if transactions
-        were lost.
+        """Return (producer id, epoch) of each committed transaction of producers that may have lost
+        transactions. If there are no such producers, no log is searched.
         """
         wanted = {each.producer_id for each in self._open}
         wanted |= {
@@ -172,16 +174,16 @@ class Lost:
         return m.producer_id in self.newer or self.was_committed(m)
 
     def raised(self, m: TransactionMetadata, now: int) -> TransactionMetadata:
-        """Return the metadata with the epoch that a partition has seen, if this epoch is newer and the id is
-        idle; otherwise return `m`.
+        """If the id is idle, and a partition has seen a newer epoch, return `m` with this epoch; else return
+        `m` itself.
         """
         newer = self.newer.get(m.producer_id, NO_EPOCH)
         return m.emptied(newer, now) if newer > m.producer_epoch and m.state.idle else m
 
     def end(self, producer_id: int) -> None:
-        """Commit or abort the producer's lost transactions, so that readers don't wait for them for ever, and
-        no later record joins them. If `__transaction_state` has no decision, the marker has the next epoch.
-        Raises StorageError.
+        """Commit or abort the producer's lost transactions, so that readers don't wait for these transactions
+        for ever, and no later record joins one of them. If `__transaction_state` has no decision for a
+        transaction, its marker has the next epoch. Raises StorageError.
         """
         for dangling in [each for each in self._open if each.producer_id == producer_id]:
             ended = self._decisions.outcomes.get(dangling)

@@ -34,7 +34,7 @@ log = Logger("segstore")
 
 
 class MarkerWriter:
-    """Writes the markers that the coordinator decides on."""
+    """Writes the markers of transactions whose outcome the coordinator has decided."""
 
     def __init__(self, store: Store, state_log: TransactionStateLog) -> None:
         self._store, self._state_log = store, state_log
@@ -47,12 +47,13 @@ class MarkerWriter:
         self.end(decided.partitions, marker, decided.transaction_epoch)
 
     def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
-        """Write the markers of a transaction, and make them visible in all its partitions at once. Then apply
-        the outcome to the groups' offsets, and flush the markers as the partitions' settings require.
-        `transaction_epoch` is the epoch of the transaction's records. A repeated call does nothing; deleted
-        partitions need no marker. Raises StorageError, after which either no reader sees any of the markers,
-        or all readers see them, but the markers may not be durable. If a damaged partition can't be opened,
-        its error is raised after the other partitions have their markers.
+        """Write the markers of a transaction, and make the markers visible in all partitions of the
+        transaction at once. Then apply the outcome to the groups' offsets, and flush the markers as the
+        partitions' settings require. `transaction_epoch` is the epoch of the transaction's records. A
+        repeated call does nothing; deleted partitions need no marker. Raises StorageError: then either no
+        reader sees any of the markers, or all readers see all of them, and the markers may not be durable. If
+        a damaged partition can't be opened, the error of this partition is raised after all other partitions
+        have got their markers.
         """
         unusable: list[SegstoreError] = []
         shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)
@@ -60,8 +61,8 @@ class MarkerWriter:
         if kept:
             from segstore.coordinator.offsets.group_offsets import GroupOffsets
 
-            # Without this object no offsets are in memory, and a later load of `__consumer_offsets` reads the
-            # markers.
+            # If this object does not exist, no offsets are in memory: a later load of `__consumer_offsets`
+            # reads the markers.
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
@@ -74,7 +75,8 @@ class MarkerWriter:
             return transaction_markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
             # Some partitions know a later epoch, because a power cut has cut the end of
-            # `__transaction_state`. These partitions refuse the marker, and get none.
+            # `__transaction_state`. These partitions refuse the marker, so it is written only to the other
+            # partitions.
             log.warning("%s", error)
             known = marker.producer_id, marker.producer_epoch
             logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]
@@ -83,7 +85,9 @@ class MarkerWriter:
     def _logs(
         self, partitions: Iterable[TopicPartition], unusable: list[SegstoreError]
     ) -> list[PartitionLog]:
-        """Return the logs of the partitions that exist. Permanent errors are appended to `unusable`."""
+        """Return the logs of the partitions that exist. Permanent errors are appended to `unusable`; other
+        errors are raised.
+        """
         logs = []
         for topic, partition in sorted(partitions):
             try:

@@ -1,4 +1,4 @@
-"""`TransactionMetadata`: the state of one transactional id, and the states that may follow each other (Kafka:
+"""`TransactionMetadata`: the state of one transactional id, and the order of states (Kafka:
 TransactionMetadata, TransactionState).
 
 Threads: any; values are immutable.
@@ -38,7 +38,7 @@ class Begin(NamedTuple):
 
 
 class TransactionState(IntEnum):
-    """The state of a transaction; the numbers are the numbers in Kafka's log."""
+    """The state of a transaction; each value is the state's number in Kafka's log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -60,7 +60,7 @@ class TransactionState(IntEnum):
 
     @property
     def idle(self) -> bool:
-        """Return whether no transaction is open, so that the id may begin one, or expire."""
+        """Return whether no transaction is open: the id may then begin a transaction, or expire."""
         return self in _IDLE
 
 
@@ -74,17 +74,18 @@ BEFORE = {
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     TransactionState.DEAD: _IDLE,
 }
-"""The states that may precede each state."""
+"""The states that may come directly before each state."""
 
 
 class TransactionMetadata(NamedTuple):
     """The state of one transactional id. Times are ms since the epoch, -1 for none.
 
-    If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` once all
+    If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` when all
     markers are written; `previous_producer_id` is the producer id before the present one. `client_version` is
-    the transaction.version. `remote` is 1 if the producer is a client of a server, which may outlive this
-    process. A decision that keeps the epoch sets `begins`: the first record of the transaction in each
-    partition that has any. `begins` is None in all other states, and if a partition could not be read.
+    the transaction.version. `remote` is 1 if the producer is a client of a server, because such a client may
+    live longer than this process. A decision that keeps the epoch sets `begins`: the first record of the
+    transaction in each partition that has any. In all other states, and if a partition could not be read,
+    `begins` is None.
     """
 
     producer_id: int
@@ -114,9 +115,9 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def last_ended(self) -> tuple[int, int] | None:
-        """Return (producer id, epoch) of the transaction that was committed or aborted last; its producer may
-        repeat the commit or abort (KIP-890). Return None if there was no such transaction, or if it kept the
-        producer's epoch.
+        """Return (producer id, epoch) of the transaction that was committed or aborted last; the
+        transaction's producer may repeat the commit or abort (KIP-890). Return None if there was no such
+        transaction, or if its commit or abort did not raise the producer's epoch.
         """
         if (
             self.state in (TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD)
@@ -129,7 +130,7 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def exhausted(self) -> bool:
-        """Return whether there is no further epoch for a producer."""
+        """Return whether no epoch is left for a producer with this producer id."""
         return self.producer_epoch >= MAX_EPOCH
 
     def covers(self, producer_epoch: int) -> bool:
@@ -142,17 +143,19 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def transaction_epoch(self) -> int:
-        """Return the epoch of the transaction's records; its markers have `producer_epoch`."""
+        """Return the epoch of the transaction's records; the transaction's markers have `producer_epoch`."""
         ended = self.state is not TransactionState.ONGOING and self.client_version >= EPOCH_EACH
         return self.producer_epoch - ended
 
     def next_producer(self, timeout_ms: int, now: int) -> TransactionMetadata:
-        """Return the state for a producer that takes over, with the next epoch; the first epoch is 0."""
+        """Return the state for a new producer with the same producer id, in the next epoch. The first epoch
+        is 0.
+        """
         return self.emptied(self.producer_epoch + 1, now)._replace(timeout_ms=timeout_ms)
 
     def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
-        """Return the state in this epoch without an open transaction, and without the outcome of the last
-        transaction.
+        """Return the state in this epoch in which no transaction is open, and the outcome of the last
+        transaction is forgotten.
         """
         return self._to(
             TransactionState.EMPTY,
@@ -164,22 +167,24 @@ class TransactionMetadata(NamedTuple):
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now: int) -> TransactionMetadata:
-        """Return the state for a producer that takes over with another producer id, in epoch 0."""
+        """Return the state for a new producer with this producer id, in epoch 0."""
         fresh = self._replace(producer_epoch=NO_EPOCH).next_producer(timeout_ms, now)
         return fresh._replace(producer_id=producer_id, previous_producer_id=self.producer_id)
 
     def with_partitions(self, added: Iterable[TopicPartition], now: int) -> TransactionMetadata:
-        """Return the state with added partitions, before their first records are written."""
+        """Return the state with added partitions. It is written before the first records of these
+        partitions.
+        """
         started = self.started_ms if self.state is TransactionState.ONGOING else now
         return self._to(
             TransactionState.ONGOING, now, partitions=self.partitions | set(added), started_ms=started
         )
 
     def decided(self, commit: bool, now: int, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
-        """Return the state with the outcome decided, after which the markers must be written.
+        """Return the state in which the outcome is decided. After this state, the markers must be written.
 
         The markers have the next epoch, so late batches of the producer are refused, and never join another
-        transaction. If no epoch is left, `next_producer_id` replaces the producer's id once all markers are
+        transaction. If no epoch is left, `next_producer_id` replaces the producer's id when all markers are
         written.
         """
         return self._to(
@@ -193,14 +198,14 @@ class TransactionMetadata(NamedTuple):
     def decided_in_epoch(
         self, commit: bool, now: int, begins: frozenset[Begin] | None = None
     ) -> TransactionMetadata:
-        """Return the state with the outcome decided for a producer that keeps its epoch (KIP-98): the markers
-        have the epoch of the records, and `begins` identifies the transaction within the epoch.
+        """Return the state in which the outcome is decided, for a producer that keeps its epoch (KIP-98): the
+        markers have the epoch of the records, and `begins` identifies the transaction within the epoch.
         """
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         return self._to(state, now, client_version=EPOCH_KEPT, begins=begins)
 
     def completed(self, now: int) -> TransactionMetadata:
-        """Return the state after all markers were written."""
+        """Return the state that follows when all markers were written."""
         after = TransactionState.COMPLETE_COMMIT if self.state.commits else TransactionState.COMPLETE_ABORT
         done = self._to(after, now, partitions=frozenset())
         if self.next_producer_id == NO_PRODUCER_ID:

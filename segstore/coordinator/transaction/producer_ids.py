@@ -1,9 +1,9 @@
 """`ProducerIds`: allocates producer ids, in blocks of 1,000.
 
-On disk: `storage.store.kept_files` keeps the first id after the last block. This id is made durable before
-the first id of the block is used (Kafka: ProducerIdManager). If the file is missing or damaged, ids continue
-above the largest id in any partition or transaction. Otherwise two producers could have the same id, and
-their batches would count as duplicates. Threads: any; one lock.
+On disk: `storage.store.kept_files` stores the first id after the last block. This id is made durable before
+the first id of the block is used (Kafka: ProducerIdManager). If the file that has this id is missing or
+damaged, new ids are larger than the largest id in any partition or transaction. If new ids were smaller, two
+producers could have the same id, and their batches would count as duplicates. Threads: any; one lock.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ProducerIds:
         self._next, self._end = first, first + BLOCK
 
     def _known(self) -> int:
-        """Return the largest producer id in the logs, or -1."""
+        """Return the largest producer id in any log, or -1 if there is none."""
         found = [-1]
         for topic, info in self._store.topics().items():
             for partition in info.partition_ids:
@@ -67,7 +67,7 @@ class ProducerIds:
                     found.append(transaction_markers.max_producer_id(self._store.partition(topic, partition)))
                 except StorageError:
                     raise
-                except SegstoreError as error:  # skipped: an append to this partition gets the same error
+                except SegstoreError as error:  # the partition is skipped: its appends get the same error
                     log.warning("producer ids of %s-%d are not known: %s", topic, partition, error)
         for known in TransactionStateLog(self._store).load().values():
             found += [known.producer_id, known.previous_producer_id, known.next_producer_id]

@@ -26,7 +26,7 @@ from segstore.protocol.record_codec import kind_of
 
 VERSION = 1
 BEGINS = "segstore.begins"
-# one for each partition, sorted by partition: topic id, offset, leader epoch
+# The header has one `_BEGIN` for each partition, sorted by partition: topic id, offset, leader epoch.
 _BEGIN = struct.Struct(">16sqi")
 _NO_RECORD = -1  # the offset of a partition that has no record of the transaction
 
@@ -38,8 +38,8 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """Return the transactional id; None for a record of another kind. Raises ValueError if the bytes are no
-    key.
+    """Return the transactional id, or None for a record of another type. Raises ValueError if the bytes are
+    no key.
     """
     if kind_of(key, "a transaction"):
         return None
@@ -48,7 +48,7 @@ def decode_key(key: bytes) -> str | None:
 
 
 def encode_value(m: TransactionMetadata) -> bytes:
-    """Encode the state of a transactional id; the list of partitions is null in state EMPTY."""
+    """Encode the state of a transactional id. In state EMPTY the list of partitions is null."""
     body = structs("TransactionLogValue")(
         producer_id=m.producer_id,
         previous_producer_id=m.previous_producer_id,
@@ -65,7 +65,8 @@ def encode_value(m: TransactionMetadata) -> bytes:
     return value_bytes(body, VERSION)
 
 
-# Cached, because the states of a transaction, and often of the next transaction, have the same partitions.
+# The rows are cached, because the states of a transaction, and often of the next transaction, have the same
+# partitions.
 @lru_cache(maxsize=64)
 def _rows(partitions: frozenset[TopicPartition]) -> Packed:
     """Return the encoded partitions of a state."""
@@ -76,8 +77,8 @@ def _rows(partitions: frozenset[TopicPartition]) -> Packed:
 
 
 def decode_value(value: bytes) -> TransactionMetadata:
-    """Decode a state that this store or Kafka wrote. Raises UnsupportedVersionError; ValueError with the
-    reason.
+    """Decode a state that this store or Kafka wrote. Raises UnsupportedVersionError, and ValueError if the
+    bytes are no such state.
     """
     body = read_value("TransactionLogValue", value)
     rows = body.transaction_partitions or []
@@ -97,7 +98,7 @@ def decode_value(value: bytes) -> TransactionMetadata:
 
 
 def encode_headers(m: TransactionMetadata) -> list[tuple[str, bytes]]:
-    """Return the (name, value) headers of a state's record; an empty list if the state has no `begins`."""
+    """Return the headers of a state's record as (name, value) pairs; [] if the state has no `begins`."""
     if m.begins is None:
         return []
     begins = {each.at: each for each in m.begins}
@@ -114,7 +115,9 @@ def _place(begin: Begin) -> tuple[bytes, int, int]:
 def decode_begins(
     m: TransactionMetadata, headers: Iterable[tuple[str, bytes | None]]
 ) -> frozenset[Begin] | None:
-    """Return the `begins` of a state from its record headers; None if the header is missing or malformed."""
+    """Return the `begins` of a state, decoded from its record's headers; None if the header is missing or
+    malformed.
+    """
     packed = dict(headers).get(BEGINS) or b""
     if not packed or len(packed) != _BEGIN.size * len(m.partitions):
         return None
@@ -124,8 +127,9 @@ def decode_begins(
 
 
 def decode(key: bytes | None, value: bytes | None, where: str, offset: int) -> Any:
-    """Return (transactional id, metadata or None for a tombstone); None for a record of another kind. Raises
-    CorruptRecordError with the location `where`; UnsupportedVersionError.
+    """Return (transactional id, metadata or None for a tombstone), or None for a record of another type.
+    Raises UnsupportedVersionError, and CorruptRecordError, whose text has `where`, if the record can't be
+    decoded.
     """
     try:
         transactional_id = decode_key(key or b"")

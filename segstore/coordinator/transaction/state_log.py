@@ -38,8 +38,8 @@ TOPIC = TRANSACTION_STATE
 
 
 class States:
-    """The last state of each transactional id. `newer` maps each id that can't be used, because its last
-    record has a newer version, to the reason.
+    """The last state of each transactional id. `newer` maps each id whose last record has a newer version to
+    the error's text; such an id can't be used.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class TransactionStateLog:
     def __init__(self, store: Store) -> None:
         self._store, self._making = store, Mutex()
         self._logs_by_id: dict[str, PartitionLog] = {}
-        """The partition log of each transactional id that was written."""
+        """The partition log that has the state of each transactional id, by id."""
         self._newer: dict[str, str] = {}
         """Maps each transactional id whose last record has a newer version to the error's text. Such an id
         can't be used.
@@ -92,8 +92,8 @@ class TransactionStateLog:
 
     def load(self) -> dict[str, TransactionMetadata]:
         """Return the last state of each transactional id; log one warning for each partition with records
-        that are skipped. Raises CorruptRecordError, StorageError; OffsetNotAvailableError if a replicated log
-        does not yet show all committed records.
+        that are skipped. Raises CorruptRecordError, StorageError, and OffsetNotAvailableError if a replicated
+        log does not show all committed records yet.
         """
         states = States()
         for log in self._logs():
@@ -103,14 +103,14 @@ class TransactionStateLog:
         return states.known
 
     def unreadable(self, log: PartitionLog) -> list[UnreadableRecord]:
-        """Return the records of one partition that can't be decoded, if they are the latest of their keys.
-        Raises CorruptRecordError, StorageError.
+        """Return each record of one partition that is the latest of its key and can't be decoded. Raises
+        CorruptRecordError, StorageError.
         """
         return _load(log, States())
 
     def committed(self, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-        """Return (producer id, epoch) of each transaction of these producers with a commit decision in the
-        log; compaction may have removed some decisions. Raises CorruptRecordError, StorageError.
+        """Return (producer id, epoch) of each transaction of these producers for which the log has a decision
+        to commit; compaction may have removed some decisions. Raises CorruptRecordError, StorageError.
         """
         commits = {metadata.committed for log in self._logs() for metadata in _all_states(log)}
         return {each for each in commits if each is not None and each[0] in producer_ids}
@@ -130,8 +130,8 @@ class TransactionStateLog:
             yield self._store.partition(TOPIC, partition)
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
-        """Write a state; None writes a tombstone. Raises StorageError, after which nothing was written;
-        UnsupportedVersionError if the state would overwrite a record of a newer version.
+        """Write a state; None writes a tombstone. Raises UnsupportedVersionError if the state would overwrite
+        a record of a newer version. If it raises StorageError, nothing was written.
         """
         if transactional_id in self._newer:
             raise UnsupportedVersionError(
@@ -147,7 +147,7 @@ class TransactionStateLog:
         except RecordTooLargeError:
             if not headers:
                 raise
-            append_record(log, value, key, (), now)  # a transaction can be completed without the header
+            append_record(log, value, key, (), now)  # without headers the transaction can be completed, too
         if metadata is None:
             self._logs_by_id.pop(transactional_id, None)
 
@@ -188,7 +188,9 @@ class TransactionStateLog:
 
 
 def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
-    """Yield the states of all readable records, also of records that a later record of their key replaces."""
+    """Yield the states of all records that can be decoded, even if a later record of the same key replaces
+    them.
+    """
     for records in reads(log, log.start_offset, log.end_offset):
         for record in records:
             with contextlib.suppress(UnsupportedVersionError, CorruptRecordError):
@@ -199,21 +201,21 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
 
 # --- entries -----------------------------------------------------------------------------------
 
-# The state of each transactional id in memory, with a lock for each id (Kafka: TransactionStateManager).
-# Memory equals the log. A write that timed out counts as failed, although replicas may commit it later: the
-# state of that write is never used, and the id's next record replaces it.
-# Threads: any. A thread that reads or changes an entry holds its lock, which `locked` takes. The lock of the
-# table is held only while an entry is looked up, added or removed.
+# `Entries` has the state of each transactional id in memory, with a lock for each id (Kafka:
+# TransactionStateManager). Memory equals the log. A write that timed out counts as failed, although replicas
+# may commit it later: the state of that write is never used, and the id's next record replaces it.
+# Threads: any. A thread that reads or changes an entry holds the entry's lock; `locked` acquires it. The lock
+# of the table is held only while an entry is looked up, added or removed.
 
 Identity = tuple[int, int]
-"""(producer id, epoch)"""
+"""A producer's identity: (producer id, epoch)."""
 
 
 class TransactionEntry:
-    """One transactional id; `metadata` is the state in the log, None before its first record.
+    """One transactional id; `metadata` is the state in the log, or None if the id has no record yet.
 
-    `orphan` is set if an ongoing transaction must be aborted, because its producer's process has ended, or
-    because it has been open for too long. `last` is the identity that the current producer had before its
+    `orphan` is True if an ongoing transaction must be aborted: the producer's process has ended, or the
+    transaction has been open for too long. `last` is the identity that the current producer had before its
     present epoch. The producer may still use the `last` identity if it missed the answer to its last request,
     or does not know that its transaction timed out (Kafka: lastProducerEpoch).
     """
@@ -233,15 +235,15 @@ class TransactionEntry:
         return self.metadata
 
     def has_ended(self, identity: Identity) -> bool:
-        """Return whether the transaction that was committed or aborted last was of the producer
+        """Return whether the last transaction that was committed or aborted was a transaction of the producer
         `identity`.
         """
         return self.metadata is not None and self.metadata.last_ended == identity
 
     def check(self, identity: Identity) -> TransactionMetadata:
-        """Return the state. Raises ProducerFencedError if the epoch of `identity` is not the current one,
-        InvalidPidMappingError if its producer id is not the current one, TransactionalIdNotFoundError if the
-        id has no record yet.
+        """Return the state. Raises TransactionalIdNotFoundError if the id has no record yet,
+        InvalidPidMappingError if the producer id of `identity` is not the current one, and
+        ProducerFencedError if the epoch of `identity` is not the current one.
         """
         if self.metadata is None:
             raise TransactionalIdNotFoundError(f"transactional_id {self.transactional_id!r} has no producer")
@@ -264,8 +266,9 @@ class Entries:
 
     @contextlib.contextmanager
     def locked(self, transactional_id: str, make: bool = False) -> Iterator[TransactionEntry]:
-        """Yield the entry; no other thread reads or changes the entry during the block. If `make`, a missing
-        entry is created. Raises TransactionalIdNotFoundError.
+        """Run a block with the entry of the id. No other thread reads or changes the entry during the block.
+        If the entry is missing and `make` is True, create it; if `make` is False, raise
+        TransactionalIdNotFoundError.
         """
         while True:
             with self._lock:
@@ -287,7 +290,7 @@ class Entries:
         return entry is None or entry.metadata is None or entry.metadata.state.prepared
 
     def all(self) -> list[TransactionEntry]:
-        """Return the present entries; their locks are not taken."""
+        """Return the present entries. None of their locks is acquired."""
         with self._lock:
             return list(self._entries.values())
 
@@ -297,7 +300,7 @@ class Entries:
         self, entry: TransactionEntry, metadata: TransactionMetadata, requester: Identity | None = None
     ) -> None:
         """Write a state to the log, then to memory, so that a failed write changes nothing. `requester` is
-        the identity that this state replaces; its producer may repeat the request under that identity.
+        the identity that this state replaces; the producer may repeat its request under this identity.
         """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False

@@ -40,7 +40,8 @@ ASSIGNORS: dict[str, type[Assignor]] = {
 
 def by_name(assignor: str | Any) -> Assignor:
     """Return the assignor of this name. An assignor object or class may be passed instead of a name; an
-    assignor that was written for kafka-python is adapted. Raises InvalidArgumentError.
+    assignor that was written for kafka-python is adapted. Raises InvalidArgumentError if `assignor` is none
+    of these.
     """
     if isinstance(assignor, str):
         if assignor in ASSIGNORS:

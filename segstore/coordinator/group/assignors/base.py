@@ -1,5 +1,5 @@
-"""`Assignor` and `MemberSubscription`, the protocol of all assignors, and the two stateless assignors: range
-and round robin.
+"""`Assignor`, the protocol that all assignors implement; `MemberSubscription`, their input; and two assignors
+without user data, `RangeAssignor` and `RoundRobinAssignor`.
 
 Threads: any; assignors have no state.
 """
@@ -15,8 +15,9 @@ from segstore.coordinator.structs import TopicPartition
 
 @dataclass(frozen=True)
 class MemberSubscription:
-    """A member's subscription: its `topics`; the partitions that it `owned` in `generation` (-1: not known);
-    the `user_data` of its assignor; the `group_instance_id` of a static member; its `rack`.
+    """A member's subscription: its `topics`; the partitions that it `owned` in `generation` (-1 if the
+    generation is not known); the `user_data` of its assignor; the `group_instance_id` of a static member; its
+    `rack`.
     """
 
     topics: tuple[str, ...]
@@ -36,25 +37,28 @@ class Assignor(Protocol):
     """Assigns the partitions of the topics to which the members of a group subscribe.
 
     If `cooperative` is set, members keep their partitions during a rebalance, and revoke only partitions that
-    `assign` takes from them (KIP-429); otherwise members revoke all partitions first.
+    `assign` takes from them (KIP-429). If `cooperative` is not set, members revoke all partitions before the
+    rebalance.
     """
 
     name: str
     cooperative: bool
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        """Return the partitions of every member, sorted. A topic that `partitions` lacks has no
+        """Return the partitions of every member, sorted. A topic that is not in `partitions` has no
         partitions.
         """
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return the user data by which a member reports to the next leader that it got `owned` in
-        `generation`.
+        """Return the user data of a member's next join. The data reports to the leader that the member got
+        the partitions `owned` in `generation`.
         """
 
 
 class Stateless:
-    """An assignor without user data. Members revoke all partitions before a rebalance."""
+    """The base of assignors that send no user data and are not cooperative: members revoke all partitions
+    before a rebalance.
+    """
 
     cooperative = False
 
@@ -64,7 +68,7 @@ class Stateless:
 
 def in_order(members: Members) -> list[str]:
     """Return the member ids: static members by instance id, then dynamic members by member id (Kafka:
-    AbstractPartitionAssignor.MemberInfo).
+    AbstractPartitionAssignor.MemberInfo.compareTo).
     """
 
     def key(member: str) -> tuple[bool, str, str]:
@@ -103,7 +107,7 @@ class RangeAssignor(Stateless):
 
 # --- roundrobin --------------------------------------------------------------------------------
 
-# Round robin: all partitions go in turn to all members.
+# Round robin: the members get one partition each, in turn, until all partitions are assigned.
 
 
 class RoundRobinAssignor(Stateless):

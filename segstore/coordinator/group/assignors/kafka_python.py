@@ -1,6 +1,6 @@
 """Adapts assignors that were written for kafka-python, as classes or objects, to `Assignor`.
 
-Threads: as the adapted object allows. The methods of this object are called as in kafka-python:
+Threads: any threads that the adapted object supports. The object's methods are called as in kafka-python:
 `assign(cluster, members)`, `metadata(topics)`, `on_assignment(assignment, generation)`
 (kafka.coordinator.assignors.abstract).
 """
@@ -15,7 +15,7 @@ from segstore.coordinator.group.assignors.base import Assignment, Members, Membe
 from segstore.coordinator.structs import TopicPartition, by_topic
 
 METHODS = ("assign", "metadata", "on_assignment")
-COOPERATIVE = 1  # kafka-python's RebalanceProtocol
+COOPERATIVE = 1  # the value of COOPERATIVE in kafka-python's RebalanceProtocol
 
 
 class OfTopic(NamedTuple):
@@ -27,7 +27,7 @@ class OfTopic(NamedTuple):
 
 @dataclass(frozen=True)
 class KafkaPythonAssignment:
-    """kafka-python's ConsumerProtocolAssignment, with the attributes that assignors use."""
+    """A substitute for kafka-python's ConsumerProtocolAssignment, with the attributes that assignors use."""
 
     assigned_partitions: list[OfTopic]
     user_data: bytes = b""
@@ -45,7 +45,7 @@ class KafkaPythonAssignment:
 
 @dataclass(frozen=True)
 class KafkaPythonSubscription:
-    """kafka-python's ConsumerProtocolSubscription."""
+    """A substitute for kafka-python's ConsumerProtocolSubscription."""
 
     topics: list[str]
     user_data: bytes
@@ -56,7 +56,7 @@ class KafkaPythonSubscription:
 
 
 class KafkaPythonMember(NamedTuple):
-    """kafka-python's JoinGroupResponseMember."""
+    """A substitute for kafka-python's JoinGroupResponseMember."""
 
     member_id: str
     group_instance_id: str | None
@@ -64,7 +64,7 @@ class KafkaPythonMember(NamedTuple):
 
 
 class KafkaPythonCluster:
-    """kafka-python's ClusterMetadata: topics and partitions."""
+    """A substitute for kafka-python's ClusterMetadata that knows only topics and their partitions."""
 
     def __init__(self, partitions: Mapping[str, Sequence[int]]) -> None:
         self._partitions = {topic: set(numbers) for topic, numbers in partitions.items()}

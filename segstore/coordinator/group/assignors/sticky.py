@@ -1,9 +1,9 @@
 """The sticky assignor, whose assignment is as even as possible and moves few partitions; and the cooperative
 sticky assignor, which moves a partition in two rounds.
 
-Threads: any; a `Balancer` belongs to one call. The algorithm is the general algorithm of Kafka's
-AbstractStickyAssignor (KIP-54), as in kafka-python. Ties are broken by name, so that every leader computes
-the same assignment.
+Threads: any; each call of `assign` makes its own `Balancer`. The algorithm is the general algorithm of
+Kafka's AbstractStickyAssignor (KIP-54), as in kafka-python. Ties are broken by name, so that every leader
+computes the same assignment.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from segstore.protocol.codec import decode_at, encode, structs
 
 # --- claims ------------------------------------------------------------------------------------
 
-# The owner of each partition. `Claims` maps each member to the generation and the partitions that it reports
-# as owned; if several members report one partition, the latest generation wins (Kafka:
+# `resolve_owners` finds the owner of each partition. `Claims` maps a member's id to (generation, the
+# partitions that the member reports to have owned in this generation). If several members report one
+# partition, the member with the latest generation is its owner (Kafka:
 # AbstractStickyAssignor.prepopulateCurrentAssignments).
 
 Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 
 
 def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
-    """Return (partitions of each current owner, previous owner of each partition that had another owner
-    before).
+    """Return (the partitions that each member owns, by member id; the previous owner of each partition that
+    was also reported for an earlier generation).
 
-    If several members report a partition for the same generation, the first of these members owns it.
+    If several members report a partition for the same generation, only the first of these members counts.
     """
     owners: dict[TopicPartition, dict[int, str]] = {}
     for member, (generation, partitions) in claims.items():
@@ -46,7 +47,7 @@ def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dic
 
 # --- movements ---------------------------------------------------------------------------------
 
-# The partitions that the running `assign` has moved so far; they are recorded, because two members must not
+# `Movements` records the partitions that the running call of `assign` has moved, because two members must not
 # swap partitions of one topic (Kafka: AbstractStickyAssignor.PartitionMovements). Threads: one, within a call
 # of `assign`.
 
@@ -57,15 +58,15 @@ class _Pair(NamedTuple):
 
 
 class Movements:
-    """The first owner and the current owner of each moved partition."""
+    """Records the first owner and the current owner of each partition that was moved."""
 
     def __init__(self) -> None:
         self._pairs: dict[TopicPartition, _Pair] = {}
         self._moved: dict[tuple[str, _Pair], set[TopicPartition]] = {}
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
-        """Record the move of `partition` from `source` to `target`. A partition that is back at its first
-        owner counts as not moved.
+        """Record the move of `partition` from `source` to `target`. If `target` was the first owner of
+        `partition`, `partition` then counts as not moved.
         """
         before = self._pairs.pop(partition, None)
         if before is not None:
@@ -76,8 +77,9 @@ class Movements:
             self._moved.setdefault((partition.topic, pair), set()).add(partition)
 
     def instead(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return the partition to move from `source` to `target`. If a partition of the same topic was moved
-        from `target` before, that partition moves back; else `partition` moves.
+        """Return the partition to move to `target` in place of `partition`: a partition of the same topic
+        that was moved from `target` to the first owner of `partition`, so that it moves back. If there is no
+        such partition, return `partition`.
         """
         before = self._pairs.get(partition)
         back = _Pair(target, before.source if before else source)
@@ -86,13 +88,13 @@ class Movements:
 
 # --- balancer ----------------------------------------------------------------------------------
 
-# The computation of one sticky assignment (Kafka: AbstractStickyAssignor.generalAssign, balance).
-# Threads: one, within a call of `assign`.
+# `Balancer` computes one sticky assignment (Kafka: AbstractStickyAssignor.generalAssign, balance). Threads:
+# one, within a call of `assign`.
 
 
 class Balancer:
-    """The computation of one sticky assignment. `takers` maps each partition to the members that subscribe to
-    its topic; `wanted` maps each member to the partitions of its topics.
+    """Computes one sticky assignment. `takers` maps each partition to the members that subscribe to the
+    partition's topic; `wanted` maps each member to the partitions of the member's topics.
     """
 
     def __init__(self, partitions: Partitions, members: Members, claims: Claims) -> None:
@@ -140,11 +142,13 @@ class Balancer:
     # --- partitions to assign ---------------------------------------------------------------
 
     def _candidates(self) -> list[TopicPartition]:
-        """Return all partitions in the order of assignment: first the partitions with the fewest subscribers.
+        """Return all partitions in the order in which they are assigned: the partitions with the fewest
+        subscribers come first.
 
-        If all members subscribe to the same topics, and any partition has an owner, partitions are taken one
-        by one from the member that has most partitions left. This member's partitions that had another owner
-        before come first. Partitions without an owner come last.
+        If all members subscribe to the same topics, and any partition has an owner, the order is another:
+        partitions are taken one by one, each from the member that has most partitions left. Of this member's
+        partitions, those that another member owned before are taken first. Partitions without an owner come
+        last.
         """
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():
@@ -166,8 +170,8 @@ class Balancer:
         return len({tuple(wanted) for wanted in self.wanted.values()}) <= 1
 
     def _drop_unsubscribed(self, candidates: Sequence[TopicPartition]) -> tuple[list[TopicPartition], bool]:
-        """Take partitions from owners that no longer subscribe to them. Return (candidates without an owner,
-        whether another member subscribes to a partition that was taken).
+        """Take partitions from owners that do not subscribe to the partition's topic any more. Return
+        (candidates without an owner, whether another member subscribes to a partition that was taken).
         """
         revoked = False
         for member, owned in self.current.items():
@@ -180,14 +184,14 @@ class Balancer:
     # --- balance ---------------------------------------------------------------------------------
 
     def _movable(self, member: str) -> bool:
-        """Return whether the member may get a partition, or give one away."""
+        """Return whether the member could get another partition, or could give a partition to another
+        subscriber.
+        """
         owned = self.current[member]
         return len(owned) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in owned)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
-        """Move partitions until no move makes the assignment more even; return whether a partition was
-        moved.
-        """
+        """Move partitions until no move makes the assignment more even. Return whether any was moved."""
         moved = False
         while True:
             modified = False
@@ -202,8 +206,8 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Return the member to which `partition` should move, or None if the partition should stay. The
-        member has at least two partitions fewer than the owner.
+        """Return the member to which `partition` should move, which has at least two partitions fewer than
+        the owner, or None if the partition should stay.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
@@ -214,8 +218,8 @@ class Balancer:
         return least if most > len(self.current[least]) else None
 
     def _even(self) -> bool:
-        """Return whether the members' numbers of partitions differ by at most one, or no member could get a
-        partition from a member that has more partitions.
+        """Return True if the members' numbers of partitions differ by at most one, or if no member could get
+        a partition from a member that has more partitions; else False.
         """
         counts = {member: len(owned) for member, owned in self.current.items()}
         if min(counts.values()) >= max(counts.values()) - 1:
@@ -232,8 +236,8 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # `partition` returns to its first owner, which gives `moving` back to `target`: `source` has one
-            # partition fewer, as intended.
+            # `partition` returns to its first owner, and this owner gives `moving` back to `target`: `source`
+            # then has one partition fewer, as intended.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -257,15 +261,19 @@ def _score(assignment: Assignment) -> int:
 
 _USER_DATA = "StickyAssignorUserData"
 _VERSION_SIZE = 2
-"""Size of the version field, which kafka-python 3 writes before the schema, and Kafka does not."""
+"""Size of the version field. kafka-python 3 writes this field before the schema's fields; Kafka does not
+write it.
+"""
 
 Claim = tuple[int, list[TopicPartition]]
-"""A member's generation (-1: not known), and the partitions that it reports as owned in that generation."""
+"""(a member's generation, or -1 if it is not known; the partitions that the member reports to have owned in
+this generation).
+"""
 
 
 class StickyAssignor:
-    """The sticky assignor: members revoke all partitions before a rebalance, and send the leader their
-    earlier partitions as user data.
+    """The sticky assignor. Members revoke all partitions before a rebalance. As user data, they send the
+    leader the partitions that they had until then.
     """
 
     name = "sticky"
@@ -282,7 +290,7 @@ class StickyAssignor:
 
 
 def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """Encode StickyAssignorUserData, version 1, whose schema has no version field."""
+    """Encode StickyAssignorUserData in version 1. The schema has no version field."""
     kind, out = structs(_USER_DATA), bytearray()
     rows = [
         kind.TopicAssignment(topic=topic, partitions=numbers) for topic, numbers in by_topic(owned).items()
@@ -292,7 +300,7 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Return (generation, partitions) that a member had earlier, or (-1, []) if the data can't be decoded, as
+    """Return (generation, partitions that the member had in it), or (-1, []) if the data can't be decoded, as
     in Kafka.
     """
     for begin in (0, _VERSION_SIZE):
@@ -315,8 +323,8 @@ def decode_user_data(data: bytes) -> Claim:
 
 class CooperativeStickyAssignor:
     """The cooperative sticky assignor: members keep their partitions during a rebalance. A moving partition
-    is assigned to no member until its owner has revoked it; the owner then joins again, and the next round
-    assigns the partition.
+    is assigned to no member until its owner has revoked it. The owner then joins again, and in this next
+    round the partition gets its new owner.
     """
 
     name = "cooperative-sticky"
@@ -335,13 +343,13 @@ class CooperativeStickyAssignor:
         }
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return no bytes: the owned partitions are in the subscription itself."""
+        """Return b"": the owned partitions are in the subscription itself."""
         return b""
 
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
-    """Return the current owners of each partition: the members that report the partition for the latest
-    generation in which any member reports it.
+    """Return the current owners of each partition, which are the members that report the partition for the
+    latest generation in which any member reports it.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}

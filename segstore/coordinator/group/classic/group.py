@@ -36,13 +36,13 @@ from segstore.errors import (
 )
 
 Write = Callable[["ClassicGroup", Mapping[str, bytes]], None]
-"""Writes the group's record, with the assignments by member id, to the log. Raises if the write fails."""
+"""Writes the group's record with these assignments, by member id, to the log. Raises if the write fails."""
 
 _WAITING = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE)
 
 
 class ClassicGroup(Roster):
-    """A group of the classic protocol. The first rebalance of an empty group waits `delay_ms` for more
+    """A group of the classic protocol. A rebalance that begins with an empty group waits `delay_ms` for more
     members.
     """
 
@@ -55,10 +55,10 @@ class ClassicGroup(Roster):
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Add a member, or let a member join again. Return a ticket, which is completed with the member's
-        place in the next generation. Raises UnknownMemberIdError, FencedInstanceIdError,
-        InconsistentGroupProtocolError, GroupMaxSizeReachedError; MemberIdRequiredError if the member needs an
-        id first.
+        """Handle a JoinGroup request of a new member, or of a member that joins again. Return a `Ticket`,
+        which is completed with the answer to the member. Raises UnknownMemberIdError, FencedInstanceIdError,
+        InconsistentGroupProtocolError, GroupMaxSizeReachedError, and MemberIdRequiredError if the member must
+        join again with the id in this error.
         """
         if joining.new_id in self.members:
             joining = replace(joining, member_id=joining.new_id)
@@ -75,8 +75,8 @@ class ClassicGroup(Roster):
         return self._enter(joining, now)
 
     def _reserve(self, joining: Joining, now: float) -> MemberIdRequiredError:
-        """Reserve an id for a new member for its session timeout (KIP-394). Return the error that has the id,
-        for the caller to raise.
+        """Reserve an id for a new member (KIP-394) until the member's session timeout has passed. Return the
+        error that has the id; the caller raises the error.
         """
         member_id = self._new_id(joining)
         self.pending[member_id] = now + joining.session_timeout_ms
@@ -114,8 +114,8 @@ class ClassicGroup(Roster):
         return self._rebalance.wait_for_all(member, now)
 
     def _replace(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Put a static member that came back in its old place, with a new member id, and fence the old id.
-        Return a ticket for the member's place.
+        """A static member has come back, and has sent no member id: give it a new member id, and fence its
+        old member id. Return a `Ticket`, which is completed with the answer to the member.
         """
         assert joining.group_instance_id is not None
         old = self.members.pop(self.instances[joining.group_instance_id])
@@ -137,7 +137,8 @@ class ClassicGroup(Roster):
         ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
         place = self.place(member, with_members=True, skip_assignment=True)
         if place.skip_assignment and not joining.skips_assignment:
-            # A client without KIP-814 would compute a new assignment if it learned that it is the leader.
+            # A client that does not support KIP-814 would compute a new assignment if the answer named it as
+            # the leader.
             place = replace(place, leader=old.member_id, members=(), skip_assignment=False)
         ticket.complete(place)
         return ticket
@@ -154,10 +155,11 @@ class ClassicGroup(Roster):
         now: float,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Return a ticket for the member's assignment; the leader's `assignments` are written for all
-        members. `protocol` and `protocol_type` are compared with the group's; None is not compared. Raises
-        UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
-        InconsistentGroupProtocolError, and the errors of `write`, after which the leader may sync again.
+        """Return a `Ticket`, which is completed with the member's assignment. If the member is the leader,
+        `assignments` has the assignments of all members, which are written. `protocol` and `protocol_type`
+        must be the group's, or None. Raises UnknownMemberIdError, IllegalGenerationError,
+        RebalanceInProgressError, FencedInstanceIdError, InconsistentGroupProtocolError, and the errors of
+        `write`. If `write` fails, the leader may sync again.
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
@@ -185,8 +187,8 @@ class ClassicGroup(Roster):
 
     def heartbeat(self, member_id: str, instance: str | None, generation: int, now: float) -> None:
         """Extend the member's session. Raises UnknownMemberIdError, IllegalGenerationError,
-        FencedInstanceIdError; RebalanceInProgressError if the member has to join again; the session is
-        extended in this case, too.
+        FencedInstanceIdError, and RebalanceInProgressError if the member has to join again.
+        RebalanceInProgressError is raised after the session was extended.
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
@@ -199,7 +201,9 @@ class ClassicGroup(Roster):
         self._rebalance.remove(self._leaving(member_id, instance), now)
 
     def leave_all(self, leaving: Iterable[Leaver], now: float) -> list[SegstoreError | None]:
-        """Remove several members by one rebalance; return one error or None for each member."""
+        """Remove several members, and start one rebalance for all of them. Return one error or None for each
+        member.
+        """
         gone: list[ClassicGroupMember] = []
         errors: list[SegstoreError | None] = []
         for member_id, instance in leaving:
@@ -212,8 +216,8 @@ class ClassicGroup(Roster):
         return errors
 
     def _leaving(self, member_id: str, instance: str | None) -> list[ClassicGroupMember]:
-        """Return a list of the member to remove, or an empty list if `member_id` was only reserved; the
-        reservation is dropped.
+        """Return [the member to remove], or [] if `member_id` was only reserved; this reservation
+        is dropped.
         """
         if self.pending.pop(member_id, None) is not None:
             return []
@@ -223,9 +227,9 @@ class ClassicGroup(Roster):
         return [self.check_member(member_id, instance)]
 
     def expire(self, now: float) -> None:
-        """Remove reserved ids and members whose deadlines have passed, and members whose consumers poll too
-        late or were garbage collected. Then end the rebalance's wait for members, if the deadline of the wait
-        has passed.
+        """Remove each reserved id and each member whose deadline has passed, and each dynamic member whose
+        consumer polls too late or was garbage collected. If the deadline of the rebalance has passed, stop
+        waiting for members.
         """
         for member_id in [each for each, deadline in self.pending.items() if deadline <= now]:
             del self.pending[member_id]
@@ -235,8 +239,8 @@ class ClassicGroup(Roster):
         self._rebalance.end_wait(now)
 
     def due(self) -> float:
-        """Return the time at which `expire` must be called next; inf if only requests can change the
-        group.
+        """Return the time at which `expire` must be called next; inf if the group does not change without a
+        request.
         """
         members = (member.due() for member in self.members.values())
         return min(itertools.chain([self._rebalance.deadline], members, self.pending.values()))
@@ -246,7 +250,8 @@ class ClassicGroup(Roster):
 
     def subscribed(self) -> set[str]:
         """Return the topics that any member subscribes to (ClassicGroup.isSubscribedToTopic). Raises
-        NonEmptyGroupError if the members are not consumers, because their subscriptions then list no topics.
+        NonEmptyGroupError if the members are not consumers, because subscriptions of other clients list no
+        topics.
         """
         if not self.members:
             return set()
@@ -261,6 +266,6 @@ class ClassicGroup(Roster):
         )
 
     def rebalance(self, now: float) -> None:
-        """Begin a rebalance, unless one is running."""
+        """Begin a rebalance, unless a rebalance is running or the group has no members."""
         if self.members and self.state not in _WAITING:
             self._rebalance.prepare(now)

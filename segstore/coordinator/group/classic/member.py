@@ -1,7 +1,7 @@
-"""`ClassicGroupMember`: a group's state of one member (Kafka: ClassicGroupMember), and the requests and
+"""`ClassicGroupMember`: one member, as its group stores it (Kafka: ClassicGroupMember), and the requests and
 answers between member and group.
 
-Threads: a `ClassicGroupMember` under its group's lock; requests and answers from any thread.
+Threads: a `ClassicGroupMember` is used under its group's lock; requests and answers are used by any thread.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
 
-# Requests of members, the group's answers, and tickets for answers that may come later. Threads: any; all
-# classes except `Ticket` and `Pulse` are immutable.
+# These are the requests of members, the group's answers, and tickets for answers that may come later.
+# Threads: any; all classes except `Ticket` and `Pulse` are immutable.
 
 R = TypeVar("R")
 
 MonotonicMs = Callable[[], float]
 Protocols = tuple[tuple[str, bytes], ...]
-"""(name of an assignor, the member's subscription as bytes), in the order of the member's preference."""
+"""Pairs of (name of an assignor, the member's encoded subscription), in the order of the member's preference.
+"""
 
 
 def monotonic_ms() -> float:
-    """Return the milliseconds of a clock that never goes back."""
+    """Return the time of a clock that never goes back, in ms."""
     return time.monotonic() * 1000
 
 
 class ClassicGroupState(Enum):
-    """The state of a group (Kafka: ClassicGroupState); the value is Kafka's name."""
+    """The state of a group (Kafka: ClassicGroupState); each value is Kafka's name of the state."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -48,13 +49,13 @@ class ClassicGroupState(Enum):
 
 
 class Pulse:
-    """A consumer's sign of life for the coordinator of its process, which has only a weak reference to the
-    pulse. Once the consumer was garbage collected, the coordinator removes the member, unless the member is
-    static.
+    """The times by which the coordinator sees whether a consumer in its own process is alive and polls in
+    time. The coordinator has only a weak reference to the pulse: if the consumer was garbage collected, the
+    coordinator removes the member, unless the member is static.
 
     `polled` is the time of the consumer's last poll, `beaten` the time of its last heartbeat, both in ms of
-    the monotonic clock; `beats` counts heartbeats. The consumer's thread writes `polled`, the coordinator
-    writes `beats` and `beaten`.
+    the monotonic clock; `beats` counts heartbeats. The consumer's thread writes `polled`. The coordinator
+    writes `beats` and `beaten`: each check of a consumer that polls in time counts as a heartbeat.
     """
 
     __slots__ = ("__weakref__", "beaten", "beats", "interval_ms", "max_poll_interval_ms", "polled")
@@ -67,15 +68,15 @@ class Pulse:
 @dataclass(frozen=True, kw_only=True)
 class Joining:
     """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for a new member; `new_id` is the id
-    that a new member asks for, or "" if the group chooses the id. A second request with the same `new_id`
-    comes from the same member: the answer to the first request was lost.
+    that a new member asks for, or "" if the group chooses the id. If two requests have the same `new_id`,
+    both are from one member, which has not got the first answer.
 
-    A member with a `pulse` sends no heartbeats: the coordinator reads the pulse instead. A rebalance waits
-    for members at most for the longest `rebalance_timeout_ms` of all members. If this member is the first of
-    an empty group, the rebalance waits `initial_delay_ms` for more members; None means the store's setting.
-    If `needs_member_id`, a dynamic member only gets an id at first, and must join again with the id
-    (KIP-394). `skips_assignment` says that the client understands `JoinGroupResult.skip_assignment`
-    (KIP-814).
+    A member that has a `pulse` sends no heartbeats: the coordinator checks the pulse instead. The longest
+    `rebalance_timeout_ms` of all members is the longest time that a rebalance waits. If this member is the
+    first of an empty group, the rebalance waits `initial_delay_ms` for more members; None means the store's
+    setting. If `needs_member_id`, the answer to a new dynamic member is only an id, and the member must join
+    again with this id (KIP-394). `skips_assignment` says that the client understands
+    `JoinGroupResult.skip_assignment` (KIP-814).
     """
 
     protocols: Protocols
@@ -95,7 +96,9 @@ class Joining:
 
 @dataclass(frozen=True)
 class JoinedMember:
-    """A member in the leader's list, with its subscription for the chosen protocol."""
+    """A member in the JoinGroup answer to the leader. `subscription` is the member's subscription for the
+    chosen protocol.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -104,9 +107,9 @@ class JoinedMember:
 
 @dataclass(frozen=True)
 class JoinGroupResult:
-    """A member's place in a generation. Only the leader gets `members`, and computes their assignment.
-    `skip_assignment` tells a static leader that came back not to compute an assignment, because the group
-    keeps its present assignment (KIP-814).
+    """The answer to a member that has joined a generation. Only the leader's answer has `members`; the leader
+    computes an assignment for them. If `skip_assignment`, the leader is a static member that came back, and
+    must compute no assignment: the group keeps its present assignment (KIP-814).
     """
 
     member_id: str
@@ -119,8 +122,8 @@ class JoinGroupResult:
 
 @dataclass(frozen=True)
 class MemberInfo:
-    """A member in a group's description. `subscription` is for the chosen protocol, and empty before a
-    protocol is chosen.
+    """A member in a group's description. `subscription` is the member's subscription for the chosen protocol;
+    it is empty if the group has not chosen a protocol yet.
     """
 
     member_id: str
@@ -133,7 +136,7 @@ class MemberInfo:
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """A group in a description. `protocol_type` and `protocol` are empty if the group has none."""
+    """A classic group in a description. `protocol_type` and `protocol` are empty if the group has none."""
 
     state: ClassicGroupState
     protocol_type: str
@@ -142,8 +145,9 @@ class GroupInfo:
 
 
 class Ticket(Generic[R]):
-    """An answer that may come later. The group completes the ticket once; the member polls `get`, or
-    registers a callback by `when_done`. `member_id` is known at once, also for a new member.
+    """An answer that may come later, like a future. The group completes the ticket exactly once; the member
+    polls `get`, or registers a callback by `when_done`. `member_id` is set from the start, even if the member
+    is new.
     """
 
     __slots__ = ("_calls", "_error", "_result", "done", "member_id")
@@ -167,21 +171,23 @@ class Ticket(Generic[R]):
             self._call()
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call `call` once, when the ticket is done. This thread calls `call` if the ticket is done already;
-        else the thread that completes the ticket does, under the group's lock. `call` must be short, and must
-        not call a group.
+        """Call `call` exactly once, as soon as the ticket is done. If the ticket is done already, this thread
+        calls `call`; if not, the thread that completes the ticket calls it, under the group's lock. `call`
+        must be short, and must not call a group.
         """
         self._calls.append(call)
         if self.done:
             self._call()
 
     def _call(self) -> None:
-        with contextlib.suppress(IndexError):  # `pop` gives each call to one thread only
+        with contextlib.suppress(IndexError):  # `pop` gives each callback to one thread only
             while True:
                 self._calls.pop()()
 
     def get(self) -> R | None:
-        """Return the answer, or None if the ticket is not done. Raises the error that failed the ticket."""
+        """Return the answer, or None if the ticket is not done. Raises the error with which the ticket was
+        completed, if any.
+        """
         if self._error is not None:
             raise copy_of(self._error)
         return self._result
@@ -191,9 +197,9 @@ class Ticket(Generic[R]):
 
 
 class ClassicGroupMember:
-    """A member of a classic group. `joining` and `syncing` are the tickets on which the member waits, or
-    None. The member's session expires at `deadline` (ms, monotonic). `synced` is set once the member has
-    asked for its assignment in this generation.
+    """A member of a classic group. `joining` and `syncing` are the `Ticket` objects on which the member
+    waits, or None. The member's session expires at `deadline` (ms, monotonic). `synced` is True if the member
+    has asked for its assignment in this generation.
     """
 
     def __init__(self, member_id: str, joining: Joining, now: float) -> None:
@@ -206,7 +212,9 @@ class ClassicGroupMember:
         self.update(joining, now)
 
     def update(self, joining: Joining, now: float) -> None:
-        """Take over the client's names, protocols and timeouts from a new request."""
+        """Set the client's names, protocols, timeouts and `Pulse` from a new request, and extend the member's
+        session.
+        """
         self.client_id, self.client_host = joining.client_id, joining.client_host
         self.protocols = joining.protocols
         self.session_timeout_ms = joining.session_timeout_ms
@@ -219,20 +227,20 @@ class ClassicGroupMember:
 
     @property
     def has_pulse(self) -> bool:
-        """Return whether the member is checked by its pulse, and sends no heartbeats."""
+        """Return whether the member has a `Pulse`. A member that has one sends no heartbeats."""
         return self._pulse is not None
 
     def beat(self, now: float) -> None:
-        """Extend the session."""
+        """Set the session's deadline to `now` plus the session timeout."""
         self.deadline = now + self.session_timeout_ms
 
     def look(self, now: float) -> bool:
-        """Check the member's pulse, if it has one, and extend the session if the member polls in time. Return
-        False if a dynamic member must be removed, because it polls too late or its consumer was garbage
-        collected.
+        """If the member has a `Pulse`, check it, and extend the session if the consumer polls in time. Return
+        False if a dynamic member must be removed, because its consumer polls too late or was garbage
+        collected. Return True for all other members.
 
-        A static member stays until its session expires, because it may come back. (In Kafka a static member
-        that polls too late never leaves.)
+        A static member stays until its session expires, because it may come back. In Kafka, too, a static
+        member that polls too late sends no LeaveGroup request.
         """
         self._looked = now
         if self._pulse is None:
@@ -254,7 +262,7 @@ class ClassicGroupMember:
         return not late or self.group_instance_id is not None
 
     def due(self) -> float:
-        """Return the time at which `look` may have a new result."""
+        """Return the time at which the member's `Pulse` or session must be checked next."""
         pulse = None if self._pulse is None else self._pulse()
         if pulse is None:
             dropped = self._pulse is not None and self.group_instance_id is None
@@ -265,18 +273,20 @@ class ClassicGroupMember:
     # --- protocols ---------------------------------------------------------------------------------
 
     def subscription(self, protocol: str | None) -> bytes:
-        """Return the subscription for the protocol, empty if the member has none."""
+        """Return the member's subscription for this protocol; it is empty if the member does not support the
+        protocol.
+        """
         return dict(self.protocols).get(protocol or "", b"")
 
     def wants(self, protocol: str | None) -> object:
-        """Return the topics that the member subscribes to, or its subscription's bytes if the subscription is
-        not a consumer's. Owned partitions and user data are left out, because a restarted consumer no longer
-        has them.
+        """Return the set of topics that the member subscribes to. If its subscription is not a consumer's,
+        return the subscription's bytes. Owned partitions and user data are left out, because a restarted
+        consumer has lost them.
         """
         subscription = self.subscription(protocol)
         try:
             return frozenset(decode_subscription(subscription).topics)
-        except InvalidArgumentError:  # a group of another type than consumers
+        except InvalidArgumentError:  # the group's members are not consumers
             return subscription
 
     def vote(self, candidates: frozenset[str]) -> str:
@@ -288,7 +298,9 @@ class ClassicGroupMember:
         return frozenset(name for name, _ in self.protocols)
 
     def same(self, protocols: Protocols) -> bool:
-        """Return whether the member already has these protocols."""
+        """Return whether the member already has these protocols, in the same order and with the same
+        subscriptions.
+        """
         return self.protocols == protocols
 
     def info(self, protocol: str | None) -> MemberInfo:
@@ -302,7 +314,7 @@ class ClassicGroupMember:
         )
 
     def as_joining(self, protocol_type: str) -> Joining:
-        """Return a request to join with the member's values."""
+        """Return a request to join that has this member's values."""
         return Joining(
             protocols=self.protocols,
             member_id=self.member_id,
@@ -315,7 +327,7 @@ class ClassicGroupMember:
         )
 
     def fail(self, error: Exception) -> None:
-        """Fail the tickets on which the member waits."""
+        """Complete each `Ticket` on which the member waits. The result is `error`."""
         for ticket in (self.joining, self.syncing):
             if ticket is not None:
                 ticket.fail(error)

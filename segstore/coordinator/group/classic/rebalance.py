@@ -1,8 +1,9 @@
 """`Rebalance`: a group's change from one generation to the next (Kafka: GroupMetadataManager, with
 DelayedJoin, InitialDelayedJoin and DelayedSync), and `Roster`, the members of a group.
 
-All members join anew, the leader sends the assignment, and every member asks for its part. No method waits: a
-member that has to wait gets a ticket. On disk: the function `write` writes the group's record.
+All members join anew, the leader sends the assignments of all members, and every member asks for its own
+assignment. No method waits: a member that has to wait gets a `Ticket`, which is completed later. On disk: the
+function `write` writes the group's record.
 Threads: under the group's lock. `now` is ms of the monotonic clock.
 """
 
@@ -30,15 +31,16 @@ from segstore.errors import (
 
 # --- roster ------------------------------------------------------------------------------------
 
-# `Roster`: a group's members and generation, and the checks of member requests.
+# `Roster` has a group's members and generation, and checks the requests of members.
 
 
 class Roster:
-    """The members of a classic group, by id in `members`; `instances` maps a group_instance_id to its current
-    member id. `pending` maps each id that was reserved for a joining member (KIP-394) to its deadline (ms,
-    monotonic); no rebalance completes while an id is pending. A member asks for its assignment again once the
-    counter `changes` has changed. `empty_since_ms` is the time when the last member left (ms since the
-    epoch), -1 if the group never had members.
+    """The members of a classic group: `members` maps member ids to members, `instances` maps a
+    group_instance_id to the present member id. `pending` maps each id that was reserved for a joining member
+    (KIP-394) to its deadline (ms, monotonic); no rebalance completes while an id is pending. The counter
+    `changes` grows with each change of the group; a member then asks for its assignment again.
+    `empty_since_ms` is the time when the last member left (ms since the epoch), or -1 if the group never had
+    members.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -53,8 +55,8 @@ class Roster:
         self.empty_since_ms = -1
 
     def check_protocols(self, joining: Joining) -> None:
-        """Raise InconsistentGroupProtocolError unless the joining member has the protocol type of the other
-        members and shares a protocol with all of them.
+        """Raise InconsistentGroupProtocolError unless the joining member has the same protocol type as the
+        other members, and supports a protocol that all of them support.
         """
         names = frozenset(name for name, _ in joining.protocols)
         if not names:
@@ -79,7 +81,7 @@ class Roster:
             )
 
     def vote(self) -> str:
-        """Return the protocol that all members support and most members prefer
+        """Return a protocol that all members support: among these, the protocol that most members prefer
         (ClassicGroup.selectProtocol).
         """
         members = list(self.members.values())
@@ -88,7 +90,9 @@ class Roster:
         return max(dict.fromkeys(votes), key=votes.count)
 
     def check_member(self, member_id: str, instance: str | None) -> ClassicGroupMember:
-        """Return the member. Raises UnknownMemberIdError, FencedInstanceIdError."""
+        """Return the member with this id and group_instance_id. Raises UnknownMemberIdError,
+        FencedInstanceIdError.
+        """
         if instance is not None and instance in self.instances and self.instances[instance] != member_id:
             raise self.fenced(instance, member_id)
         member = self.members.get(member_id)
@@ -108,9 +112,10 @@ class Roster:
     def check_commit(
         self, generation: int, member_id: str, instance: str | None, now: float, transactional: bool = False
     ) -> None:
-        """Raise unless offsets may be committed now (GroupMetadataManager: validateOffsetCommit). A commit
-        without a member id is accepted if the group has no members, or if `transactional` is set. Raises
-        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
+        """Raise an error unless the member may commit offsets now (GroupMetadataManager:
+        validateOffsetCommit). A commit without a member id is accepted if the group has no members, or if
+        `transactional` is set. Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
+        RebalanceInProgressError.
         """
         if generation < 0 and not member_id and instance is None:
             if self.members and not transactional:
@@ -131,7 +136,7 @@ class Roster:
             self.instances[member.group_instance_id] = member.member_id
 
     def drop(self, member: ClassicGroupMember) -> None:
-        """Remove a member, and fail its tickets."""
+        """Remove a member. If it waits for an answer, the answer is an error."""
         del self.members[member.member_id]
         if self.instances.get(member.group_instance_id or "") == member.member_id:
             del self.instances[member.group_instance_id or ""]
@@ -148,8 +153,8 @@ class Roster:
     def place(
         self, member: ClassicGroupMember, with_members: bool, skip_assignment: bool = False
     ) -> JoinGroupResult:
-        """Return the member's place in this generation. If `with_members`, the leader gets the list of
-        members, and also `skip_assignment`.
+        """Return the answer to a member that has joined this generation. If `with_members` and the member is
+        the leader, the answer has the list of members, and `skip_assignment`.
         """
         assert self.protocol is not None
         assert self.leader is not None
@@ -168,7 +173,7 @@ class Roster:
         )
 
     def rebalance_timeout_ms(self) -> float:
-        """Return the longest rebalance timeout of the members."""
+        """Return the longest of the members' rebalance timeouts; 0 if there are no members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def infos(self) -> list[MemberInfo]:
@@ -190,9 +195,10 @@ Write = Callable[[Mapping[str, bytes]], None]
 
 
 class Rebalance:
-    """The rebalance of a classic group. The first rebalance of an empty group waits `delay_ms` for more
-    members; `delay_ms` may be changed. `deadline` is the time until which the group waits for members to join
-    or to sync, inf if it waits for no member. `newcomer` is set when a new member joins.
+    """The rebalance of a classic group. A rebalance that begins with an empty group waits `delay_ms` for more
+    members; `ClassicGroup` may change `delay_ms`. `deadline` is the time until which the group waits for
+    members to join or to sync, inf if the group waits for no member. `newcomer` is True if a new member has
+    joined since the current delay began.
     """
 
     def __init__(self, group: Roster, write: Write, delay_ms: float) -> None:
@@ -224,8 +230,8 @@ class Rebalance:
                 ticket.fail(self._group.in_progress())
 
     def wait_for_all(self, member: ClassicGroupMember, now: float) -> Ticket[JoinGroupResult]:
-        """Start a rebalance, unless one is running. Return a ticket, which is completed with the member's
-        place once all members have joined.
+        """Start a rebalance, unless a rebalance is running. Return a `Ticket`, which is completed with the
+        answer to `member` when all members have joined.
         """
         if member.joining is not None:
             member.joining.fail(RebalanceInProgressError(f"member {member.member_id} has joined once more"))
@@ -237,7 +243,7 @@ class Rebalance:
         return ticket
 
     def remove(self, members: list[ClassicGroupMember], now: float) -> None:
-        """Remove these members, and rebalance without them."""
+        """Remove these members. If there are any, the group rebalances without them."""
         for member in members:
             self._group.drop(member)
         if members and self._group.state is not ClassicGroupState.PREPARING_REBALANCE:
@@ -252,8 +258,8 @@ class Rebalance:
 
     def _complete_join(self, now: float) -> None:
         """Remove the dynamic members that have not joined again, then begin the next generation. Static
-        members stay until their sessions expire; if only static members remain, and none of them has joined,
-        the group waits for another rebalance timeout.
+        members stay until their sessions expire. If only static members remain, and none of them has joined
+        again, the group does not begin a generation: it waits once more for the longest rebalance timeout.
         """
         group = self._group
         for member in list(group.members.values()):
@@ -289,8 +295,8 @@ class Rebalance:
     # --- the assignment ------------------------------------------------------------------------
 
     def assign(self, assignments: Mapping[str, bytes], now: float) -> None:
-        """Write the leader's assignments, one for each member, and complete the members' tickets. Raises the
-        errors of `write`.
+        """Write the leader's assignments, one for each member, and give each member that waits its
+        assignment. Raises the errors of `write`.
         """
         self._write(assignments)
         self._group.become(ClassicGroupState.STABLE)
@@ -301,15 +307,15 @@ class Rebalance:
             if ticket is not None:
                 member.beat(now)
                 ticket.complete(member.assignment)
-        # The deadline stays while a member has not synced: the member does not read its partitions, and is
-        # removed at the deadline.
+        # If a member has not synced, the deadline stays: the member does not read its partitions, and so it
+        # is removed at the deadline.
         if all(member.synced for member in members):
             self.deadline = math.inf
 
     # --- time ------------------------------------------------------------------------------------
 
     def end_wait(self, now: float) -> None:
-        """If the deadline has passed, stop waiting for members to join or to sync."""
+        """If the deadline has passed, stop waiting for members."""
         if self.deadline > now:
             return
         if self._group.state is ClassicGroupState.PREPARING_REBALANCE:
@@ -319,8 +325,8 @@ class Rebalance:
 
     def _join_is_due(self, now: float) -> None:
         if self._delayed and self.newcomer and self._delay_left > 0:
-            # A member has joined during the delay, so more may come, and the delay begins again. All delays
-            # together last at most for the rebalance timeout.
+            # A member has joined during the delay, so more members may join: the delay begins again. All
+            # delays together last at most as long as the rebalance timeout.
             delay = min(self.delay_ms, self._delay_left)
             self._delay_left, self.newcomer = max(self._delay_left - delay, 0), False
             self.deadline = now + delay

@@ -1,4 +1,4 @@
-"""The conversion of a classic group to a record of `__consumer_offsets`, and back.
+"""Converts a classic group to a record of `__consumer_offsets`, and such a record to a classic group.
 
 Threads: under the group's lock.
 """
@@ -14,7 +14,9 @@ from segstore.coordinator.structs import CLIENT_HOST
 
 
 def keep(group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> GroupRecord:
-    """Return the group's record with these assignments. `now_ms` is ms since the epoch."""
+    """Return the group's record with these assignments. If there are no assignments, the group is empty since
+    `now_ms` (ms since the epoch).
+    """
     if not assignments:
         group.empty_since_ms = now_ms
     members = tuple(
@@ -42,8 +44,8 @@ def keep(group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> 
 
 
 def restore(group: ClassicGroup, record: GroupRecord, now: float, now_ms: int) -> None:
-    """Restore a group from the record that an earlier process wrote. The members' sessions begin now. Dynamic
-    members whose consumers were in the earlier process are left out.
+    """Restore a group from the record that an earlier process wrote. The members' sessions begin at `now`.
+    Dynamic members whose consumers were in the earlier process are left out.
     """
     group.generation, group.protocol_type = record.generation, record.protocol_type
     group.empty_since_ms = now_ms if record.members else record.state_timestamp_ms

@@ -55,8 +55,8 @@ class GroupDraft:
     # --- members join ------------------------------------------------------------------------
 
     def replace_member(self, before: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Put a static member that came back in its old place, under a new member id. Return the member with
-        the new id.
+        """Replace the static member `before`, which came back under the id `member_id`. Return the new
+        member; it has the subscription, the target and the assignment of `before`.
         """
         after = before.replaced_by(member_id)
         self._remove(before.member_id)
@@ -73,11 +73,11 @@ class GroupDraft:
         has_new_topics: bool,
         may_describe: MayDescribe | None = None,
     ) -> ConsumerMember:
-        """Update a member's subscription, and move it one step towards its target; return the member. The
-        group is assigned anew if the member's topics change, or if the store's topics have changed
-        (`has_new_topics`) and a member subscribes to a changed topic. `may_describe` limits the topics that
-        regular expressions match; None means no limit. Raises InvalidRegularExpressionError,
-        FencedMemberEpochError.
+        """Update a member's subscription, and move the member one step towards its target assignment; return
+        the member. The group is assigned anew if the member's topics change. If `has_new_topics`, the store's
+        topics have changed: the group is assigned anew if any member subscribes to a changed topic.
+        `may_describe` limits the topics that regular expressions match; None means no limit. Raises
+        InvalidRegularExpressionError, FencedMemberEpochError.
         """
         updated = replace(member, subscription=subscription)
         must_assign = self._group.epoch == 0
@@ -102,8 +102,8 @@ class GroupDraft:
         self._add(GroupRecordType.CURRENT, member.member_id, member.left_for_a_while().current)
 
     def _with(self, updated: ConsumerMember) -> dict[str, ConsumerMember]:
-        """Return the group's members with `updated` in place of its earlier state or of the static member
-        that it replaces.
+        """Return the group's members by id, with `updated` in its new state, and without the static member
+        that `updated` replaces.
         """
         members = {**self._group.members, updated.member_id: updated}
         before = self._group.instances.get(updated.subscription.instance_id or "")
@@ -112,14 +112,14 @@ class GroupDraft:
         return members
 
     def _target(self, member: ConsumerMember) -> Assignment:
-        """Return the target of the member, or of the member that it replaces."""
+        """Return the target of `member`, or the target of the static member that `member` replaces."""
         before = self._group.instances.get(member.subscription.instance_id or "", member.member_id)
         return self._group.target(before)
 
     # --- members leave -------------------------------------------------------------------------------
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members; the next heartbeat of a member assigns the group anew."""
+        """Remove members. The next heartbeat of any other member assigns the group anew."""
         for member_id in member_ids:
             self._remove(member_id)
         remaining = {each: member for each, member in self._group.members.items() if each not in member_ids}
@@ -139,8 +139,9 @@ class GroupDraft:
         has_new_topics: bool,
         may_describe: MayDescribe | None,
     ) -> bool:
-        """Find the topics of the member's regular expression if it is new, and of all the group's regular
-        expressions if `has_new_topics`. Return whether the group must be assigned anew.
+        """If the member's regular expression is new to the group, find the topics that match it. If
+        `has_new_topics`, find the topics that match each regular expression of the group. Return whether the
+        member's regular expression or any found topics have changed, so that the group must be assigned anew.
 
         As in Kafka, only topics that the requesting member may describe are found
         (filterTopicDescribeAuthorizedTopics), and a heartbeat of a classic member does not search the new
@@ -159,7 +160,7 @@ class GroupDraft:
             except InvalidRegularExpressionError:
                 if known is None:
                     raise
-                continue  # google-re2, which accepted it, is not installed any more: the earlier topics stay
+                continue  # `regex` needs google-re2, which is not installed any more: `known` stays
             if known is None or known.topics != found:
                 changed = True
                 self._put_regex(regex, found)
@@ -177,8 +178,8 @@ class GroupDraft:
         self._regexes = {each: known for each, known in self._regexes.items() if each in used}
 
     def _names(self) -> _Topics:
-        """Return a cached function from subscriptions to topics, because many members have the same
-        subscription.
+        """Return a function that returns the topics of a subscription, from a cache, because many members
+        have the same subscription.
         """
         regexes = self._regexes
 
@@ -192,8 +193,8 @@ class GroupDraft:
     # --- epochs and targets ------------------------------------------------------------------------
 
     def _raise(self, members: Mapping[str, ConsumerMember], must_assign: bool) -> int:
-        """Return the group epoch, raised by one if `must_assign`, or if the subscribed topics
-        have changed.
+        """Return the group epoch, which is first raised by one if `must_assign` is set or if the subscribed
+        topics have changed.
         """
         names = self._names()
         topics = {
@@ -211,7 +212,9 @@ class GroupDraft:
         return epoch
 
     def _assign(self, members: Mapping[str, ConsumerMember], epoch: int) -> Mapping[str, Assignment]:
-        """Return the new targets of all members; add records of the targets that changed."""
+        """Compute the targets of `members`, and add records of the targets that changed. Return all targets,
+        by member id.
+        """
         names, ids = self._names(), cache(self._topics.ids_of)
         specs = {
             member_id: MemberSpec(

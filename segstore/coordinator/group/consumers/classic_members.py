@@ -1,9 +1,9 @@
 """`ClassicMembers`: a consumer group's members of the classic protocol. They join, sync and send heartbeats
 as in a classic group, but the coordinator assigns their partitions (KIP-848, online migration; Kafka:
-GroupMetadataManager.classicGroupJoinToConsumerGroup and its neighbours).
+GroupMetadataManager.classicGroupJoinToConsumerGroup).
 
-No member waits for other members: a join is answered at once, and a heartbeat's error asks the member to join
-again. Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
+No member waits for other members: a join is answered at once. An error in the answer to a heartbeat asks the
+member to join again. Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from segstore.errors import (
 
 
 class ClassicMembers(Keeper):
-    """The part of `ConsumerMembership` for the classic protocol."""
+    """The part of `ConsumerMembership` that handles members of the classic protocol."""
 
     # --- joining -----------------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Let a member join; return a completed ticket with the member's place, whose generation is the
+        """Handle a JoinGroup request. Return a completed `Ticket` with the answer, whose generation is the
         member epoch. Partitions that the request does not list as owned count as revoked. Raises
         InconsistentGroupProtocolError, UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError,
         MemberIdRequiredError, and the errors of `Outside.write`.
@@ -53,7 +53,8 @@ class ClassicMembers(Keeper):
         owned = topics.assignment(decoded.owned)
         after = draft.update(before, subscription(joining, decoded), owned, has_new_topics)
         self._commit(draft)
-        # else `_seen` stays, and the next KIP-848 heartbeat resolves the expressions for the new topics
+        # If the group has regular expressions, `_seen` stays: the next KIP-848 heartbeat then searches the
+        # new topics for matches.
         if not self.group.regexes:
             self._seen = topics
         self._await_sync(after, joining, now)
@@ -62,9 +63,9 @@ class ClassicMembers(Keeper):
         return ticket
 
     def replaced(self, joining: Joining) -> ConsumerMember | None:
-        """Return the group's last KIP-848 member if this static member joins in its place, and the group can
-        then become a classic group (GroupMetadataManager: validateOnlineDowngradeWithReplacedMember).
-        Otherwise return None. Raises the errors of `join`.
+        """If this static member joins in the place of the group's last KIP-848 member, and the group can then
+        become a classic group, return the KIP-848 member; else return None (GroupMetadataManager:
+        validateOnlineDowngradeWithReplacedMember). Raises the errors of `join`.
         """
         instance = joining.group_instance_id
         before = None if instance is None or joining.member_id else self.group.static_member(instance)
@@ -74,8 +75,8 @@ class ClassicMembers(Keeper):
         return before
 
     def _repeated(self, joining: Joining) -> Joining:
-        """Return the request. If an earlier request with the same `new_id` has created the member, `new_id`
-        becomes the request's member id.
+        """Return the request, with `new_id` as its member id if an earlier request with the same `new_id` has
+        created the member.
         """
         known = not joining.member_id and joining.new_id in self.group.members
         return replace(joining, member_id=joining.new_id) if known else joining
@@ -102,7 +103,9 @@ class ClassicMembers(Keeper):
             raise InconsistentGroupProtocolError(f"group {group_id!r}: {error}") from None
 
     def _entering(self, joining: Joining, draft: GroupDraft) -> ConsumerMember:
-        """Return the joining member in its state before the request, or a new member."""
+        """Return the joining member in its state before the request. If it is not a member yet, return a new
+        member.
+        """
         new_id, instance = joining.new_id or str(uuid.uuid4()), joining.group_instance_id
         if instance is None:
             if joining.needs_member_id and not joining.member_id:
@@ -134,9 +137,9 @@ class ClassicMembers(Keeper):
         now: float,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Return a ticket with the member's assignment. Raises UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError, InconsistentGroupProtocolError; RebalanceInProgressError if the member has to
-        join again.
+        """Return a completed `Ticket` with the member's assignment. Raises UnknownMemberIdError,
+        FencedInstanceIdError, IllegalGenerationError, InconsistentGroupProtocolError, and
+        RebalanceInProgressError if the member has to join again.
         """
         member, classic = self._classic(member_id, instance, generation)
         first, encoded = classic.protocols[0]
@@ -159,9 +162,9 @@ class ClassicMembers(Keeper):
 
     def classic_heartbeat(self, member_id: str, instance: str | None, generation: int, now: float) -> None:
         """Extend the member's session. Raises UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError; RebalanceInProgressError if the member has to join again: because the group
-        has a later epoch, because the member must revoke partitions, or because partitions of its target have
-        become free.
+        IllegalGenerationError, and RebalanceInProgressError if the member has to join again. It has to join
+        again if the group has a later epoch, if the member must revoke partitions, or if partitions of its
+        target have become free.
         """
         member, _ = self._classic(member_id, instance, generation)
         self._extend(member, now)
@@ -174,8 +177,8 @@ class ClassicMembers(Keeper):
             raise self._must_join(member, now)
 
     def _must_join(self, member: ConsumerMember, now: float) -> RebalanceInProgressError:
-        """Start the timeout within which the member has to join again, and return the error that asks for the
-        join.
+        """Set the deadline until which the member has to join again, and return the error that asks the
+        member to do so.
         """
         timeout = member.subscription.rebalance_timeout_ms
         self._sessions.begin(member.member_id, Wait.JOIN, now + timeout)
@@ -187,7 +190,7 @@ class ClassicMembers(Keeper):
     def _classic(
         self, member_id: str, instance: str | None, generation: int
     ) -> tuple[ConsumerMember, ClassicMember]:
-        """Return (member of the classic protocol, the `classic` part of its subscription). Raises
+        """Return (member of the classic protocol, the `classic` field of the member's subscription). Raises
         UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError.
         """
         member = self._known(member_id, instance)
@@ -205,7 +208,7 @@ class ClassicMembers(Keeper):
 
 
 def subscription(joining: Joining, decoded: MemberSubscription) -> ConsumerMemberValue:
-    """Return a classic member's subscription as the value of a consumer group's record."""
+    """Return the record value that stores a classic member's subscription in a consumer group."""
     return ConsumerMemberValue(
         instance_id=joining.group_instance_id,
         rack_id=decoded.rack,

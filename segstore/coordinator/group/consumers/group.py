@@ -1,8 +1,8 @@
 """`ConsumerGroup`: the state of a consumer group (KIP-848), built from its records in `__consumer_offsets`
 (Kafka: ConsumerGroup, ModernGroup).
 
-A change is a list of records, which are first written, and then applied by `replay`, the same way as after a
-restart. Threads: under the group's lock.
+A change is a list of records. They are written first, and then applied by `replay`, which also applies the
+stored records after a restart. Threads: under the group's lock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Partition = tuple[bytes, int]
 
 
 class ConsumerState(Enum):
-    """The state of a group (Kafka: ConsumerGroupState); the value is Kafka's name."""
+    """The state of a group (Kafka: ConsumerGroupState); each value is Kafka's name of the state."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -47,7 +47,7 @@ class ConsumerState(Enum):
 
 @dataclass(frozen=True)
 class ConsumerGroupInfo:
-    """A consumer group in a description; `targets` is by member id."""
+    """A consumer group in a description; `targets` has the target assignments by member id."""
 
     state: ConsumerState
     epoch: int
@@ -59,8 +59,8 @@ class ConsumerGroupInfo:
 
 class ConsumerGroup:
     """The state of a consumer group. `epoch` grows whenever the group has to be assigned anew; `target_epoch`
-    is the epoch of `targets`, the target assignments by member id. `instances` maps a static member's
-    instance id to its member id; `regexes` maps a regular expression to its topics.
+    is the epoch of `targets`, the target assignments by member id. `instances` maps the instance id of a
+    static member to the member's id; `regexes` maps a regular expression to the topics that match it.
     """
 
     def __init__(self, group_id: str, records: Mapping[RecordKey, Value]) -> None:
@@ -72,13 +72,14 @@ class ConsumerGroup:
         self.regexes: dict[str, Resolved] = {}
         self.has_partition_metadata = False
         self._owners: dict[_Partition, str] = {}
-        # Sorted by type, so that a member's subscription is applied before its current assignment.
+        # The records are sorted by type, so that a member's subscription is applied before its current
+        # assignment.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
     # --- records -----------------------------------------------------------------------------
 
     def replay(self, changes: Iterable[Change]) -> None:
-        """Apply records that were written."""
+        """Apply records that were written to the log."""
         for key, value in changes:
             self._apply(key, value)
 
@@ -128,8 +129,8 @@ class ConsumerGroup:
             del self.instances[member.subscription.instance_id or ""]
 
     def _release(self, member_id: str) -> None:
-        """Record that the member owns no partition any more. Partitions that its replacement owns already
-        stay with the replacement.
+        """Record that the member owns no partition any more. Partitions that another member owns by now stay
+        with that member.
         """
         member = self.members.get(member_id)
         if member is None:
@@ -159,7 +160,7 @@ class ConsumerGroup:
         return (topic, number) in self._owners
 
     def member(self, member_id: str) -> ConsumerMember:
-        """Return a member. Raises UnknownMemberIdError."""
+        """Return the member with this id. Raises UnknownMemberIdError."""
         if member_id not in self.members:
             raise UnknownMemberIdError(
                 f"group {self.group_id!r} has no member {member_id!r}: it left, was taken for failed, or "
@@ -201,7 +202,9 @@ class ConsumerGroup:
         )
 
     def topics_of(self, subscription: ConsumerMemberValue) -> frozenset[str]:
-        """Return the topics of a subscription: its names, and the topics of its regular expression."""
+        """Return the topics of a subscription: those listed by name, and those that match its regular
+        expression.
+        """
         resolved = self.regexes.get(subscription.topic_regex or "")
         return subscription.topic_names if resolved is None else subscription.topic_names | resolved.topics
 
@@ -213,13 +216,14 @@ class ConsumerGroup:
         knows_epochs: bool,
         partitions: Callable[[], Assignment],
     ) -> None:
-        """Raise unless a member may commit offsets of these partitions now (ConsumerGroup:
-        validateOffsetCommit). A commit without an epoch is accepted if the group has no members, or if a
-        transaction commits for the group without naming a member (`is_named` False). A commit with an earlier
-        epoch is accepted if the member has owned all these partitions since that epoch (KIP-1251). Raises
-        UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError if the request version has no
-        member epochs (`knows_epochs` False); IllegalGenerationError in place of StaleMemberEpochError for a
-        classic member.
+        """Raise an error unless a member may commit offsets of these partitions now (ConsumerGroup:
+        validateOffsetCommit). A commit without an epoch is accepted if the group has no members. It is also
+        accepted if a transaction commits for the group and names no member (`is_named` False). A commit with
+        an earlier epoch is accepted if the member has owned all these partitions since that epoch (KIP-1251).
+
+        Raises UnknownMemberIdError; StaleMemberEpochError for a KIP-848 member, IllegalGenerationError for a
+        classic member. Raises UnsupportedVersionError if a KIP-848 member commits by a request version
+        without member epochs (`knows_epochs` False).
         """
         if epoch < 0 and not (self.members and is_named):
             return
@@ -232,9 +236,9 @@ class ConsumerGroup:
             self._check_current(member_id, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raise unless a member may fetch offsets now; a request that names no member is always accepted
-        (ConsumerGroup: validateOffsetFetch). Raises UnknownMemberIdError, StaleMemberEpochError,
-        IllegalGenerationError.
+        """Raise an error unless a member may fetch offsets now; a request that names no member is always
+        accepted (ConsumerGroup: validateOffsetFetch). Raises UnknownMemberIdError; StaleMemberEpochError for
+        a KIP-848 member, IllegalGenerationError for a classic member.
         """
         if member_id is not None or epoch >= 0:
             self._check_current(member_id or "", epoch)

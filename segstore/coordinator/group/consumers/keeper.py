@@ -1,8 +1,8 @@
 """`Keeper`: owns a consumer group, writes its changes, and removes members whose sessions have expired
 (KIP-848; Kafka: GroupMetadataManager).
 
-On disk: the function `write` writes the records of a change, which is applied after it is written. Threads:
-under the group's lock. `now` is ms of the monotonic clock in every method.
+On disk: the function `write` writes the records of a change; after that the change is applied in memory.
+Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 Write = Callable[[Sequence[Change]], None]
-"""Writes records, all or none; raises if the write fails."""
+"""Writes all records or none. Raises if the write fails."""
 Downgrade = Callable[[Collection[str]], None]
 """Converts the group, without these members, to a classic group; raises if the write fails."""
 RETRY_MS = 500.0
@@ -42,8 +42,8 @@ RETRY_MS = 500.0
 
 
 class ConsumerGroupSettings(NamedTuple):
-    """The store's settings `group.consumer.*`. `may_downgrade` and `max_classic_size` (members) limit the
-    conversion of groups to classic groups.
+    """The store's settings `group.consumer.*`. A group is converted to a classic group only if
+    `may_downgrade` is set and the group would have at most `max_classic_size` members.
     """
 
     max_size: int
@@ -57,8 +57,9 @@ class ConsumerGroupSettings(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """The functions by which a group reaches the store. `topics` returns the store's topics, the same object
-    until a topic changes. `wall` returns ms since the epoch; `timing` returns the group's current timeouts.
+    """The functions of the store that a group calls. `topics` returns the store's topics; it returns the same
+    object until a topic changes. `wall` returns ms since the epoch; `timing` returns the group's current
+    timeouts.
     """
 
     write: Write
@@ -69,9 +70,10 @@ class Outside(NamedTuple):
 
 
 class Keeper:
-    """The members of a consumer group and their sessions, which start when this object is made. A member asks
-    for its assignment again once the counter `changes` has changed. `pulses` has the classic members of this
-    process, which send no heartbeats; `consumer_pulses` has the KIP-848 members of this process.
+    """The members of a consumer group and their sessions, which start when this object is made. The counter
+    `changes` grows with each change of the group; a member then asks for its assignment again. A member whose
+    consumer is in this process has a `Pulse`, by which the coordinator sees that the consumer is alive:
+    `pulses` has such members of the classic protocol, `consumer_pulses` the pulses of such KIP-848 members.
     """
 
     def __init__(
@@ -88,9 +90,8 @@ class Keeper:
             self._begin(member, now)
 
     def go_on(self, before: Keeper, now: float) -> None:
-        """Take over the sessions and pulses of `before`, which was the group's object until the group was
-        read again from the log. All sessions are extended, because heartbeats could not be answered before
-        that.
+        """Use the deadlines and `Pulse` objects of `before`, which was the group's object until the group was
+        read again from the log. Extend all sessions, because heartbeats could not be answered until then.
         """
         self._sessions, self.pulses, self.consumer_pulses = (
             before._sessions,
@@ -107,7 +108,9 @@ class Keeper:
     # --- members ---------------------------------------------------------------------------------
 
     def _joining(self, member_id: str) -> ConsumerMember:
-        """Return a new member, or a member that joins again. Raises GroupMaxSizeReachedError."""
+        """Return the member with this id; if there is none, return a new member. Raises
+        GroupMaxSizeReachedError if the group has no room for a new member.
+        """
         members = self.group.members
         if member_id not in members and len(members) >= self._settings.max_size:
             raise GroupMaxSizeReachedError(
@@ -116,7 +119,9 @@ class Keeper:
         return members.get(member_id) or ConsumerMember(member_id)
 
     def _known(self, member_id: str, instance_id: str | None) -> ConsumerMember:
-        """Return a member. Raises UnknownMemberIdError, FencedInstanceIdError."""
+        """Return the member with this id. Raises UnknownMemberIdError, and FencedInstanceIdError if another
+        member has this instance id.
+        """
         if instance_id is None:
             return self.group.member(member_id)
         member = self.group.static_member(instance_id)
@@ -132,8 +137,8 @@ class Keeper:
         return member
 
     def _fence(self, member_ids: Collection[str]) -> None:
-        """Remove members. If only classic members stay, the group becomes a classic group, and this object
-        must not be used any more.
+        """Remove members. If the group can be a classic group without them, it becomes a classic group, and
+        this object must not be used any more.
         """
         if not member_ids:
             return
@@ -146,8 +151,8 @@ class Keeper:
         self._sessions.forget(member_ids)
 
     def _is_classic_without(self, member_ids: Collection[str], joining: int = 0) -> bool:
-        """Return whether the group becomes a classic group if these members leave and `joining` members join
-        (GroupMetadataManager: validateOnlineDowngradeWithFencedMembers).
+        """Return whether the group becomes a classic group when these members leave and `joining` classic
+        members join (GroupMetadataManager: validateOnlineDowngradeWithFencedMembers).
         """
         remaining = [member for each, member in self.group.members.items() if each not in member_ids]
         size = len(remaining) + joining
@@ -167,8 +172,8 @@ class Keeper:
         is_named: bool,
         knows_epochs: bool,
     ) -> None:
-        """Raise the errors of `ConsumerGroup.check_commit`, which has the same parameters, unless a member
-        may commit offsets of these partitions now.
+        """Raise an error unless a member may commit offsets of these partitions now.
+        `ConsumerGroup.check_commit` describes the parameters and the errors.
         """
 
         def by_id() -> Assignment:
@@ -179,15 +184,16 @@ class Keeper:
     # --- time ----------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose session, rebalance timeout or wait for a sync has expired. If a removal can't
-        be written, it is tried again later.
+        """Remove members that have missed a deadline for a heartbeat, a revocation, a join or a sync, and
+        dynamic members whose consumers poll too late or were garbage collected. If a removal can't be
+        written, it is tried again after RETRY_MS.
         """
         late = [*self._check_pulses(now), *self._check_consumer_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
         try:
             self._fence(late)
         except SegstoreError as error:
-            # OffsetNotAvailableError is usual after a failover
+            # OffsetNotAvailableError is usual after a failover, and is not logged.
             if not isinstance(error, OffsetNotAvailableError):
                 log.exception("group %s: members that are gone could not be removed", self.group.group_id)
             for member_id in late:
@@ -195,7 +201,9 @@ class Keeper:
                 self._sessions.await_until(member_id, Wait.SESSION, now + RETRY_MS)
 
     def _check_pulses(self, now: float) -> list[str]:
-        """Check the pulses of classic members, and return the members that poll too late."""
+        """Check each `Pulse` of a classic member. Return the ids of the dynamic members whose consumer was
+        garbage collected or polls too late.
+        """
         late = []
         for member_id, member in list(self.pulses.items()):
             current = self.group.members.get(member_id)
@@ -208,9 +216,8 @@ class Keeper:
         return late
 
     def _check_consumer_pulses(self, now: float) -> list[str]:
-        """Check the pulses of KIP-848 members. Return the dynamic members whose consumer was garbage
-        collected or polls too late. For such a static member, record that it has left for a while, as in
-        Kafka.
+        """Check each `Pulse` of a KIP-848 member. If the consumer was garbage collected or polls too late,
+        return the id of a dynamic member, or record that a static member has left for a while, as in Kafka.
         """
         late = []
         for member_id, is_alive in self.consumer_pulses.look(now):
@@ -223,8 +230,8 @@ class Keeper:
         return late
 
     def _ended(self, member: ConsumerMember) -> list[str]:
-        """If the member is static, record that it has left for a while. Return the ids to remove: the id of a
-        dynamic member, else none.
+        """Return [member id] if the member is dynamic; if the member is static, record that it has left for a
+        while, and return [].
         """
         if member.subscription.instance_id is None:
             return [member.member_id]
@@ -252,8 +259,8 @@ class Keeper:
     def _begin(self, member: ConsumerMember, now: float) -> None:
         """Start the session of a member that was read from the log."""
         self._extend(member, now)
-        # The consumer was in an earlier process of the store. Without a pulse, the next check of the pulses
-        # removes the member.
+        # If a member's consumer was in an earlier process of the store, the member has no `Pulse`, and the
+        # next check removes it.
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:
             self.consumer_pulses.attend(member.member_id, None, now)
         if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:

@@ -19,8 +19,8 @@ from segstore.coordinator.offsets.consumer_schema import (
 from segstore.errors import FencedMemberEpochError
 
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
-"""The epochs by which a member joins, leaves for good, and leaves as a static member that comes back (Kafka:
-ConsumerGroupHeartbeatRequest).
+"""The epochs by which a member joins, leaves for good, and leaves as a static member that will come back
+(Kafka: ConsumerGroupHeartbeatRequest).
 """
 NO_SUBSCRIPTION, UNASSIGNED = ConsumerMemberValue(), Current()
 """The subscription and the assignment of a member that has just been created."""
@@ -48,13 +48,14 @@ class ConsumerMember:
         return self.subscription.classic is not None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Return whether the member has its target of this epoch."""
+        """Return whether the member's assignment is its target assignment of this epoch."""
         return self.current.state is MemberState.STABLE and self.epoch == target_epoch
 
     def check_epoch(self, epoch: int, owned: Assignment | None) -> None:
         """Raise FencedMemberEpochError unless the member may send this epoch. The previous epoch is accepted
-        if the member owns only partitions that it was assigned, because the last answer may have been lost.
-        Epoch 0 is always accepted, because a member that joins anew has revoked all partitions (KAFKA-19233).
+        if `owned` has only partitions that are assigned to the member: the last answer to the member may have
+        been lost. Epoch 0 is always accepted, because a member that joins anew has revoked all partitions
+        (KAFKA-19233).
         """
         if epoch == JOIN_EPOCH or epoch == self.epoch:
             return
@@ -79,9 +80,9 @@ class ConsumerMember:
     def reconciled(
         self, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
     ) -> ConsumerMember:
-        """Return the member one step nearer to its target. `owned` is the list of partitions that the member
-        reports, None if the heartbeat has no list. Raises FencedMemberEpochError for a state that only a
-        newer Kafka knows, unless `owned` is empty.
+        """Return the member after its next step towards the target assignment. `owned` is the list of
+        partitions that the member reports, None if the heartbeat has no list. Raises FencedMemberEpochError
+        if the member's state is unknown, because a newer Kafka wrote it, and `owned` is not empty.
         """
         state, current = self.current.state, self.current
         if self.is_reconciled_to(target_epoch):
@@ -102,9 +103,9 @@ class ConsumerMember:
     def _next(
         self, epoch: int, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
     ) -> ConsumerMember:
-        """Return the member's next state. While the member owns partitions outside of its target, it must
-        revoke them, and stays in `epoch`; then it enters `target_epoch`, and gets the partitions of its
-        target that nobody owns.
+        """Return the member in its next state. If the member owns partitions that are not in its target, it
+        must revoke them, and stays in `epoch`. If it owns no such partitions, it enters `target_epoch`, and
+        gets the partitions of its target that nobody owns.
         """
         had = self.current.assigned
         kept = _common(had, target)
@@ -123,8 +124,8 @@ class ConsumerMember:
     def _in(
         self, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment = NOTHING
     ) -> ConsumerMember:
-        """Return the member with this epoch, state and assignment. Partitions that are new to the member
-        count as assigned in this epoch.
+        """Return the member with this epoch, state and assignment, and with this epoch as the assignment
+        epoch of partitions that are new to the member.
         """
         since = {
             topic: {number: self._since(topic, number, epoch) for number in numbers}
@@ -137,16 +138,16 @@ class ConsumerMember:
         return (self.current.assigned_in(topic, number) or 0) if has else epoch
 
     def left_for_a_while(self) -> ConsumerMember:
-        """Return a static member that has left for a while: it keeps its assignment, under the epoch -2. The
-        assignment epoch of each partition becomes 0, because the member comes back with epoch 0, and may then
-        commit in every epoch.
+        """Return the static member as one that has left for a while: it keeps its assignment, and its epoch
+        is -2. The assignment epoch of each partition becomes 0: the member comes back with epoch 0, and may
+        then commit with any epoch.
         """
         since = {topic: dict.fromkeys(numbers, 0) for topic, numbers in self.current.assigned.items()}
         current = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)
         return replace(self, current=current)
 
     def replaced_by(self, member_id: str) -> ConsumerMember:
-        """Return a static member that has come back, under its new id."""
+        """Return the static member with its new id, under which it has come back."""
         return replace(self, member_id=member_id, current=self.current._replace(epoch=0, previous_epoch=0))
 
 
@@ -169,8 +170,8 @@ def _union(one: Assignment, other: Assignment) -> Assignment:
 
 
 def _overlaps(owned: Assignment | None, revoking: Assignment) -> bool:
-    """Return whether a member may still own a partition of `revoking`; True if the member sent no list of
-    owned partitions.
+    """Return whether a member may still own a partition of `revoking`, because `owned` has such a partition
+    or is None.
     """
     return owned is None or bool(_common(owned, revoking))
 

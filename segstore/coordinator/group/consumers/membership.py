@@ -1,4 +1,5 @@
-"""`ConsumerMembership`: a consumer group's heartbeats of KIP-848 members (Kafka: GroupMetadataManager).
+"""`ConsumerMembership`: handles the heartbeats of a consumer group's KIP-848 members (Kafka:
+GroupMetadataManager).
 
 Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
 """
@@ -37,12 +38,12 @@ from segstore.errors import (
 @dataclass(frozen=True, kw_only=True)
 class ConsumerHeartbeat:
     """A heartbeat of a member (Kafka: ConsumerGroupHeartbeatRequest). None, or -1 for the timeout, means that
-    the value has not changed. `epoch` is 0 to join, -1 to leave, -2 for a static member that leaves and will
-    come back. `owned` has the member's partitions; `rebalance_timeout_ms` is the time within which the member
-    must revoke partitions. If `member_id` is empty, the group chooses the id of the new member.
-    `may_describe` limits the topics that regular expressions match, and is None if the member may describe
-    all. A member with a `pulse` is a consumer in this process, with CLIENT_HOST as `client_host`; the
-    coordinator checks its pulse.
+    the value has not changed. `epoch` is 0 if the member joins, -1 if it leaves, -2 if a static member leaves
+    and will come back. `owned` has the partitions that the member owns; `rebalance_timeout_ms` is the time
+    within which the member must revoke partitions. If `member_id` is empty, the group chooses the id of the
+    new member. `may_describe` limits the topics that regular expressions match, and is None if the member may
+    describe all topics. If there is a `pulse`, the member is a consumer in this process, its `client_host` is
+    CLIENT_HOST, and the coordinator checks its pulse.
     """
 
     member_id: str
@@ -61,8 +62,8 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the timeout, the topics and the owned partitions are all set. A client sends all
-        three after an error, because it may have missed an answer.
+        """Return whether the heartbeat has the timeout, the topics and the owned partitions. A client sends
+        all three after an error, because it may have missed an answer.
         """
         is_subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
@@ -96,7 +97,7 @@ class Beaten(NamedTuple):
 
 
 class ConsumerMembership(ClassicMembers):
-    """A consumer group's members, of both protocols."""
+    """The members of a consumer group: KIP-848 members and members of the classic protocol."""
 
     def heartbeat(self, request: ConsumerHeartbeat, now: float) -> Beaten:
         """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
@@ -127,7 +128,7 @@ class ConsumerMembership(ClassicMembers):
         return Beaten(after.member_id, after.epoch, interval, assignment)
 
     def check(self, request: ConsumerHeartbeat) -> None:
-        """Raise unless the heartbeat's values are valid (GroupCoordinatorService:
+        """Raise an error unless the heartbeat's values are valid (GroupCoordinatorService:
         throwIfConsumerGroupHeartbeatRequestIsInvalid). Raises InvalidRequestError, UnsupportedAssignorError.
         """
         epoch = request.epoch
@@ -149,7 +150,9 @@ class ConsumerMembership(ClassicMembers):
             )
 
     def _requester(self, request: ConsumerHeartbeat, draft: GroupDraft) -> ConsumerMember:
-        """Return the member in its state before the heartbeat, or a new member if it joins."""
+        """Return the member in its state before the heartbeat, or a new member if the group has no such
+        member.
+        """
         member_id = request.member_id or str(uuid.uuid4())
         if request.instance_id is not None:
             return self._static(request, request.instance_id, member_id, draft)
@@ -212,7 +215,7 @@ class ConsumerMembership(ClassicMembers):
 
     def _beat(self, before: ConsumerMember, after: ConsumerMember, now: float) -> None:
         member_id, timeout = after.member_id, after.subscription.rebalance_timeout_ms
-        if before.is_classic:  # the member has changed to KIP-848, or was replaced
+        if before.is_classic:  # the classic member has changed to KIP-848, or a KIP-848 member replaced it
             self._sessions.end(member_id, Wait.JOIN, Wait.SYNC)
         self._extend(after, now)
         if after.current == before.current and not before.is_classic:

@@ -1,5 +1,6 @@
-"""`ConsumerPulses`: the pulses of a consumer group's members in this process (KIP-848). These members send a
-heartbeat only to report a change.
+"""`ConsumerPulses`: a `Pulse` for each member of a consumer group whose consumer is in this process
+(KIP-848). Such a member sends a heartbeat only to report a change; its `Pulse` shows the coordinator that the
+consumer is alive.
 
 Threads: under the group's lock; a `Pulse` is written by its consumer's thread too. Times are ms of the
 monotonic clock.
@@ -16,8 +17,8 @@ from segstore.coordinator.group.classic.member import Pulse
 
 
 class ConsumerPulses:
-    """The pulses by member id, as weak references: a consumer that was garbage collected without `close` has
-    no pulse any more.
+    """The `Pulse` of each member, by member id, as a weak reference: if the consumer was garbage collected
+    without `close`, its `Pulse` is gone, too.
     """
 
     def __init__(self) -> None:
@@ -25,8 +26,8 @@ class ConsumerPulses:
         self._looked: dict[str, float] = {}
 
     def attend(self, member_id: str, pulse: Pulse | None, now: float) -> None:
-        """Start to check a member's pulse. A member without a pulse was a consumer of a process that has
-        ended, so the next `look` yields False for the member.
+        """Start to check a member's `Pulse`. `pulse` is None if the consumer was in a process that has ended:
+        the next `look` then yields False for the member.
         """
         self._pulses[member_id] = None if pulse is None else weakref.ref(pulse)
         self._looked[member_id] = now
@@ -34,7 +35,7 @@ class ConsumerPulses:
             _beat(pulse, now)
 
     def forget(self, member_id: str) -> None:
-        """Stop checks of a member."""
+        """Stop the checks of a member's `Pulse`."""
         self._pulses.pop(member_id, None)
         self._looked.pop(member_id, None)
 
@@ -54,7 +55,9 @@ class ConsumerPulses:
             yield member_id, is_alive
 
     def due(self, interval_ms: float) -> float:
-        """Return the time of the next `look`, which is after `interval_ms` at the latest."""
+        """Return the time at which `look` must be called next, at most `interval_ms` after the last call; inf
+        if there are no members.
+        """
         return min((self._due(*each, interval_ms) for each in self._pulses.items()), default=math.inf)
 
     def _due(self, member_id: str, ref: weakref.ref[Pulse] | None, interval_ms: float) -> float:

@@ -13,8 +13,8 @@ from enum import Enum
 
 
 class Wait(Enum):
-    """The action that the group waits for until a deadline. KIP-848 members revoke partitions within their
-    rebalance timeout; classic members join, and then sync.
+    """An action of a member for which there is a deadline. SESSION stands for a heartbeat. KIP-848 members
+    revoke partitions within their rebalance timeout; classic members join, and then sync.
     """
 
     SESSION = "session"
@@ -24,8 +24,9 @@ class Wait(Enum):
 
 
 class Sessions:
-    """The deadlines of all members. A heap has the earliest possible deadline of each member, so a heartbeat,
-    which only postpones a deadline, does not touch the heap.
+    """The deadlines of all members. The heap has one valid entry for each member that has a deadline. The
+    entry's time is the member's earliest deadline, or an earlier time. So a heartbeat, which only postpones a
+    deadline, does not change the heap.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Sessions:
         self._plan(member_id)
 
     def begin(self, member_id: str, wait: Wait, until: float) -> None:
-        """Set the member's deadline for one action, unless it has one."""
+        """Set the member's deadline for one action, unless this deadline is already set."""
         if wait not in self._ends.get(member_id, {}):
             self.await_until(member_id, wait, until)
 
@@ -58,12 +59,14 @@ class Sessions:
         return member_id in self._ends
 
     def over(self, now: float) -> list[str]:
-        """Return the members with a deadline that has passed, and remove them from the heap."""
+        """Return the ids of the members with a deadline that has passed, and remove these members from the
+        heap.
+        """
         found = []
         while self._heap and self._heap[0][0] <= now:
             planned, member_id = heapq.heappop(self._heap)
             if self._planned.get(member_id) != planned:
-                continue  # an outdated entry: a later call has entered an earlier time
+                continue  # the entry is outdated: a later call has planned an earlier time
             del self._planned[member_id]
             if self._end(member_id) <= now:
                 found.append(member_id)
@@ -72,7 +75,7 @@ class Sessions:
         return found
 
     def due(self) -> float:
-        """Return the time of the next `over` that may find a member; inf if there is none."""
+        """Return the time at which `over` must be called next; inf if the heap is empty."""
         return self._heap[0][0] if self._heap else math.inf
 
     def _end(self, member_id: str) -> float:

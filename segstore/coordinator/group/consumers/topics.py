@@ -21,9 +21,9 @@ MayDescribe = Callable[[str], bool]
 
 
 class AssignableTopics:
-    """A store's topics: `ids` maps names to topic ids, `counts` maps topic ids to numbers of partitions. Both
-    leave out topics without an id, which a broker's log directory may have, and `__cluster_metadata`: these
-    topics can't be assigned. `infos` has the descriptions of all topics of the store.
+    """A store's topics: `ids` maps names to topic ids, `counts` maps topic ids to numbers of partitions.
+    `ids` and `counts` leave out topics that can't be assigned: `__cluster_metadata`, and topics without an
+    id, which a broker's log directory may have. `infos` has the descriptions of all topics of the store.
     """
 
     def __init__(self, infos: Mapping[str, TopicInfo]) -> None:
@@ -38,7 +38,9 @@ class AssignableTopics:
         return frozenset(self.ids[name] for name in topics if name in self.ids)
 
     def partitions(self, assignment: Assignment) -> tuple[TopicPartition, ...]:
-        """Return the partitions of an assignment, with topic names, sorted; deleted topics are left out."""
+        """Return the partitions of an assignment as sorted (topic name, partition) pairs; deleted topics are
+        left out.
+        """
         found = [
             TopicPartition(self.names[topic_id], number)
             for topic_id, numbers in assignment.items()
@@ -48,7 +50,9 @@ class AssignableTopics:
         return tuple(sorted(found))
 
     def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
-        """Return an assignment, with topic ids, of these partitions; topics that don't exist are left out."""
+        """Return these partitions as an assignment, which has topic ids; topics that don't exist are left
+        out.
+        """
         found: dict[bytes, frozenset[int]] = {}
         for topic, number in partitions:
             if topic in self.ids:
@@ -77,7 +81,7 @@ class AssignableTopics:
 
 
 def compiled(regex: str) -> LinearPattern:
-    """Return the pattern of a regular expression. Raises InvalidRegularExpressionError."""
+    """Return `regex` as a compiled pattern. Raises InvalidRegularExpressionError."""
     try:
         return LinearPattern(regex)
     except InvalidArgumentError as error:

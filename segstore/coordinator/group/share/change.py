@@ -25,9 +25,9 @@ from segstore.coordinator.offsets.share_schema import (
 
 
 class ShareDraft:
-    """The changes of one request, as records in `changes`, in Kafka's order. If the group changes, the new
-    group epoch is at least `epoch`. `now_ms` is ms since the Unix epoch. `has_assigned` is set once the
-    targets were computed.
+    """The changes of one request, as records in `changes`, in the order in which Kafka writes them. If the
+    group changes, its new epoch is at least `epoch`. `now_ms` is ms since the Unix epoch. `has_assigned` is
+    True if the targets were computed.
     """
 
     def __init__(self, group: ShareGroup, topics: AssignableTopics, now_ms: int, epoch: int = 0) -> None:
@@ -39,11 +39,11 @@ class ShareDraft:
     def update(
         self, updated: ShareMember, partitions: ShareStateTopics, may_assign: bool, is_new: bool
     ) -> ShareMember:
-        """Update a member's subscription, and record the `partitions` that have a state; return the member
-        with its target. The group epoch is raised if the member's topics or the partitions of subscribed
-        topics change. If `is_new`, it is also raised if a partition is assigned to no member, as after a
-        broker that stopped between two heartbeats. If `may_assign`, a group with a new epoch is assigned
-        anew.
+        """Update a member's subscription, and record `partitions`, the share partitions that have a state.
+        Return the member, which has its target as its assignment. The group epoch is raised if the member's
+        topics or the partitions of subscribed topics change. If `is_new`, the group epoch is also raised if a
+        partition is assigned to no member, because a broker may have stopped between two heartbeats. If
+        `may_assign`, and the targets were computed for an earlier epoch, the group is assigned anew.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:
@@ -74,11 +74,13 @@ class ShareDraft:
 
     @property
     def _is_settled(self) -> bool:
-        """Return whether the targets are up to date with the group's epoch, so that no assignment is due."""
+        """Return whether the targets were computed for the group's present epoch, so that no assignment is
+        due.
+        """
         return self._group.target_epoch >= self._group.epoch
 
     def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareStateTopics) -> bool:
-        """Return whether a subscribed partition that has a state is in no target."""
+        """Return whether a subscribed partition that has a state is in no member's target."""
         names = {name for member in members.values() for name in member.subscription.topic_names}
         assigned: dict[bytes, set[int]] = {}
         for target in self._group.targets.values():
@@ -94,7 +96,7 @@ class ShareDraft:
                 self.changes.append((ShareRecordKey(kind, member_id), None))
         remaining = {name: member for name, member in self._group.members.items() if name not in member_ids}
         epoch = self._raise(remaining, True)
-        if not remaining:  # without members there are no targets to compute
+        if not remaining:  # without members, no later request computes targets for this epoch
             self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(epoch))
 
     def reassign(self) -> None:
@@ -102,15 +104,17 @@ class ShareDraft:
         self._assign(self._group.members, self._group.partitions, self._group.epoch)
 
     def raise_epoch(self) -> None:
-        """Raise the group's epoch, without another change."""
+        """Raise the group's epoch, and change nothing else."""
         self._raise(self._group.members, True)
 
     def note(self, partitions: ShareStateTopics) -> None:
-        """Record the partitions that have a state, are getting one, or are losing it."""
+        """Add a record of the share partitions: those that have a state, those whose state is being created,
+        and those whose state is being deleted.
+        """
         self._add(ShareKind.PARTITIONS, partitions)
 
     def _raise(self, members: Mapping[str, ShareMember], must_assign: bool) -> int:
-        """Return the group epoch, raised if `must_assign` is set, or if the subscribed topics
+        """Return the group epoch, which is first raised if `must_assign` is set or if the subscribed topics
         have changed.
         """
         topics = {name for member in members.values() for name in member.subscription.topic_names}
@@ -123,7 +127,9 @@ class ShareDraft:
     def _assign(
         self, members: Mapping[str, ShareMember], partitions: ShareStateTopics, epoch: int
     ) -> Mapping[str, Assignment]:
-        """Return the new targets of all members; add records of the targets that changed."""
+        """Compute the targets of `members`, and add records of the targets that changed. Return all targets,
+        by member id.
+        """
         specs = {
             name: ShareMemberSpec(
                 self._topics.ids_of(member.subscription.topic_names), self._group.target(name)

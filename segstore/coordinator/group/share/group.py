@@ -1,8 +1,8 @@
 """`ShareGroup`: the state of a share group (KIP-932), built from its records in `__consumer_offsets` (Kafka:
 ShareGroup, ModernGroup).
 
-A change is a list of records, which are first written, and then applied by `replay`, the same way as after a
-restart. Threads: under the group's lock.
+A change is a list of records. They are written first, and then applied by `replay`, which also applies the
+stored records after a restart. Threads: under the group's lock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIRST_EPOCH = 2
 
 
 class ShareGroupState(Enum):
-    """The state of a group (Kafka: ShareGroup.ShareGroupState); the value is Kafka's name."""
+    """The state of a group (Kafka: ShareGroup.ShareGroupState); each value is Kafka's name of the state."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
@@ -40,7 +40,7 @@ class ShareGroupState(Enum):
 
 @dataclass(frozen=True)
 class ShareGroupInfo:
-    """A share group in a description; `targets` is by member id."""
+    """A share group in a description; `targets` has the target assignments by member id."""
 
     state: ShareGroupState
     epoch: int
@@ -53,7 +53,7 @@ class ShareGroupInfo:
 class ShareGroup:
     """The state of a share group. `epoch` grows whenever the group has to be assigned anew; `target_epoch` is
     the epoch of `targets`, the target assignments by member id. `partitions` lists the share partitions that
-    have a durable state, are getting one, or are losing it.
+    have a durable state, those whose state is being created, and those whose state is being deleted.
     """
 
     def __init__(self, group_id: str, records: Mapping[ShareRecordKey, ShareValue]) -> None:
@@ -62,14 +62,14 @@ class ShareGroup:
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
         self.partitions = ShareStateTopics()
-        # Sorted by type, so that subscriptions come first: `replay` ignores the assignment of a member
-        # without a subscription.
+        # The records are sorted by type, so that subscriptions come first: `replay` ignores the assignment of
+        # a member that has no subscription.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
     # --- records -----------------------------------------------------------------------------
 
     def replay(self, changes: Iterable[ShareChange]) -> None:
-        """Apply records that were written."""
+        """Apply records that were written to the log."""
         for key, value in changes:
             self._apply(key, value)
 
@@ -111,7 +111,7 @@ class ShareGroup:
         return max(self.epoch + 1, FIRST_EPOCH)
 
     def member(self, member_id: str) -> ShareMember:
-        """Return a member. Raises UnknownMemberIdError."""
+        """Return the member with this id. Raises UnknownMemberIdError."""
         if member_id not in self.members:
             raise UnknownMemberIdError(
                 f"share group {self.group_id!r} has no member {member_id!r}: it left, was taken for failed, "

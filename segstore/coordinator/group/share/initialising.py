@@ -1,9 +1,9 @@
 """The steps that create and delete the durable states of a share group's partitions (KIP-932; Kafka:
 GroupMetadataManager, ShareGroupStatePartitionMetadata).
 
-The group's record of partitions first lists a step as begun; then the step is done in the state log; then the
-record lists the step as done. After a crash the record still lists the step as begun, and the step is
-repeated. Threads: any; functions without state.
+The group's record of partitions first lists a step as begun; then the step is done in the log of states
+(`StateLog`); then the record lists the step as done. After a crash the record still lists the step as begun,
+and the step is repeated. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ added to a topic of the group.
 
 
 class DurableStates(Protocol):
-    """The store of the durable states of share partitions; implemented by `StateLog`."""
+    """Reads and writes the durable states of share partitions. `StateLog` implements it."""
 
     def read(self, key: ShareKey, /) -> Durable | None:
-        """Return the state of a share partition; None if it has no state."""
+        """Return the state of a share partition, or None if the partition has no state."""
 
     def initialise(self, states: Mapping[ShareKey, tuple[int, int]], /) -> None:
         """Create or replace the states of share partitions; `states` has the new (state epoch, start offset)
@@ -40,14 +40,16 @@ class DurableStates(Protocol):
         """
 
     def delete(self, keys: Collection[ShareKey], /) -> None:
-        """Delete states."""
+        """Delete the states of these share partitions."""
 
     def keys_of(self, group: str, /) -> Collection[ShareKey]:
         """Return the share partitions of a group that have a state."""
 
 
 def missing(record: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
-    """Return the partitions of `wanted` for which the creation of a state was not begun, or not finished."""
+    """Return the partitions of `wanted` for which the creation of a state was not begun, or was begun and not
+    finished.
+    """
     found: dict[bytes, TopicPartitionsInfo] = {}
     for topic_id, numbers in wanted.items():
         lacking = numbers - record.initialized.get(topic_id, TopicPartitionsInfo("")).partitions
@@ -95,8 +97,8 @@ def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareState
 
 
 def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record without these topics. The record is written after the states of the topics were
-    deleted.
+    """Return the record that does not list these topics as deleting any more. The record is written after the
+    states of the topics were deleted.
     """
     gone = set(topic_ids)
     return record._replace(
@@ -105,7 +107,9 @@ def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateT
 
 
 def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
-    """Return the share partitions of a group, sorted by number within each topic."""
+    """Return the partitions of `topics` as share partitions of the group, sorted by number within
+    each topic.
+    """
     return [
         ShareKey(group, names.topic_id_of(topic_id), number)
         for topic_id, topic in topics.items()

@@ -1,8 +1,8 @@
 """`ShareKeeper`: owns a share group, writes its changes, and removes members whose sessions have expired
 (KIP-932; Kafka: GroupMetadataManager).
 
-On disk: `write` writes the records of a change, which is applied after it is written. Threads: under the
-group's lock. `now` is ms of the monotonic clock in every method.
+On disk: `write` writes the records of a change; after that the change is applied in memory. Threads: under
+the group's lock. `now` is ms of the monotonic clock in every method.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 WriteShare = Callable[[Sequence[ShareChange]], None]
-"""Writes records, all or none; raises if the write fails."""
+"""Writes all records or none. Raises if the write fails."""
 Fence = Callable[[Collection[ShareKey]], None]
-"""Drops share partitions from memory, because their state in memory is out of date."""
+"""Drops share partitions from memory, because their state on disk was replaced or deleted."""
 RETRY_MS = 500.0
 """Delay of the next attempt to write a removal or an assignment that `expire` could not write."""
 
 
 class ShareOutside(NamedTuple):
-    """The functions by which a share group reaches the store. `topics` returns the store's topics, the same
-    object until a topic changes. `wall` returns ms since the epoch; `timing` returns the group's current
-    timeouts.
+    """The functions of the store that a share group calls. `topics` returns the store's topics; it returns
+    the same object until a topic changes. `wall` returns ms since the epoch; `timing` returns the group's
+    current timeouts.
     """
 
     write: WriteShare
@@ -49,8 +49,8 @@ class ShareOutside(NamedTuple):
 
 
 class ShareKeeper:
-    """The members of a share group and their sessions, which start when this object is made. A member asks
-    for its assignment again once the counter `changes` has changed.
+    """The members of a share group and their sessions, which start when this object is made. The counter
+    `changes` grows with each change of the group; a member then asks for its assignment again.
     """
 
     def __init__(self, group: ShareGroup, outside: ShareOutside, now: float) -> None:
@@ -63,8 +63,8 @@ class ShareKeeper:
             self._extend(member_id, now)
 
     def go_on(self, before: ShareKeeper, now: float) -> None:
-        """Take over the pulses of `before`, which was the group's object until the group was read again from
-        the log. All sessions begin anew, because heartbeats could not be answered before that.
+        """Use the `Pulse` objects of `before`, which was the group's object until the group was read again
+        from the log. All sessions begin anew, because heartbeats could not be answered until then.
         """
         self.pulses, self._may_assign_at = before.pulses, before._may_assign_at
         for member_id in before.group.members.keys() - self.group.members.keys():
@@ -73,8 +73,8 @@ class ShareKeeper:
     # --- time ------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have expired, and assign the group anew if an assignment is due. A
-        change that can't be written is tried again later.
+        """Remove members whose sessions have expired, and assign the group anew if an assignment is due. If a
+        change can't be written, it is tried again after RETRY_MS.
         """
         late = [*self._check_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
@@ -83,7 +83,7 @@ class ShareKeeper:
             if self._is_assignment_due(now):
                 self._reassign(now)
         except SegstoreError as error:
-            # OffsetNotAvailableError is usual after a failover
+            # OffsetNotAvailableError is usual after a failover, and is not logged.
             if not isinstance(error, OffsetNotAvailableError):
                 log.exception("share group %s: a change could not be written", self.group.group_id)
             self._may_assign_at = now + RETRY_MS
@@ -110,8 +110,8 @@ class ShareKeeper:
         self._commit(draft, now)
 
     def _check_pulses(self, now: float) -> list[str]:
-        """Check the pulses of members in this process, and return the members whose consumer was garbage
-        collected or polls too late.
+        """Check each `Pulse`, and return the ids of the members whose consumer was garbage collected or polls
+        too late.
         """
         late = []
         for member_id, is_alive in self.pulses.look(now):
@@ -129,8 +129,8 @@ class ShareKeeper:
     # --- changes -----------------------------------------------------------------------------------
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members. Records that they have acquired become available when the acquisition locks time
-        out.
+        """Remove members. The records that these members have acquired become available when their
+        acquisition locks time out.
         """
         if member_ids:
             draft = self._draft(self._outside.topics())
@@ -141,8 +141,8 @@ class ShareKeeper:
                 self.pulses.forget(member_id)
 
     def raise_epoch(self, least: int) -> None:
-        """Raise the group's epoch to at least `least`, which is the state epoch of one of its share
-        partitions.
+        """If the group's epoch is lower than `least`, raise it at least to `least`. A share partition of the
+        group has `least` as its state epoch.
         """
         if self.group.epoch < least:
             draft = self._draft(self._outside.topics(), least)
@@ -164,8 +164,8 @@ class ShareKeeper:
         self.group.replay(changes)
 
     def note(self, partitions: ShareStateTopics, draft: ShareDraft | None = None) -> None:
-        """Write the records of `draft`, then the record of the partitions that have a state, are getting one,
-        or are losing it.
+        """Write the records of `draft`, followed by a record of the share partitions: those that have a
+        state, those whose state is being created, and those whose state is being deleted.
         """
         found = self._draft(self._outside.topics()) if draft is None else draft
         found.note(partitions)

@@ -20,14 +20,14 @@ JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 LONGEST_MEMBER_ID = 36
 """Limit of a member id's length in characters; the member chooses the id."""
 SHARE_CLIENT_HOST = "/127.0.0.1"
-"""The host of a share group's member in the store's own process."""
+"""The client host of a share group's member, if the member is a consumer in the store's own process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareHeartbeat:
-    """A heartbeat of a share group's member. `epoch` is 0 to join, -1 to leave. If the rack or the topics are
-    None, they have not changed. A member with a `pulse` is a consumer in this process; the coordinator checks
-    its pulse.
+    """A heartbeat of a share group's member. `epoch` is 0 if the member joins, -1 if it leaves. If the rack
+    or the topics are None, they have not changed. If there is a `pulse`, the member is a consumer in this
+    process, and the coordinator checks its pulse.
     """
 
     member_id: str
@@ -108,8 +108,8 @@ class ShareMember:
             )
 
     def given(self, epoch: int, target: Assignment) -> ShareMember:
-        """Return the member with its target of this epoch as its assignment. Members of share groups get new
-        partitions at once, because no other member has to revoke them first.
+        """Return the member with this epoch, and with `target` as its assignment. Members of share groups get
+        new partitions at once: no other member has to revoke them first.
         """
         if self.epoch == epoch and self.current.assigned == target:
             return self

@@ -1,4 +1,5 @@
-"""`ShareMembership`: a share group's heartbeats (KIP-932; Kafka: GroupMetadataManager).
+"""`ShareMembership`: handles the heartbeats of a share group's members (KIP-932; Kafka:
+GroupMetadataManager).
 
 Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
 """
@@ -27,7 +28,7 @@ class ShareMembership(ShareStates):
     def heartbeat(self, request: ShareHeartbeat, now: float) -> ShareBeaten:
         """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
         UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError, and the errors of
-        `ShareOutside.write` and of the state log.
+        `ShareOutside.write` and of `StateLog`.
         """
         request.check()
         if request.epoch == LEAVE_EPOCH:
@@ -49,7 +50,9 @@ class ShareMembership(ShareStates):
         )
 
     def _requester(self, request: ShareHeartbeat) -> ShareMember:
-        """Return the member in its state before the heartbeat, or a new member if it joins."""
+        """Return the member in its state before the heartbeat, or a new member if the group has no such
+        member.
+        """
         members, member_id = self.group.members, request.member_id
         if request.epoch != JOIN_EPOCH:
             member = self.group.member(member_id)
@@ -63,7 +66,9 @@ class ShareMembership(ShareStates):
         return members.get(member_id) or ShareMember(member_id)
 
     def _updated(self, member: ShareMember, request: ShareHeartbeat, now: float) -> ShareMember:
-        """Update the member's subscription from its heartbeat; return the member with its target."""
+        """Update the member's subscription from its heartbeat. Return the member with its target as its
+        assignment.
+        """
         topics = self._outside.topics()
         updated = replace(member, subscription=request.merged(member.subscription))
         self.forget_deleted(topics)
@@ -77,7 +82,7 @@ class ShareMembership(ShareStates):
 
     def _initialised(self, updated: ShareMember, topics: AssignableTopics) -> tuple[ShareStateTopics, int]:
         """Create states for subscribed partitions that have no state. Return (the group's new record of
-        partitions, the least epoch that the group must have).
+        partitions, the least epoch that the group must have, or 0 if no state was created).
         """
         record = self.group.partitions
         is_known = self.group.members.get(updated.member_id) == updated

@@ -1,7 +1,7 @@
 """`ShareGroups`: makes share groups (KIP-932) from their records in a store's log.
 
-On disk: records of `__consumer_offsets`, through `GroupOffsets`. Threads: any; a group is used under its
-lock.
+On disk: records of `__consumer_offsets`, through `GroupOffsets`. Threads: any; a group is used under the
+group's lock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ShareGroups:
         self.fence: Fence = partial(_fence_led, store)
 
     def made(self, group_id: str, write_sure: Write, now: float) -> ShareMembership:
-        """Return a share group from its records in the log."""
+        """Return a share group that is made from its records in the log."""
 
         def write(changes: Sequence[ShareChange]) -> None:
             write_sure(partial(self._offsets.write_share, group_id, changes))
@@ -64,15 +64,15 @@ class ShareGroups:
 
 
 def _state_log(store: Store) -> DurableStates:
-    # imported here, because only share groups need this module
+    # This module is imported here, because only share groups need it.
     from segstore.coordinator.share.state_log import StateLog
 
     return shared(store, StateLog)
 
 
 def _fence_led(store: Store, keys: Collection[ShareKey]) -> None:
-    """Drop share partitions from memory, if the store has a ShareCoordinator, which keeps them in memory."""
-    # imported here, because only share groups need this module
+    """If the store has a ShareCoordinator, drop share partitions from its memory."""
+    # This module is imported here, because only share groups need it.
     from segstore.coordinator.share.share import ShareCoordinator
 
     coordinator = existing(store, ShareCoordinator)

@@ -19,7 +19,9 @@ _Partition = tuple[bytes, int]
 
 
 class ShareMemberSpec(NamedTuple):
-    """A member as the input of the assignor: its subscribed topics by id, and its earlier partitions."""
+    """The input of the assignor for one member: the ids of its subscribed topics, and the partitions that it
+    had.
+    """
 
     topics: frozenset[bytes]
     had: Assignment
@@ -77,8 +79,8 @@ class _AssignmentPool:
         there = set(partitions)
         self._earlier = {name: had[name] & there for name in members}
         self._least, extra = divmod(len(partitions) * sharing, len(members))
-        # The larger quota goes to the members with most earlier partitions, and among equals to the members
-        # with fewest partitions from other pools.
+        # The larger quota goes to the members with most earlier partitions. If two members have the same
+        # number, the larger quota goes to the member with fewer partitions from other pools.
         order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(assigned[name]), name))
         self._larger = set(order[:extra])
 
@@ -86,8 +88,8 @@ class _AssignmentPool:
         return self._least + (name in self._larger)
 
     def keep(self) -> None:
-        """Let members keep earlier partitions, as far as the members' quotas and the partitions' `room`
-        allow.
+        """Give members their earlier partitions again, as far as the members' quotas and the partitions'
+        `room` allow.
         """
         for name in self._members:
             for pair in sorted(self._earlier[name]):
@@ -105,8 +107,8 @@ class _AssignmentPool:
                 self._give(name, self._swapped(name, free) if pair is None else pair)
 
     def _next(self, name: str, free: deque[_Partition]) -> _Partition | None:
-        """Return the next partition of `free` that has room and is not the member's yet, or None if there is
-        no such partition.
+        """Return the next partition of `free` that has room and that the member does not have yet, or None if
+        there is no such partition.
         """
         for _ in range(len(free)):
             pair = free.popleft()
@@ -117,11 +119,12 @@ class _AssignmentPool:
         return None
 
     def _swapped(self, name: str, free: Iterable[_Partition]) -> _Partition:
-        """Take a partition from another member, give that member a partition with room instead, and return
-        the taken partition.
+        """Take a partition from another member, and give this other member a partition with room instead.
+        Return the partition that was taken.
         """
         with_room = next(pair for pair in free if self.room[pair])
-        # Such a member exists, because a partition without room has more members than a partition with room.
+        # There is a member that has another partition, and not `with_room`: a partition without room has more
+        # members than a partition with room.
         for other in self._members:
             if with_room not in self.held[other]:
                 for pair in sorted(self.held[other] - self.held[name]):

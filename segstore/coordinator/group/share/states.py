@@ -1,7 +1,8 @@
-"""`ShareStates`: creates and deletes the durable states of a share group's partitions, in step with the
-group's record (KIP-932; Kafka: GroupMetadataManager, GroupCoordinatorService).
+"""`ShareStates`: creates and deletes the durable states of a share group's partitions, and writes the group's
+record of partitions before and after each step (KIP-932; Kafka: GroupMetadataManager,
+GroupCoordinatorService).
 
-On disk: records of the group, with records of the state log between them. Threads: under the group's lock.
+On disk: records of the group, and between them records of `StateLog`. Threads: under the group's lock.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class ShareStates(ShareKeeper):
     """The part of `ShareMembership` that creates and deletes states."""
 
     def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
-        """Write new states of partitions, with the start offsets `begins`. Return the state epoch of the new
-        states: `epoch`, or a larger epoch if a partition already has a state of a later epoch. The caller
-        must raise the group's epoch to the returned epoch. Raises the errors of `ShareOutside.write` and of
-        the state log.
+        """Create or replace the states of the partitions `new`, with the start offsets `begins`. Return the
+        state epoch of the new states: `epoch`, or a larger epoch if a partition already has a state with a
+        later epoch than `epoch`. The caller must raise the group's epoch to the returned epoch. Raises the
+        errors of `ShareOutside.write` and of `StateLog`.
         """
         noted = begun(self.group.partitions, new)
         if noted != self.group.partitions:
@@ -65,8 +66,9 @@ class ShareStates(ShareKeeper):
         return keys_of(self.group.group_id, self.group.partitions.initialized)
 
     def alter(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, SegstoreError | None]:
-        """Write new states with other start offsets; return one error or None for each partition. Share
-        sessions that are still open are fenced by the new state epoch. Raises the errors of `begin`.
+        """Replace the states of partitions by states with other start offsets; return one error or None for
+        each partition. The new state epoch fences share sessions that are still open. Raises the errors of
+        `begin`.
         """
         topics = self._outside.topics()
         errors = {tp: _refused(topics, tp, offset) for tp, offset in offsets.items()}
@@ -88,8 +90,8 @@ class ShareStates(ShareKeeper):
         return errors
 
     def delete_offsets(self, topics: Collection[str]) -> dict[str, SegstoreError | None]:
-        """Delete the states of topics; return one error or None for each topic. Raises the errors of
-        `ShareOutside.write` and of the state log.
+        """Delete the states of all partitions of these topics; return one error or None for each topic.
+        Raises the errors of `ShareOutside.write` and of `StateLog`.
         """
         recorded = all_of(self.group.partitions)
         by_name: dict[str, list[bytes]] = {}
@@ -108,7 +110,7 @@ class ShareStates(ShareKeeper):
 
     def forget_deleted(self, topics: AssignableTopics) -> None:
         """Delete the states of deleted topics, and finish deletions that were begun. Raises the errors of
-        `ShareOutside.write` and of the state log.
+        `ShareOutside.write` and of `StateLog`.
         """
         if topics is self._seen and not self.group.partitions.deleting:
             return
@@ -118,7 +120,7 @@ class ShareStates(ShareKeeper):
 
     def end(self) -> None:
         """Delete all states, and then all records of the group. Raises the errors of `ShareOutside.write` and
-        of the state log.
+        of `StateLog`.
         """
         self._delete({*all_of(self.group.partitions), *self.group.partitions.deleting}, is_end=True)
         members = {*self.group.members, *self.group.targets}
@@ -157,7 +159,7 @@ _OF_MEMBERS = (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER)
 
 
 def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> SegstoreError | None:
-    """Return the error if this start offset can't be set, else None."""
+    """Return the error that explains why this start offset can't be set, or None if it can be set."""
     if tp.topic not in topics.ids or not 0 <= tp.partition < topics.counts[topics.ids[tp.topic]]:
         return UnknownTopicOrPartitionError(f"{tp.topic}-{tp.partition} is not there")
     if not 0 <= offset <= INT64_MAX:
@@ -166,6 +168,8 @@ def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> Segst
 
 
 def _is_gone(topics: AssignableTopics, topic_id: bytes, name: str) -> bool:
-    """Return whether a topic was deleted; False while the id of the present topic `name` can't be read."""
+    """Return whether the topic with this id was deleted; False if the store has a topic `name` whose id can't
+    be read.
+    """
     info = topics.infos.get(name)
     return topic_id not in topics.names and (info is None or bool(info.topic_id))

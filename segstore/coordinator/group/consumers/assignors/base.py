@@ -11,8 +11,8 @@ from segstore.coordinator.offsets.consumer_schema import Assignment
 
 
 class MemberSpec(NamedTuple):
-    """A member as the input of an assignor: the ids of its subscribed topics, which all exist; its current
-    target; the instance id of a static member.
+    """The input of an assignor for one member: the ids of its subscribed topics, all of which exist; its
+    target assignment so far; its instance id if the member is static.
     """
 
     topics: frozenset[bytes]
@@ -22,7 +22,7 @@ class MemberSpec(NamedTuple):
 
 Members = Mapping[str, MemberSpec]
 Partitions = Mapping[bytes, int]
-"""The number of partitions of each topic, by id."""
+"""The number of partitions of each topic, by topic id."""
 Targets = dict[str, Assignment]
 """The target assignment of each member, by member id."""
 
@@ -32,10 +32,10 @@ class ServerAssignor(Protocol):
 
     @property
     def name(self) -> str:
-        """Return Kafka's name of the assignor, as members send it."""
+        """Return the name by which members ask for the assignor. It is the name that Kafka uses."""
 
     def assign(self, members: Members, partitions: Partitions) -> Targets:
-        """Return the target assignments of all members."""
+        """Return the target assignments of all members, by member id."""
 
 
 def is_homogeneous(members: Members) -> bool:

@@ -1,5 +1,5 @@
-"""`ConsumerGroupRangeAssignor`: each member gets a range of each topic's partitions, the same range for
-topics with the same subscribers and number of partitions (Kafka:
+"""`ConsumerGroupRangeAssignor`: each member gets a range of each topic's partitions. If topics have the same
+subscribers and the same number of partitions, a member gets the same range of each of these topics (Kafka:
 org.apache.kafka.coordinator.group.assignor.RangeAssignor). Threads: any; no state.
 """
 
@@ -10,8 +10,8 @@ from segstore.coordinator.offsets.consumer_schema import Assignment
 
 
 class ConsumerGroupRangeAssignor:
-    """Assigns ranges, to static members by instance id, then to dynamic members by member id. If the division
-    leaves a remainder, the first members get one partition more.
+    """Assigns ranges in the order of the members: static members come first, by instance id, then dynamic
+    members, by member id. If the division leaves a remainder, the first members get one partition more.
     """
 
     name = "range"
@@ -31,7 +31,7 @@ class ConsumerGroupRangeAssignor:
 
 
 def _subscribers(members: Members) -> dict[bytes, list[str]]:
-    """Return the subscribed members of each topic, in the order of assignment."""
+    """Return the members that subscribe to each topic, in the order in which they get partitions."""
 
     def key(member: str) -> tuple[bool, str]:
         instance = members[member].instance_id

@@ -15,16 +15,15 @@ from segstore.coordinator.offsets.consumer_schema import Assignment
 
 _Partition = tuple[bytes, int]
 _MOST_ROUNDS = 16
-"""Limit of rounds that balance all topics if members subscribe to different topics (Kafka:
-MAX_ITERATION_COUNT). Each round about halves the imbalance.
+"""Largest number of rounds in which `_Balance` moves partitions of all topics (Kafka: MAX_ITERATION_COUNT).
+Each round about halves the imbalance.
 """
 
 
 class UniformAssignor:
-    """The uniform assignor. If all members subscribe to the same topics, their numbers of partitions differ
-    by at most one. If members subscribe to different topics, the numbers differ by at most one between two
-    members that could take partitions from each other; rare cases of overlapping subscriptions are an
-    exception.
+    """The uniform assignor. If all members subscribe to the same topics, the members' numbers of partitions
+    differ by at most one. If members subscribe to different topics, the numbers of two members that could
+    take partitions from each other differ by at most one, except for rare cases of overlapping subscriptions.
     """
 
     name = "uniform"
@@ -42,8 +41,8 @@ def _every(topics: Iterable[bytes], partitions: Partitions) -> Iterator[_Partiti
 
 
 def _kept(members: Members, partitions: Partitions) -> dict[str, list[_Partition]]:
-    """Return, for each member, the partitions of its earlier target that still exist and to whose topics the
-    member still subscribes.
+    """Return the partitions that each member keeps: the partitions of its earlier target assignment, if they
+    still exist and the member still subscribes to their topics.
     """
     return {
         member: [
@@ -72,10 +71,10 @@ def _as_assignment(owned: list[_Partition]) -> Assignment:
 
 
 def _same_topics(members: Members, partitions: Partitions) -> Targets:
-    """Return the target assignments if all members subscribe to the same topics. Members keep partitions up
-    to their quota, then members below quota get the partitions without an owner. If the division leaves a
-    remainder of n, n members have a quota that is larger by one: first the members that already have more
-    partitions.
+    """Return the target assignments of members that all subscribe to the same topics. Members keep partitions
+    up to their quota; then members below their quota get the partitions without an owner. If the division
+    leaves a remainder of n, the quota of n members is larger by one. The larger quota goes first to members
+    that have more partitions than the smaller quota.
     """
     topics = next(iter(members.values())).topics
     assigned = _kept(members, partitions)
@@ -98,9 +97,9 @@ def _same_topics(members: Members, partitions: Partitions) -> Targets:
 
 
 class _Balance:
-    """Assigns if members subscribe to different topics. Members keep their partitions, and free partitions go
-    to the members with fewest partitions. Then, topic by topic, partitions move from members with most
-    partitions to members with fewest, until no move makes the numbers more even.
+    """Computes the target assignments of members that subscribe to different topics. Members keep their
+    partitions, and free partitions go to the members with fewest partitions. Then, topic by topic, partitions
+    move from members with most partitions to members with fewest, until no move makes the numbers more even.
     """
 
     def __init__(self, members: Members, partitions: Partitions) -> None:
@@ -132,7 +131,7 @@ class _Balance:
 
     def _rank(self, topic: bytes) -> tuple[float, int, bytes]:
         """Return the sort key of a topic: topics with many partitions per member come first, because the
-        other topics can even out the totals afterwards.
+        other topics can even out the members' totals afterwards.
         """
         takers = len(self._takers[topic])
         return -self._partitions[topic] / takers, takers, topic
@@ -160,7 +159,7 @@ class _Balance:
 
     def _level(self, topic: bytes) -> bool:
         """Move the topic's partitions from subscribers with many partitions (in all topics) to subscribers
-        with few, until no move makes the numbers more even. Return whether a partition was moved.
+        with few partitions, until no move makes the numbers more even. Return whether a partition was moved.
         """
         theirs: dict[str, list[_Partition]] = {}
         for each in _every([topic], self._partitions):
@@ -170,9 +169,9 @@ class _Balance:
         while most:
             (size, at, giver), (small, place, taker) = most[0], least[0]
             if self._sizes[giver] != -size:
-                heapq.heappop(most)  # an outdated entry: the member got partitions in this loop
+                heapq.heappop(most)  # the entry is outdated: in this loop the member got a partition
             elif self._sizes[taker] != small:
-                heapq.heappop(least)  # an outdated entry: the member gave partitions away in this loop
+                heapq.heappop(least)  # the entry is outdated: in this loop the member gave a partition away
             elif -size - small <= 1:
                 break
             elif not theirs.get(giver):
