@@ -369,7 +369,7 @@ class StoreConfig(ShareGroupSettings):
         2_000, 1, MAX_INT, "ms", "how often a directory tells the controller that it works"
     )
     broker_session_timeout_ms: int = whole(
-        9_000, 1, MAX_INT, "ms", "a directory that has told nothing for so long is fenced"
+        9_000, 1, MAX_INT, "ms", "a directory that has sent no heartbeat for so long is fenced"
     )
     default_replication_factor: int = whole(
         1, 1, 32_767, "replicas", "of a topic's partitions, if a new topic names no number"

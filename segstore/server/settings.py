@@ -95,7 +95,7 @@ class ServerConfig(SecurityConfig):
         1,
         MAX_LONG,
         "ms",
-        "a connection is closed whose client takes nothing of an answer for so long; -1: never",
+        "a connection is closed if its client reads no byte of an answer for so long; -1: never",
         -1,
     )
 

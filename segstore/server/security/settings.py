@@ -121,7 +121,7 @@ class SecurityConfig(Settings):
     )
     advertised_listeners: str | None = text(
         "NAME://HOST:PORT, more of them separated by commas",
-        "what clients of each of the listeners are told to connect to; by default where it listens",
+        "the address that clients of each listener connect to; by default where it listens",
     )
     listener_security_protocol_map: str | None = text(
         "NAME:PROTOCOL, more of them separated by commas",
