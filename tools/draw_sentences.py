@@ -2,8 +2,9 @@
 
     python tools/draw_sentences.py SEED
 
-prints 36 docstrings, 10 comments, 8 error messages and 6 paragraphs of docs/, each with its place. No file is
-written.
+prints 36 docstrings, 10 comments, 8 error messages and 6 paragraphs of docs/, each with its place. A
+docstring comes with the parameters of its function, and a comment with its line of code, because a reader of
+the file sees these lines too. No file is written.
 """
 
 from __future__ import annotations
@@ -29,8 +30,17 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node)
             if text:
-                name = getattr(node, "name", "the module")
-                yield getattr(node, "lineno", 1), f"[{name}] {text}"
+                yield getattr(node, "lineno", 1), f"[{_head(node)}] {text}"
+
+
+def _head(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return the name of a class, or a function with its parameters, as the file has them."""
+    if isinstance(node, ast.Module):
+        return "the module"
+    if isinstance(node, ast.ClassDef):
+        return f"class {node.name}"
+    returned = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
+    return f"{node.name}({ast.unparse(node.args)}){returned}"
 
 
 def errors(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -45,16 +55,26 @@ def errors(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield comments; those of neighbouring lines are one."""
-    found: list[tuple[int, str]] = []
+    """Yield comments with their lines of code. Neighbouring lines with nothing but a comment are one comment,
+    of the line after them.
+    """
+    lines, whole = text.splitlines(), list[tuple[int, str]]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT and not re.match(r"# (---|noqa|type:|fmt:)", token.string):
-            row, said = token.start[0], token.string.lstrip("# ")
-            if found and found[-1][0] + found[-1][1].count("\n") + 1 == row:
-                found[-1] = found[-1][0], f"{found[-1][1]}\n{said}"
-            else:
-                found.append((row, said))
-    yield from (each for each in found if WORDS.search(each[1]))
+        if token.type != tokenize.COMMENT or re.match(r"# (---|noqa|type:|fmt:)", token.string):
+            continue
+        row, said = token.start[0], token.string.lstrip("# ")
+        code = lines[row - 1][: token.start[1]].strip()
+        if code:
+            if WORDS.search(said):
+                yield row, f"{said}\n    at: {code}"
+            continue
+        whole.append((row, said))
+        after = lines[row].strip() if row < len(lines) else ""
+        if not after.startswith("#"):
+            if WORDS.search(" ".join(each for _, each in whole)):
+                said = "\n".join(each for _, each in whole)
+                yield whole[0][0], f"{said}\n    at: {after}" if after else said
+            whole.clear()
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
