@@ -50,8 +50,8 @@ class GoOnAt(NamedTuple):
 
 class AssignEpoch(NamedTuple):
     """Begin the leader epoch `epoch` at `start_offset`. The caller adds the epoch to the epoch cache before
-    the first append in the epoch, and makes the epoch durable before any batch of the epoch counts as durable
-    (R3; Kafka: UnifiedLog.assignEpochStartOffset).
+    it appends the first batch of the epoch, and writes the epoch durably before any batch of the epoch counts
+    as durable (R3; Kafka: UnifiedLog.assignEpochStartOffset).
     """
 
     epoch: int
@@ -71,7 +71,7 @@ class SetLogStartOffset(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send a message: `AlterPartition` to the controller, or an answer of the controller."""
+    """Send a message: either the `AlterPartition` of a leader or an answer of the controller."""
 
     message: Any
 
@@ -86,7 +86,7 @@ class Complete(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Write a metadata record durably to a majority of voters, before the next effects (R31)."""
+    """Write a metadata record durably to a majority of voters, before the effects after this one (R31)."""
 
     record: Any
 

@@ -125,8 +125,8 @@ class Follower:
         return effects
 
     def on_out_of_range(self, request: FetchRequest, leader_start: int, leader_end: int) -> Effects:
-        """Handle an answer by which the leader's log lacks the fetch offset: `leader_start` and `leader_end`
-        are the leader's log start and log end offset (R12).
+        """Handle an OffsetOutOfRangeError of the leader. `leader_start` and `leader_end` are the leader's log
+        start and log end offset (R12).
         """
         effect = out_of_range(self.log, leader_start, leader_end) if self.awaits(request) else None
         return () if effect is None else (effect,)
