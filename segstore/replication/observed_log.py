@@ -190,15 +190,17 @@ class ObservedLog:
         isolation_level: str = "read_uncommitted",
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Return records as `PartitionLog.read` does, but up to `until`, even above this replica's high
-        watermark. The records below `until` are committed, because another replica has shown them to readers.
+        """Return records as `PartitionLog.read` does, but with `until.offset` in place of this replica's high
+        watermark, which may be lower. The records below `until.offset` are committed: readers of another
+        replica have read them.
 
-        Raises ReplicaOfflineError if the log lacks the records below `until`; OffsetOutOfRangeError if they
-        were deleted; the errors of `PartitionLog.read`.
+        Raises the errors of `PartitionLog.read`. Raises ReplicaOfflineError if the log does not have the
+        records below `until` yet, and OffsetOutOfRangeError if the records at `offset` were deleted.
         """
         committed = isolation_level == "read_committed"
         view = self._source.written()
-        if committed and 0 <= view.stable_offset < until.offset:  # the stable offset may be outdated
+        # The published last stable offset may be outdated.
+        if committed and 0 <= view.stable_offset < until.offset:
             view = view._replace(stable_offset=-1)
         try:
             records = self.log.read_view(view, offset, max_bytes, committed, True, times)
@@ -209,14 +211,14 @@ class ObservedLog:
         except CorruptRecordError as error:
             if self.holds(until):
                 raise
-            raise self._lacks(until) from error  # the writer truncated the log during the read
+            raise self._lacks(until) from error  # The writer has truncated the log during the read.
         if records.next_offset <= offset:
             raise self._lacks(until)
         return records
 
     def check(self, until: OffsetAndEpoch) -> None:
-        """Raise ReplicaOfflineError if the log lacks records below a position. Also raises the errors of
-        `position`.
+        """Raise ReplicaOfflineError if the log lacks records below `until`. Raises the errors of the method
+        `position`, too.
         """
         if not self.holds(until):
             raise self._lacks(until)
