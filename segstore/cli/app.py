@@ -1,8 +1,8 @@
 """The group of all commands, which turns errors into messages and exit statuses. Threads: one.
 
-An error of the engine is printed as one line on standard error, and the exit status is 1. After wrong usage
-the status is 2, after Ctrl-C it is INTERRUPTED. If the command writes to a pipe that its reader has closed
-(`| head`), it ends silently with the status of a process that SIGPIPE has ended.
+An error of the engine is printed as one line on standard error, and the exit status is 1. Wrong usage gives
+status 2, and Ctrl-C gives status 130. If the command writes to a pipe that its reader has closed (`| head`),
+it ends silently with status 141, as if SIGPIPE had ended it.
 """
 
 from __future__ import annotations
