@@ -6,8 +6,8 @@ necessary to repeat a step. The steps are:
 1. The directory is opened as a plain store, and closed cleanly. Opening it recovers the store, and appends
    staged records. The leader epochs of all partitions are written into `plain-epochs.json`, because a replica
    forgets an epoch that has no batch (R7), and no epoch may be begun twice (R2).
-2. All directories get their `meta.properties`, and then a metadata log each. The plain store gets its
-   metadata log first, because until then a process could open the directory as a plain store, and append.
+2. Each directory gets a `meta.properties`. After that each directory gets a metadata log, the plain store
+   before all others: until then a process could open it as a plain store, and append to it.
 3. One batch of the metadata log registers the directories, and creates the topics with their settings and
    partitions. If the metadata log has no registrations when the store is opened, this step is repeated.
 4. `plain-epochs.json` is removed.
@@ -53,9 +53,9 @@ objects are.
 def settle(root: str, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None) -> None:
     """Recover the plain store at `root`, write its leader epochs, and close it cleanly (the first step).
 
-    Raises InvalidArgumentError if a Kafka broker made a topic of the store, if a topic has no id, or if
-    staged records can't be appended now. Raises StorageError if the store can't be closed cleanly. If a topic
-    or partition can't be opened, raises the error that opening it raises.
+    Raises InvalidArgumentError if a topic has no settings of segstore, because a Kafka broker made it, if a
+    topic has no id, or if staged records can't be appended now. Raises StorageError if the store can't be
+    closed cleanly. If a topic or partition can't be opened, raises the error that opening it raises.
     """
     writer = StoreWriter(open_context(root, settings, clock, files, file_mode), settings)
     try:
@@ -151,9 +151,8 @@ class Adopted(NamedTuple):
     kept: Sequence[MetadataRecord]
 
     def decision(self, core: Controller, settings: ReplicationConfig) -> Decision:
-        """Return the metadata records of all topics. At first the partitions have no leader. After the broker
-        was registered and unfenced, the controller elects the broker's replicas, under new leader epochs
-        (R25).
+        """Return the metadata records of all topics. At first the partitions have no leader. When the broker
+        is registered and unfenced, the controller elects its replicas, under new leader epochs (R25).
         """
         records: list[MetadataRecord] = [*self.kept]
         effects: Effects = ()

@@ -1,5 +1,5 @@
-"""`ChangeCounter`: a counter of changes in a replicated store. Threads of this process wait for its next
-change.
+"""`ChangeCounter`: a counter of changes in a replicated store. Threads of this process wait for the counter's
+next change.
 
 Nothing is on disk. Threads: any, but only of this process. `increment` does not block, and its caller may
 hold locks.

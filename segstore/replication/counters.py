@@ -1,4 +1,5 @@
-"""Counts leader elections and ISR changes of a replicated store since it was opened, for `metrics`.
+"""Counts the leader elections and ISR changes after a replicated store was opened. The counts are metrics of
+the store.
 
 Nothing is on disk. Threads: the docstring of each method names the thread that calls it.
 """
@@ -29,8 +30,8 @@ class Counters:
         self.election_ms = self.longest_election_ms = 0.0
 
     def changed(self, key: PartitionKey, before: PartitionRegistration, now: PartitionRegistration) -> None:
-        """Count a change of a partition's state. The controller's thread calls this before it publishes the
-        change to replicas.
+        """Count a change of a partition's state. The controller's thread calls this method before it
+        publishes the change to replicas.
         """
         self.isr_shrinks += not {*before.isr} <= {*now.isr}
         self.isr_expands += not {*now.isr} <= {*before.isr}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from segstore._native import lib
 
 MOST = 16
-"""The largest limit of a `CpuPlacement`."""
+"""The limit of a `CpuPlacement` does not rise above this number."""
 
 
 class CpuPlacement:

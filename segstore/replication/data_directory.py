@@ -245,8 +245,8 @@ class DataDirectory:
         for change in changes:
             if self.error is not None:
                 return
-            # A majority of voters has decided the change, so it must not fail on a full disk: it may use the
-            # reserved space.
+            # A majority of voters has decided the change, so the change must not fail on a full disk, and may
+            # use the reserved space.
             with self.writer.context.reserve:
                 self._apply(change)
 
@@ -356,8 +356,8 @@ class DataDirectory:
             raise StorageError(errno.ENOENT, "the data directory is not there any more", self.path)
 
     def _look(self) -> tuple[int, ...] | None:
-        """Return what `Files.identity` says about the file `meta.properties`, None if there is no such file.
-        Raises OSError.
+        """Return the result of `Files.identity` for the file `meta.properties`, None if there is no such
+        file. Raises OSError.
         """
         files, path = self.writer.context.files, names.below(self.path, names.META_PROPERTIES)
         return files.identity(path) if files.exists(path) else None
@@ -417,8 +417,8 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def claim(place: VoterDirectory, files: Files) -> None:
-    """If the directory is new, write its `meta.properties`: from then on it belongs to this store. Raises
-    OSError.
+    """If the directory is new, write its `meta.properties`, which makes the directory a part of this store.
+    Raises OSError.
     """
     if place.new:
         write_properties(files, place.path, place.properties)
@@ -446,7 +446,7 @@ class ReadThread:
         self._asked.put(read)
 
     def stop(self, seconds: float) -> bool:
-        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread. Wait for its end for at most `seconds`, and return whether it has ended."""
         self._asked.put(None)
         return self._ended.wait(seconds)
 
@@ -488,11 +488,11 @@ class Fetching:
         return self._ended.is_open
 
     def post(self, work: LocalReplica | Callable[[], object]) -> None:
-        """Queue work."""
+        """Queue `work`: a function to call, or a replica to fetch for."""
         self._asked.put(work)
 
     def stop(self, seconds: float) -> bool:
-        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread. Wait for its end for at most `seconds`, and return whether it has ended."""
         self._over = True
         self._asked.put(None)
         return self._ended.wait(seconds)

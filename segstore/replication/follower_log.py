@@ -82,9 +82,9 @@ class FollowerLog:
     def take(
         self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: FetchedBatches | None
     ) -> bool:
-        """Append the batches of a fetch answer, or truncate the log if the answer says so (R1, R10, R11).
-        Return whether files changed. Raises StorageError, and InvalidArgumentError if the batches don't begin
-        at this log's end.
+        """Append the batches of a fetch answer, or truncate the log if the answer has a diverging epoch (R1,
+        R10, R11). Return whether files changed. Raises StorageError, and InvalidArgumentError if the batches
+        don't begin at this log's end.
         """
         fetched = None if found is None else found.fetched
         with self._lock:

@@ -86,7 +86,7 @@ class Links(Reads, Protocol):
         """Notify readers that the high watermark of a leader has moved."""
 
     def follows(self, replica: LocalReplica) -> None:
-        """Ask this replica's directory to fetch for it. The replica's leader may have changed."""
+        """Ask the replica's directory to fetch for the replica, whose leader may have changed."""
 
     def leads(self, replica: LocalReplica) -> None:
         """Direct appends and reads to this replica from now on, and ask the followers to fetch."""
@@ -101,9 +101,9 @@ class Links(Reads, Protocol):
 
 
 class ReplicaHost(NamedTuple):
-    """What all replicas of one directory share. `broker` is the directory's id. `brokers` has the broker
-    registrations. `thread` is the native thread that writes batches to this directory's followers. With the
-    setting `inline` it is None, because the appending thread writes these batches.
+    """The context that all replicas of one directory share. `broker` is the directory's id. `brokers` has the
+    broker registrations. `thread` is the native thread that writes batches to this directory's followers.
+    With the setting `inline` it is None, because the appending thread writes these batches.
     """
 
     broker: int

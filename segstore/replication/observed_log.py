@@ -128,10 +128,10 @@ class ObservedLog:
     # --- leader epochs --------------------------------------------------------------------
 
     def _epochs(self) -> tuple[LeaderEpochCache, int]:
-        """Return (leader epochs, log end offset), read at a moment when they belong together."""
+        """Return (leader epochs, log end offset). The epochs are those of a log with this end offset."""
         # The writer adds an epoch to the file before it appends the first batch of the epoch, and removes the
-        # epoch after it has truncated all batches of the epoch. So the epochs and the log end offset belong
-        # together if the file has the same epochs before and after the offset is read.
+        # epoch after it has truncated all batches of the epoch. So the epochs match the log end offset if the
+        # file has the same epochs before and after the offset is read.
         path = names.below(self._source.directory, names.LEADER_EPOCHS)
         for _ in range(_TRIES):
             epochs = LeaderEpochs.load(self._files, path)
@@ -178,7 +178,9 @@ class ObservedLog:
     # --- reading --------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, check_crcs: bool = True) -> Records:
-        """Return records with `offset` <= offset < high watermark. See `PartitionLog.read`."""
+        """Return records from the offset `offset` on, up to the high watermark, as `PartitionLog.read`
+        does.
+        """
         return self.log.read(offset, max_bytes, check_crcs=check_crcs)
 
     def read_below(

@@ -35,8 +35,8 @@ from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
 
 ATTEMPTS = 5
-"""The metadata are read at most this number of times plus one if a live writer removes records or snapshots
-during the read.
+"""The largest number of repeated reads of the metadata. A read is repeated if a live writer has removed
+records or snapshots during the read.
 """
 MISSING = (errno.ENOENT, errno.ENOTDIR)
 

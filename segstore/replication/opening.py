@@ -65,7 +65,7 @@ committed records (R38).
 
 class Restart:
     """Registers the online directories and elects leaders when the store is opened. Both are done before the
-    metadata is published to replicas. So each published state is newer than the registrations.
+    metadata is published to replicas. So no published state is older than the registrations.
     """
 
     def __init__(self, controller: QuorumController, directories: Mapping[int, DataDirectory]) -> None:

@@ -22,8 +22,8 @@ def place(partitions: int, replication_factor: int, live: Collection[int], start
 
     The preferred leaders are assigned to the directories round-robin, beginning at index `start`, which the
     caller increases after each call. In each round over the directories, the followers of a leader are
-    shifted by one directory. So if a directory fails, the new leaders of its partitions are in many different
-    directories. Raises InvalidReplicationFactorError.
+    shifted by one directory. So if a directory fails, the partitions that it led get new leaders in many
+    different directories. Raises InvalidReplicationFactorError.
     """
     check_factor(replication_factor, live)
     ids = sorted(live)

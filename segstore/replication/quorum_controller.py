@@ -1,5 +1,5 @@
-"""The controller of a replicated store: it calls the core, which decides events, writes the decisions durably
-to a majority of voters, and then publishes the decisions (Kafka: QuorumController; rule R31).
+"""The controller of a replicated store: the core decides events, and the controller writes the decisions
+durably to a majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
 
 On disk is the metadata log. Threads: one, which decides events in order. The decisions of all events in the
 queue are written at once. Any thread may call `post`. Any thread except for the directories' own threads may
@@ -90,7 +90,7 @@ class QuorumController:
         self._regular.append((time.monotonic() + seconds, seconds, event))
 
     def stop(self, seconds: float) -> bool:
-        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread. Wait for its end for at most `seconds`, and return whether it has ended."""
         self._over = True
         self._asked.put(None)
         return self._ended.wait(seconds)

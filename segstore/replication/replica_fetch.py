@@ -96,7 +96,7 @@ class FetchingReplica(Protocol):
 
 
 class ReplicaFetch:
-    """The fetches of one replica, `own`."""
+    """Makes the fetches for one replica, `own`."""
 
     def __init__(self, own: FetchingReplica, reads: Reads, max_bytes: int) -> None:
         self._own, self._reads, self._max_bytes = own, reads, max_bytes

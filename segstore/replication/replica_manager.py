@@ -135,8 +135,8 @@ class ReplicaManager:
         seconds: float,
     ) -> bool:
         """Call `work` with each directory for which `needed` returns True, in the directory's own thread.
-        Wait for the end of all calls for at most `seconds`, and return whether all have ended. A call is no
-        longer waited for if its directory fails, or if `needed` returns False for the directory.
+        Wait for the end of all calls for at most `seconds`, and return whether all have ended. If a directory
+        fails, or if `needed` returns False for it, its call is not waited for any more.
         """
         done: set[int] = set()
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 
 class ReplicaState(NamedTuple):
-    """What a leader knows about a replica. `log_end_offset` is -1 if the leader does not know it. `lag` is in
-    records. `lag_ms` is the time in ms since the replica last had all records, -1 if it never had all
+    """The state of a replica, as far as its leader knows it. `log_end_offset` is -1 if it is unknown. `lag`
+    is in records. `lag_ms` is the time in ms since the replica last had all records, -1 if it never had all
     records.
     """
 

@@ -113,8 +113,8 @@ class ReplicatedPartitionLog(PartitionLog):
     ) -> int:
         """Append one record, as `PartitionLog.append` does. Return the record's offset.
 
-        If `acks` is "all", the call waits until all in-sync replicas have the record. If it is 1 or 0, the
-        call waits until the leader has the record. If the partition has no leader, the call waits for a
+        If `acks` is "all", the call waits until all in-sync replicas have the record. If `acks` is 1 or 0,
+        the call waits until the leader has the record. If the partition has no leader, the call waits for a
         leader.
 
         Raises the errors of `PartitionLog.append`. Raises NotEnoughReplicasError if too few replicas are in
@@ -491,8 +491,8 @@ class ReplicatedStore(Store):
 
     def replication_metrics(self) -> dict[str, dict[str, Any]]:
         """Return the metrics of the whole store as {Kafka's type: {Kafka's name: value}}. The types are
-        "ReplicaManager", "ReplicaFetcherManager", "KafkaController" and "ControllerStats". Where Kafka has a
-        rate, the value is a count since the store was opened.
+        "ReplicaManager", "ReplicaFetcherManager", "KafkaController" and "ControllerStats". If a metric is a
+        rate in Kafka, its value here is a count since the store was opened.
         """
         self.context.check_open()
         side = self.replicated
@@ -536,7 +536,7 @@ class ReplicatedStore(Store):
         """Elect leaders of `partitions`, by default of all (R24, R29; Kafka: Admin.electLeaders). If
         `election` is "preferred", the first replica of each partition is elected, if it is in sync. If it is
         "unclean", any live replica is elected in each partition without a leader: records may be lost, so
-        `confirm=True` is needed. For each partition the result has None, or the error for which no leader was
+        `confirm=True` is needed. For each partition the result has None, or the error if no leader was
         elected.
 
         Raises InvalidArgumentError, UnknownTopicOrPartitionError, QuorumLostError.
@@ -606,8 +606,8 @@ class ReplicatedStore(Store):
         `directory` is the id of the old directory (for the witness: the number of data directories).
 
         Raises StoreLockedError, StorageError and QuorumLostError. Raises InvalidArgumentError if the old
-        directory works, or if the directory at `path` has topics of another store. Raises StaleDirectoryError
-        if the directory at `path` belongs to another replicated store or has another id.
+        directory works, or if the directory at `path` has topics and no `meta.properties`. Raises
+        StaleDirectoryError if the directory at `path` belongs to another replicated store or has another id.
         """
         check_apart("replace_directory()")
         self.context.check_writable()

@@ -8,7 +8,7 @@ The steps are:
    opened, they would be a second store with other records. If a crash interrupts step 3, the refused
    `open_replicated` finishes that step.
 3. Begin new leader epochs in the directory, and delete its copy of the metadata log. If a crash interrupts
-   this step, `open` of the directory may finish it, too, and opens a plain store.
+   this step, `open` finishes it, too, and opens the directory as a plain store.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class Controller:
     # --- brokers ---------------------------------------------------------------------------------
 
     def register(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
-        """Register a broker; the answer is its broker epoch (R27; Kafka: registerBroker).
+        """Register a broker. The answer (the message of the `Send` effect) is the new broker epoch (R27;
+        Kafka: registerBroker).
 
         `clean_epoch` is the broker epoch at the broker's last clean stop, -1 if there was none. If
         `clean_epoch` is not the broker epoch of the last registration, the last stop was unclean, and the
@@ -93,7 +94,8 @@ class Controller:
             return (Send(existing.epoch),)
         clean = existing is not None and clean_epoch == existing.epoch
         left = self._leave(broker, unclean=not clean)
-        made = BrokerRegistration(self.next_offset, incarnation)  # the broker epoch is this record's offset
+        # The broker epoch is the offset of this record.
+        made = BrokerRegistration(self.next_offset, incarnation)
         self.cluster.sessions.pop(broker, None)
         return (*left, self._persist(BrokerRecord(broker, made)), Send(made.epoch))
 
@@ -122,7 +124,8 @@ class Controller:
         return (self._persist(PartitionDecision(key, after)),)
 
     def heartbeat(self, heartbeat: BrokerHeartbeat, now_ms: int) -> Effects:
-        """Handle a heartbeat; the answer is a `HeartbeatReply` (R28; Kafka: processBrokerHeartbeat).
+        """Handle a heartbeat. The answer (the message of the `Send` effect) is a `HeartbeatReply` (R28;
+        Kafka: processBrokerHeartbeat).
 
         Raises StaleBrokerEpochError if the broker must register again.
         """
@@ -160,9 +163,9 @@ class Controller:
         """Fence a broker whose directory has failed: the broker is removed from all ISRs, and other leaders
         are elected (R32; Kafka: a broker stops when its last log directory is offline).
 
-        The broker stays in the ELR (R26), because its disk may come back with complete logs. The broker's
-        session is removed, so the broker may register again at once. If the broker is not registered, nothing
-        happens.
+        The broker stays in the ELR (R26), because its disk may work again, and have complete logs. The
+        broker's session is removed, so the broker may register again at once. If the broker is not
+        registered, nothing happens.
         """
         self.cluster.sessions.pop(broker, None)
         return self._fence(broker) if broker in self.cluster.brokers else ()
@@ -198,8 +201,8 @@ class Controller:
     # --- in-sync replicas ------------------------------------------------------------------------
 
     def alter_partition(self, key: Key, proposal: AlterPartition, broker_epoch: int) -> Effects:
-        """Handle a leader's ISR proposal; the answer is an `AlterPartitionReply` (R21; Kafka:
-        alterPartition).
+        """Handle a leader's ISR proposal. The answer (the message of the `Send` effect) is an
+        `AlterPartitionReply` (R21; Kafka: alterPartition).
 
         Raises StaleBrokerEpochError if the leader is not registered under `broker_epoch`.
         """

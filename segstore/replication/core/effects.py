@@ -40,8 +40,8 @@ class TruncateFullyAndStartAt(NamedTuple):
 
 class GoOnAt(NamedTuple):
     """Move a follower's log end offset to `offset`, the leader's log end offset, because the leader's log has
-    no batch between the follower's log end offset and its own. The leader epoch `epoch` begins at `offset`.
-    If `epoch` is -1, the epoch is unknown (R41).
+    no batch between these two offsets. The leader epoch `epoch` begins at `offset`. If `epoch` is -1, the
+    epoch is unknown (R41).
     """
 
     offset: int

@@ -110,8 +110,8 @@ class PartitionChange:
     # --- election --------------------------------------------------------------------------------
 
     def _elect(self, elr: Replicas) -> tuple[int, bool]:
-        """Return (leader, whether the election is unclean); the leader is NO_LEADER if none can be elected
-        (R24, R29; Kafka: electLeader).
+        """Return (leader, whether the election is unclean). If no leader can be elected, `leader` is
+        NO_LEADER (R24, R29; Kafka: electLeader).
         """
         members = self.isr or elr
         for replica in self._candidates():
@@ -128,7 +128,7 @@ class PartitionChange:
 
     def _candidates(self) -> Replicas:
         """Return the candidates in order: the current leader, and after it all assigned replicas. If the
-        election is preferred, the preferred replica comes before them.
+        election is preferred, the preferred replica is the first candidate.
         """
         preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
         return (*preferred, self.partition.leader, *self.replicas)

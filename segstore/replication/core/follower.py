@@ -1,9 +1,9 @@
-"""A follower of a partition: it fetches from the leader, and removes records that the leader does not have
-from its log (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
+"""A follower of a partition: it fetches records from the leader, and truncates its log if the log has records
+that the leader does not have (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
 
-Each leader epoch has its own `Follower`. One fetch is in flight at a time. The caller calls `fetch`, and with
-the leader's answer `on_answer`. If the leader's log lacks the fetch offset, the caller calls
-`on_out_of_range` instead of `on_answer`. If the log or the leader epoch has changed after `fetch`, the answer
+Each leader epoch has its own `Follower`. One fetch is in flight at a time. The caller calls `fetch`, and
+passes the leader's answer to `on_answer`. If the leader's log lacks the fetch offset, the caller calls
+`on_out_of_range`, and not `on_answer`. If the log or the leader epoch has changed after `fetch`, the answer
 is ignored.
 """
 
@@ -75,7 +75,7 @@ class Follower:
         if before <= max(first, request.fetch_offset):
             return ()
         # The first batch may begin below the leader's log start offset. If this log is empty, and begins at
-        # that log start offset, this log is started over at the base offset of the batch (R6; Kafka:
+        # that log start offset, it is made to begin at the base offset of the batch (R6; Kafka:
         # UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)

@@ -1,7 +1,7 @@
 """The leader of a partition: high watermark, in-sync replicas, acknowledgements (Kafka: the leader's part of
 Partition; rules R8, R9, R14 to R23, R38, R39).
 
-Each leader epoch has its own `Leader` (R17, R18). Offsets are int64, times ms.
+Each leader epoch has its own `Leader` (R17, R18). Offsets are int64. Times are in ms.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Leader:
         log is durable below `own_synced`.
 
         If the logs diverge, the follower's `RemoteReplica` is not updated (R9). Raises OffsetOutOfRangeError.
-        Raises UnknownLeaderEpochError if the replica is not assigned, and NotLeaderOrFollowerError if its
-        broker epoch is old. After either of these two errors the replica fetches again (R8).
+        Raises UnknownLeaderEpochError if the replica is not assigned, and NotLeaderOrFollowerError if the
+        fetch has an old broker epoch. After either of these two errors the replica fetches again (R8).
         """
         remote = self.remotes.get(request.replica)
         if remote is None:
@@ -211,8 +211,8 @@ class Leader:
         return (Send(sent),)
 
     def _has_to_sync(self, replica: int, synced: int, own_synced: int) -> bool:
-        """Return whether a follower may join the ISR only after it has synced records that are durable on the
-        ISR.
+        """Return whether a follower must sync records before it may join the ISR, because these records are
+        durable on all members of the ISR.
         """
         # A record that all members of the ISR have synced must survive a power cut that hits all of them.
         # Such a record is below the start of this leader epoch, or below `own_synced`. After a reassignment

@@ -12,10 +12,11 @@ NO_LEADER = -1
 class PartitionRegistration(NamedTuple):
     """The state of a partition in the metadata (Kafka: PartitionRegistration).
 
-    `replicas` is the assignment in preferred order (AR), `isr` the committed in-sync replicas, `elr` the
-    eligible leader replicas (KIP-966). `last_known_elr` has the last known leader of a partition without a
-    leader. `adding` and `removing` are the replicas that a reassignment in progress adds and removes.
-    `recovering` is True from an unclean election to the leader's next change of the ISR (KIP-704).
+    `replicas` has the assigned replicas (AR), the preferred leader first. `isr` has the committed in-sync
+    replicas, and `elr` the eligible leader replicas (KIP-966). `last_known_elr` has the last known leader of
+    a partition without a leader. `adding` and `removing` are the replicas that a reassignment in progress
+    adds and removes. `recovering` is True from an unclean election to the leader's next change of the ISR
+    (KIP-704).
     """
 
     replicas: tuple[int, ...]

@@ -1,5 +1,5 @@
-"""`RemoteReplica`: what a leader knows about one of its followers (Kafka: Replica, ReplicaState; rules R17,
-R18).
+"""`RemoteReplica`: the state of a follower, as far as its leader knows it (Kafka: Replica, ReplicaState;
+rules R17, R18).
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ UNKNOWN_OFFSET = -1
 
 
 class RemoteReplica:
-    """What a leader knows about a follower from the fetches that the leader has accepted in its leader epoch.
+    """The state of a follower: offsets and times of the fetches that its leader has accepted in the leader
+    epoch.
 
     `end_offset` is the fetch offset of the last accepted fetch, -1 before the first one (R17).
     """

@@ -53,7 +53,7 @@ class PartitionKey(NamedTuple):
 
 @dataclass
 class MetadataTopic:
-    """A topic: its id, and its settings: a dict from Kafka's name of a setting to the value as text."""
+    """A topic. `config` has its settings by Kafka's names. The values are text."""
 
     topic_id: str
     config: dict[str, str]

@@ -130,8 +130,8 @@ class MetadataLog:
     # --- writing ---------------------------------------------------------------------------------
 
     def append(self, records: Sequence[MetadataRecord]) -> int:
-        """Append records as one batch, wait until a majority has synced it, and return the first offset
-        (R31).
+        """Append records as one batch, wait until a majority has synced the batch, and return the offset of
+        the first record (R31).
 
         Raises InvalidArgumentError if `records` is empty. Raises QuorumLostError if no majority has synced
         the batch. Then each later call raises QuorumLostError, too, and only the next open decides whether

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 CLEANING = 60.0
-"""Seconds after which old snapshots are removed again (Kafka: KafkaRaftClient's snapshot cleaner)."""
+"""Seconds from one removal of old snapshots to the next (Kafka: KafkaRaftClient's snapshot cleaner)."""
 
 
 class SnapshotGenerator:

@@ -137,8 +137,8 @@ class VoterLog:
         )
 
     def fetch(self, offset: int, end_offset: int) -> Iterator[FetchDataInfo]:
-        """Yield the batches with `offset` <= offset < `end_offset`. Raises CorruptRecordError,
-        StorageError.
+        """Yield the batches from the offset `offset` up to `end_offset` (exclusive). Raises
+        CorruptRecordError, StorageError.
         """
         with os_errors():
             while offset < end_offset:
@@ -154,10 +154,10 @@ class VoterLog:
     # --- before `start` --------------------------------------------------------------------------
 
     def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
-        """Make this copy equal to the copy of `leader`: compare the leader epochs, truncate this log where
-        the logs diverge (R9, R10), and copy the batches after that offset. If the logs can't be compared
-        because the beginning of one of them was removed, empty this log, and copy a snapshot of the leader or
-        of `others` before the batches.
+        """Make this copy equal to the copy of `leader`: compare the leader epochs, truncate this log to the
+        offset at which the logs diverge (R9, R10), and copy the leader's batches from that offset on. If the
+        logs can't be compared because the beginning of one of them was removed, empty this log, and copy a
+        snapshot of the leader or of `others` before the batches.
 
         Raises SegstoreError. Raises OffsetOutOfRangeError if this copy has later epochs than the leader's
         copy, and `UnreadableCopyError` if the leader's copy can't be read.
