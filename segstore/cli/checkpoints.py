@@ -84,7 +84,7 @@ def seen(log: PartitionLog, at: int | None) -> TreeSnapshot:
 
 # --- checkpoints look --------------------------------------------------------------------------
 
-# `segstore checkpoints ls|cat|restore`.
+# This section has the commands `segstore checkpoints ls`, `cat` and `restore`.
 
 
 @click.command("ls")
@@ -164,7 +164,8 @@ def restore(target: str, below: str, at: int | None, topic: str, path: str) -> N
 
 # --- checkpoints changes -----------------------------------------------------------------------
 
-# `segstore checkpoints diff|history` show what changed, between two moments or two directories.
+# This section has the commands `segstore checkpoints diff` and `history`. They show changes: between two
+# moments, or between two directories.
 
 _MOST_TEXT = 1 << 20
 DIFFERENT = 1

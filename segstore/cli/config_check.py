@@ -107,7 +107,7 @@ def summary(file: ConfigFile) -> Iterator[str]:
 
 
 def _places(config: ServerConfig) -> list[list[str]]:
-    """Return a list of lines for each listener, which say its address."""
+    """For each listener, return the lines that say its address."""
     if not config.specs:
         return [[f"listens for {config.security_protocol}://{HOST}:{PORT}"]]
     return [

@@ -30,7 +30,7 @@ tables.
 """
 
 ABSENT: tuple[Any, ...] = (-1, "", None, [])
-"""Values that mean "none". A table has no column for cells that all have such values."""
+"""Values that mean "none". If all cells of a column have such values, the column is left out of the table."""
 
 
 @dataclass(frozen=True)

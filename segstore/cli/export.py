@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # --- export sinks ------------------------------------------------------------------------------
 
-# The formats of `export`: Parquet, Arrow IPC (the streaming form) and NDJSON.
+# This section has the formats of `export`: Parquet, Arrow IPC (in the streaming format) and NDJSON.
 
 
 class ExportedRecords(NamedTuple):
@@ -266,8 +266,8 @@ def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
 
 def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], int]], int]:
     """Return ({partition: a function}, number of offsets that the export covers). The function gets an offset
-    of its partition. It returns how many of these offsets come before that offset, including all offsets of
-    the partitions before this one.
+    of its partition. It returns how many of the export's offsets come before that offset, including all
+    offsets of the partitions that are exported earlier.
     """
     found: dict[int, Callable[[int], int]] = {}
     total = 0

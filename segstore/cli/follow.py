@@ -100,8 +100,9 @@ def _is_over(running: segstore.Standby, once: bool) -> bool:
 
 
 def _print_excess(directory: str, printed: set[str]) -> None:
-    """Print the records that were truncated. They are read from files with copies of them. Files whose paths
-    are in `printed` are skipped, and the path of each file that is printed is added to `printed`.
+    """Print the records that were truncated. The records are read from the files that have copies of them.
+    Files whose paths are in `printed` are skipped, and the path of each file that is printed is added to
+    `printed`.
     """
     from segstore.files import Files
     from segstore.standby.divergent_records import copies, read_copy

@@ -59,7 +59,7 @@ class Chunk:
 
 def line_blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
     """Yield lists of lines, without line ends. If the input is a pipe, a list has the lines that have
-    arrived: no list waits for further lines.
+    arrived. It is yielded without waiting for further lines.
     """
     rest = b""
     read = getattr(stream, "read1", stream.read)
@@ -85,8 +85,8 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 ROWS = 5000
 LARGEST = 1 << 30
-"""The size in bytes of the largest CSV field. It is above the largest size of a record, so that a too large
-record is refused by the log, not by the CSV reader.
+"""The size in bytes of the largest CSV field. It is above the largest size of a record, so that a record that
+is too large is refused by the log, not by the CSV reader.
 """
 
 

@@ -81,8 +81,8 @@ class RecordRange(NamedTuple):
                 raise click.UsageError(f"{names}: nothing lies between them.")
 
     def scan(self, store: Store, topic: str, isolation_level: str) -> TopicScan:
-        """Return a scan of the range's partitions and times. It does not have the range's offsets: callers
-        pass `bounds` to the scan's methods.
+        """Return a scan of the range's partitions and times. The scan is not limited to the range's offsets:
+        callers pass `bounds` to the scan's methods.
         """
         return store.scan(
             topic,
@@ -94,7 +94,7 @@ class RecordRange(NamedTuple):
 
     @property
     def bounds(self) -> Bounds:
-        """Return the range's offsets as `Bounds`. They may lie outside of a partition's log."""
+        """Return the range's offsets as `Bounds`. These offsets may lie outside of a partition's log."""
         from segstore.storage.scans.bounds import Bounds
 
         if self.start == "latest" or self.end == "earliest":

@@ -1,4 +1,5 @@
-"""`Reloading`: reads the files that the command line names again, and applies changes to a running server.
+"""`Reloading`: reads the settings files of a running server again, and applies changed settings to the
+server.
 
 On disk: these files are read. Threads: one.
 """

@@ -213,9 +213,9 @@ def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[s
 
 @contextmanager
 def _unused_store_removed(path: str) -> Iterator[bool]:
-    """Yield whether the directory is missing or empty. If it was missing, the `with` block raises a
-    SegstoreError (for example, because a port is in use), and the new store was not used yet, remove the
-    store.
+    """Yield whether the directory is missing or empty. Remove the store if three things are true: the
+    directory was missing, the `with` block raises a SegstoreError (for example, because a port is in use),
+    and the new store was not used yet.
     """
     from segstore.files import Files
     from segstore.storage.meta.directory_safety import remove_unused

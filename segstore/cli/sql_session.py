@@ -103,8 +103,8 @@ class SqlSession:
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call DuckDB in the session's thread, and wait for the result. Ctrl-C stops the call. If Ctrl-C came
-        within `submit`, the future that `submit` returns would be lost, so this method makes a future before
-        it.
+        within `submit`, the future that `submit` returns would be lost, so this method makes the future
+        itself, before the call of `submit`.
         """
         done = self._running = Future[Any]()
         try:
@@ -160,8 +160,9 @@ def _carry_out(done: Future[Any], call: Callable[..., Any], arguments: tuple[Any
 
 def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
     """Return the names of the topics that become views. An internal topic becomes a view only if the
-    statements name it. DuckDB takes names that differ only in case as equal. Of topics with such names, those
-    that the statements name become views, or if they name none, one of the topics.
+    statements name it. For DuckDB, names that differ only in case are equal. If topics have such names, those
+    that the statements name become views. If the statements name none of them, one of these topics becomes a
+    view.
     """
     named = [name for name in sorted(topics) if name in text]
     seen = {name.lower() for name in named}

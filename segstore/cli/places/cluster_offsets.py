@@ -1,5 +1,5 @@
-"""`ClusterOffsets`: reads the offsets of a cluster's partitions, of many partitions in one request. Threads:
-one.
+"""`ClusterOffsets`: reads the offsets of a cluster's partitions. One request reads the offsets of many
+partitions. Threads: one.
 """
 
 from __future__ import annotations

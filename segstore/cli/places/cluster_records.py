@@ -1,4 +1,4 @@
-"""Appends records to a cluster with librdkafka's producer, and reads records with its consumer.
+"""Appends records to a cluster with librdkafka's producer, and reads records with librdkafka's consumer.
 
 Nothing is on disk. Threads: one. librdkafka sends and fetches in its own threads.
 """

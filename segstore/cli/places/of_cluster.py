@@ -1,4 +1,5 @@
-"""A cluster as a place of topics. librdkafka connects to its brokers, which are `segstore serve` or Kafka's.
+"""A cluster as a place of topics. librdkafka connects to the cluster's brokers: Kafka's brokers, or a
+`segstore serve`.
 
 Nothing is on disk. Threads: one. librdkafka has its own threads.
 """
@@ -76,7 +77,9 @@ class ClusterAt:
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[ClusterPlace]:
-        """Only the broker checks the settings, because its settings may differ from segstore's."""
+        """Connect to the cluster. The settings are not checked here, because the broker may have other
+        settings than segstore.
+        """
         check_topic(topic)
         with self.reading() as place:
             yield place

@@ -1,5 +1,5 @@
-"""A store's directory as a place of topics. It is opened for writing, or for reading, which is possible while
-another process writes.
+"""A store's directory as a place of topics. The store is opened for writing, or for reading. It can be read
+while another process writes.
 
 On disk: the engine reads and writes the store. Threads: one.
 """
@@ -69,7 +69,7 @@ class StoreAt:
 
     @contextmanager
     def changing(self, topic: str | None = None) -> Iterator[Place]:
-        """Open the store for writing. Raises StorageError if it does not exist, and
+        """Open the store for writing. Raises StorageError if the store does not exist, and
         UnknownTopicOrPartitionError if `topic` does not exist.
         """
         self._check_holds(topic)
@@ -78,8 +78,8 @@ class StoreAt:
 
     @contextmanager
     def appending(self, topic: str) -> Iterator[Place]:
-        """Open the store to append. If it is open in another process that shares it, open it as a guest of
-        that process. Raises StorageError, UnknownTopicOrPartitionError.
+        """Open the store to append. If another process has the store open and shares it, open the store as a
+        guest of that process. Raises StorageError, UnknownTopicOrPartitionError.
         """
         self._check_holds(topic)
         with self._opened(as_guest=True) as place:
@@ -104,9 +104,10 @@ class StoreAt:
 
     @contextmanager
     def _opened(self, *, as_guest: bool = False) -> Iterator[Place]:
-        """Open the store for writing. If it is open in another process that shares it and `as_guest` is True,
-        open it as a guest. If it is open in another process that serves it to Kafka's clients, yield the
-        cluster that the server is. In all other cases raise SegstoreError, whose message has advice.
+        """Open the store for writing. If another process has the store open and shares it, and `as_guest` is
+        True, open the store as a guest. If another process has the store open and serves it to Kafka's
+        clients, yield the cluster that this server is. In all other cases raise SegstoreError, whose message
+        has advice.
         """
         try:
             store = segstore.open(self.name)

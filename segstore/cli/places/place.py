@@ -101,7 +101,8 @@ class Appends(Protocol):
     of their keys and values. `unknown` counts records that were sent, and neither acknowledged nor refused.
 
     It is a context manager. At the end of the `with` block it waits until all records are acknowledged, and
-    raises an error if one is not. If an interrupt or an error ends the block, no more records are sent.
+    raises an error if a record is not acknowledged. If an interrupt or an error ends the block, no more
+    records are sent.
     """
 
     @property
@@ -134,8 +135,8 @@ class Batch(Protocol):
 
 
 class PlaceReading(Protocol):
-    """Reads a topic's partitions. `seek` sets the offset at which the read of a partition begins. It is a
-    context manager.
+    """Reads a topic's partitions. `seek` sets the offset at which the read of a partition begins. A
+    `PlaceReading` is a context manager.
     """
 
     @property

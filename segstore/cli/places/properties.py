@@ -1,9 +1,9 @@
 """Reads properties files. `entries` parses any such file (Java: java.util.Properties). `client_settings`
 converts a file of Kafka's tools (--command-config) to settings of librdkafka. Threads: any.
 
-The settings of Kafka's Java clients and of librdkafka have the same names, with two exceptions: librdkafka
-has settings for user and password, which Java's clients have as options of the login module, and another
-setting for a PEM trust store.
+The settings of Kafka's Java clients and of librdkafka have the same names, with two exceptions. The user and
+the password are settings of librdkafka, but options of a login module in Java. For a PEM trust store
+librdkafka has a setting with another name.
 """
 
 from __future__ import annotations

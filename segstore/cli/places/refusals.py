@@ -25,9 +25,9 @@ _DEMOTED = {"Not coordinator": "; a store that was demoted says so: the promoted
 
 
 class Refusals(logging.Handler):
-    """The errors after which one producer retries. The producer must be created with the settings `debug` and
-    `logger` of this object. If an error lasts, `report` is called with a line about the error. It is called
-    with the same line again only after a record was acknowledged.
+    """Handles the errors after which one producer retries. The producer must be created with the settings
+    `debug` and `logger` of this object. If an error lasts, `report` is called with a line about the error. It
+    is called with the same line again only after a record was acknowledged.
     """
 
     debug = "msg"
