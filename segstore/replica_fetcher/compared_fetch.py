@@ -54,9 +54,9 @@ class ComparedFetch:
 
     def step(self, logs: Iterable[FollowedLog]) -> bool:
         """Compare the next window of some of these logs, and return True: the caller calls `step` again at
-        once. If no comparison can continue before an ordinary fetch, compare nothing, and return False. (The
-        answer to an ordinary fetch may have a diverging epoch or a higher high watermark.) Raises the errors
-        of `BrokerConnection.ask`.
+        once. If each comparison must wait for an ordinary fetch (one that is not part of a comparison),
+        compare nothing, and return False. The answer to an ordinary fetch may have a diverging epoch or a
+        higher high watermark. Raises the errors of `BrokerConnection.ask`.
         """
         ready = list(islice(self._ready(logs), TOGETHER))
         alone = [each for each in ready if each.alone][:1]

@@ -1,17 +1,18 @@
-"""`LogComparison`: compares one log of this store with its leader's log. This is done before batches of the
-leader are appended. At offsets that both logs have, the records must be the same. Equal offsets and leader
-epochs don't prove that they are: if a leader was restored from an older copy and has taken appends after
-that, it may have other records with the same offsets and leader epochs, because a Kafka broker does not begin
-a new epoch in this case.
+"""`LogComparison`: compares one log of this store with its leader's log. The comparison is made before
+batches of the leader are appended. At offsets that both logs have, the records must be the same. Equal
+offsets and leader epochs don't prove that they are: if a leader was restored from an older copy and has taken
+appends after that, it may have other records with the same offsets and leader epochs, because a Kafka broker
+does not begin a new epoch in this case.
 
-A window is a few batches of this log. It is compared with the same offsets of the leader's log. Only records
-with equal offsets are compared, because compaction may have removed records from each of the logs. The first
-window begins a few offsets before this log's end. If a window has a difference or no common record, a window
-at a lower offset is compared, in growing steps. After a window with common records and without a difference,
-the windows after it are compared, up to the end of this log. At the first difference this log is truncated
-after the last batch that both logs have.
+A window is a few batches of this log. Its records are compared with the leader's records at the same offsets.
+Only records with equal offsets are compared, because compaction may have removed records from each of the
+logs. The first window begins a few offsets before this log's end. If a window has a difference or no common
+record, a window at a lower offset is compared, in growing steps. After a window with common records and
+without a difference, the windows after it are compared, up to the end of this log. At the first difference
+this log is truncated after the last batch that both logs have.
 
-On disk the log is only read; `FollowedLog` truncates it. Threads: only the thread of the leader's fetcher.
+On disk this class only reads the log, and `FollowedLog` truncates the log. Threads: only the thread of the
+leader's fetcher.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`Control`: the thread that asks the source (the mirrored cluster, or the standby's primary) for its
-metadata, and starts fetchers for its partitions.
+"""`Control`: the thread that asks the source (the mirrored cluster, or the standby's primary) for metadata,
+and starts fetchers for the source's partitions.
 
 On disk: `FollowedTopics` changes topics, and `.segstore/role` is written. Threads: `Control` has its own
 thread. Any thread may call `close`, `stale`, `failed` and `soon`.
@@ -32,8 +32,8 @@ _WAITING = 1.0
 
 
 class Followed(NamedTuple):
-    """The objects that a `Control` uses. `names` are the names of the topics that its metadata requests ask
-    for. None means all topics.
+    """The objects that a `Control` uses. `names` are the names of the topics that metadata requests ask for.
+    None means all topics.
     """
 
     context: StoreContext

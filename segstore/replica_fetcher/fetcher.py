@@ -47,9 +47,9 @@ refuses the fetch.
 
 
 class FetcherContext(Protocol):
-    """Methods of its owner that a fetcher calls. `unreported` has the logs that have reached the high
-    watermark of their first fetch answer, and whose leader does not know that yet, because no fetch was made
-    after that.
+    """Methods of a fetcher's owner that the fetcher calls. `unreported` has the logs that have reached the
+    high watermark of their first fetch answer, and whose leader does not know that yet, because no fetch was
+    made after that.
     """
 
     unreported: set[FollowedLog]
@@ -64,7 +64,7 @@ class FetcherContext(Protocol):
         """Ask for the cluster's leaders again, because a fetcher had the error `error`."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Handle that a log can't be fetched any more, because of `error`."""
+        """Handle the error `error`, after which a log can't be fetched any more."""
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
         """If the fetcher's broker leads no followed log any more, remove the fetcher, and return True: the
@@ -381,8 +381,8 @@ class ReplicaFetcher(BrokerThread):
         return self.run(each, take)
 
     def run(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
-        """Call `take`, and return its result. If it raises an error, return False. Then the log's next fetch
-        is delayed, or `FetcherContext.failed` is called, because the log can't be fetched any more.
+        """Call `take`, and return its result. If `take` raises an error, return False. Before that, delay the
+        log's next fetch, or call `FetcherContext.failed`, because the log can't be fetched any more.
         """
         pause = self._config.retry_backoff_ms / 1000
         try:

@@ -25,7 +25,7 @@ class Watcher(Protocol):
         """Ask for the cluster's leaders again, because a fetcher had the error `error`."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Handle that a log can't be fetched any more, because of `error`."""
+        """Handle the error `error`, after which a log can't be fetched any more."""
 
 
 class Fetchers:

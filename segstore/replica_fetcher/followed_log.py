@@ -33,7 +33,7 @@ log = Logger("segstore")
 
 
 class Key(NamedTuple):
-    """The key of a partition. If a topic is deleted and created again, its `topic_id` is a new one."""
+    """The key of a partition. A topic that is deleted and created again gets a new `topic_id`."""
 
     topic: str
     topic_id: str

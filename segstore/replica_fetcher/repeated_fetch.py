@@ -137,9 +137,9 @@ def learned(
     session_id: int,
     most: int,
 ) -> RepeatedFetch | None:
-    """`sent` is a request with the fetch positions `positions`. Return templates for further requests like
-    it, which ask for at most `most` bytes. Return None if `sent` names another partition than that of
-    `followed`, has begun the session, or has unknown epochs.
+    """Return templates for further requests like `sent`, which is a request with the fetch positions
+    `positions`. The further requests ask for at most `most` bytes. Return None if `sent` names another
+    partition than that of `followed`, has begun the session, or has unknown epochs.
     """
     position, body = positions.get(followed.key), sent.body
     if position is None or len(positions) > 1 or body.forgotten_topics_data:
