@@ -275,8 +275,8 @@ def one_line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    # Buffered output is written to /dev/null. If it stayed in the buffer, the interpreter would write it to
-    # the closed pipe at exit, and print another error.
+    # Buffered output is written to /dev/null. If the output stayed in the buffer, the interpreter would write
+    # it to the closed pipe at exit, and print another error.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

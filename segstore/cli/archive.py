@@ -1,4 +1,4 @@
-"""`segstore archive`: archives a store until Ctrl-C, or once. It also checks an archive.
+"""`segstore archive`: archives a store until Ctrl-C, or once, or checks an archive.
 
 On disk: the store is only read. Threads: the main thread waits. The archive has its own threads.
 """

@@ -164,7 +164,7 @@ def restore(target: str, below: str, at: int | None, topic: str, path: str) -> N
 
 # --- checkpoints changes -----------------------------------------------------------------------
 
-# This section has the commands `segstore checkpoints diff` and `history`. They show changes: between two
+# This section has the commands `segstore checkpoints diff` and `history`, which show changes: between two
 # moments, or between two directories.
 
 _MOST_TEXT = 1 << 20

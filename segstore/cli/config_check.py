@@ -38,8 +38,8 @@ def problems(file: ConfigFile) -> list[Problem]:
 
 
 def _raised(file: ConfigFile, call: Callable[[], object]) -> list[Problem]:
-    """Call `call`. If it raises a SegstoreError, return [a `Problem` with the error's message]. If not,
-    return [].
+    """Call `call`. If `call` raises a SegstoreError, return [a `Problem` with the error's message]. If `call`
+    raises no error, return [].
     """
     try:
         call()
@@ -88,8 +88,8 @@ def _users_of(source: Any) -> Users:
 
 
 def summary(file: ConfigFile) -> Iterator[str]:
-    """Yield the lines of a summary. They describe the server that would run with the settings of the file,
-    which must have no problems.
+    """Yield the lines of a summary, which describe the server that would run with the settings of the file.
+    The file must have no problems.
     """
     _, of_server = parted(file.settings)
     config = ServerConfig.parse(of_server)

@@ -1,5 +1,5 @@
-"""Subclasses of rich's console and text for the commands. They are in a separate module, so that rich is
-imported only by commands that print with rich. Nothing is on disk. Threads: one.
+"""Subclasses of rich's console and text for the commands. This module is separate, so that rich is imported
+only by commands that print with rich. Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class TerminalConsole(Console):
 
 
 class PipedConsole(TerminalConsole):
-    """A console for pipes. It omits the blanks at the ends of lines, with which rich fills the columns of
+    """A console for pipes, which omits the blanks at the ends of lines, with which rich fills the columns of
     tables.
     """
 
@@ -40,8 +40,9 @@ class WrappedCell(Text):
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` characters. A line is broken at a blank. If it has no blank, it is
-    broken after one of `,=._-`. If it has none of these either, it is broken anywhere.
+    """Return lines of at most `width` characters. A line is broken at a blank. If there is no blank in a
+    line, it is broken after one of `,=._-`. If a line has none of these characters either, it is broken
+    anywhere.
     """
     lines, width = [], max(width, 1)
     while len(text) > width:

@@ -228,9 +228,9 @@ def first_offset(
     log: OffsetsLog, offset: int | str | None, since: int | None, last: int | None = None
 ) -> int:
     """Return the offset of the first record to read. At most one of `last`, `since` and `offset` is given. If
-    it is `last`, return the log end offset minus `last`, but at least the log start offset. If it is `since`,
-    return the offset of the first record at this time (ms) or later, or the log end offset if there is no
-    such record. If it is `offset`, return it (for "earliest" and "latest" the log start offset and the log
+    `last` is given, return the log end offset minus `last`, but at least the log start offset. If `since` is
+    given, return the offset of the first record at this time (ms) or later, or the log end offset if there is
+    no such record. If `offset` is given, return it ("earliest" means the log start offset, "latest" the log
     end offset). If none is given, return the log start offset. Raises OffsetOutOfRangeError.
     """
     if last is not None:
@@ -269,7 +269,7 @@ class Printer:
         self._form, self._left = form, limit
 
     def print_all(self, batches: Iterator[tuple[int, Batch]]) -> None:
-        """Print the records of `batches`, and stop after `limit` records."""
+        """Print the records of `batches`. Stop when the printer has printed `limit` records."""
         while self._left != 0:
             number, records = next(batches, (0, None))
             if records is None:

@@ -1,8 +1,8 @@
 """`segstore export` writes a topic, or a part of it, as Parquet, Arrow IPC or NDJSON; `segstore import`
 appends such a file to a topic.
 
-On disk: `export` reads the store, which another process may be writing to. It writes the file that the user
-names, either completely or not at all. `import` appends to the store through the engine. Threads: one.
+On disk: `export` reads the store, which another process may be writing to. `export` writes the file that the
+user names, either completely or not at all. `import` appends to the store through the engine. Threads: one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class ExportedRecords(NamedTuple):
 
 
 class ExportWriter(Protocol):
-    """A writer of records in one format. It writes some of the columns `_ALL_COLUMNS`, by default COLUMNS."""
+    """A writer of records in one format. The writer writes some of the columns `_ALL_COLUMNS`, by default
+    COLUMNS.
+    """
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
         """Write the records of `scan` that are within `bounds`. Yield an `ExportedRecords` after each
@@ -104,7 +106,7 @@ class Ndjson:
 
 
 class Tables:
-    """A writer that passes Arrow tables to a writer of pyarrow. It makes no Python objects for single
+    """A writer that passes Arrow tables to a writer of pyarrow, and makes no Python objects for single
     records.
     """
 
@@ -266,7 +268,7 @@ def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
 
 def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], int]], int]:
     """Return ({partition: a function}, number of offsets that the export covers). The function gets an offset
-    of its partition. It returns how many of the export's offsets come before that offset, including all
+    of its partition, and returns how many of the export's offsets come before that offset, including all
     offsets of the partitions that are exported earlier.
     """
     found: dict[int, Callable[[int], int]] = {}
@@ -356,7 +358,8 @@ def _importing(
     paths: tuple[str, ...], witness: str | None, topic: str, partitions: int | None, config: dict[str, str]
 ) -> Iterator[Importing]:
     """Open a store, and yield an `Importing` of it. If there is one path and no witness, the store has one
-    directory, which is created if it is missing. If not, it is a replicated store.
+    directory, which is created if it is missing. If there are more paths or a witness, the store is a
+    replicated store.
     """
     from segstore.cli.places.of_store import open_reading
     from segstore.storage.bulk_import import importing, importing_into

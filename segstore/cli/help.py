@@ -76,8 +76,8 @@ def dressed(command: click.Command) -> click.Command:
 
 
 def colour() -> bool | None:
-    """Return False if the environment forbids escape sequences (NO_COLOR, TERM=dumb). If it does not, return
-    None.
+    """Return False if the environment forbids escape sequences (NO_COLOR, TERM=dumb). If the environment
+    allows them, return None.
     """
     unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
     return False if unwanted else None

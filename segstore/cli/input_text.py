@@ -59,7 +59,7 @@ class Chunk:
 
 def line_blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
     """Yield lists of lines, without line ends. If the input is a pipe, a list has the lines that have
-    arrived. It is yielded without waiting for further lines.
+    arrived, and is yielded without waiting for further lines.
     """
     rest = b""
     read = getattr(stream, "read1", stream.read)
@@ -85,15 +85,15 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 ROWS = 5000
 LARGEST = 1 << 30
-"""The size in bytes of the largest CSV field. It is above the largest size of a record, so that a record that
-is too large is refused by the log, not by the CSV reader.
+"""The size in bytes of the largest CSV field. This size is above the largest size of a record, so that a
+record that is too large is refused by the log, not by the CSV reader.
 """
 
 
 def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield the records of the lines. If `options` has no separator, a line is a value. If it has one, the
-    text before its first occurrence in a line is the key, and the text after it is the value. Raises
-    InputError, which names the line, if a line lacks the separator.
+    """Yield the records of the lines. If `options` has no separator, a line is a value. If `options` has a
+    separator, the text before its first occurrence in a line is the key, and the text after it is the value.
+    Raises InputError, which names the line, if a line lacks the separator.
     """
     separator, done = (options.separator or "").encode(), 0
     for block in line_blocks(stream):

@@ -106,7 +106,9 @@ def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
 
 
 def _binary(column: Any) -> Any:
-    """If a column is binary or text, return it unchanged. If it is not, return its values as JSON."""
+    """If a column is binary or text, return it unchanged. If the column has another type, return its values
+    as JSON.
+    """
     import pyarrow.types as types
 
     kinds = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
@@ -170,8 +172,8 @@ class Input:
     size: int | None
 
     def format(self, wanted: str) -> str:
-        """Return `wanted`, the name of a format. If it is "auto", return the format that the file's suffix
-        means, or "lines" if the suffix means none.
+        """Return `wanted`, the name of a format. If `wanted` is "auto", return the format that the file's
+        suffix means, or "lines" if the suffix means none.
         """
         return wanted if wanted != "auto" else SUFFIXES.get(os.path.splitext(self.name)[1].lower(), "lines")
 

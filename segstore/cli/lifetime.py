@@ -33,7 +33,7 @@ class Lifetime:
         self._began = time.monotonic()
         self._reason: BaseException | None = None
         self.is_closed: Callable[[], bool] = lambda: False
-        """A function that returns whether the store is closed. It is called if a second signal has
+        """A function that returns whether the store is closed. The function is called if a second signal has
         interrupted the `with` block.
         """
 

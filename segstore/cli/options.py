@@ -164,8 +164,8 @@ def settings_with_units(ctx: click.Context, param: click.Parameter, given: Seque
 
 
 def in_plain_units(name: str, value: str) -> str:
-    """Return the value of a setting, converted to ms or bytes. If it has no unit, return it unchanged. Raises
-    BadParameter if the unit is unknown.
+    """Return the value of a setting, converted to ms or bytes. If the value has no unit, return it unchanged.
+    Raises BadParameter if the unit is unknown.
     """
     from segstore.units import SIZES, TIMES, plain_number, unit_of  # Most commands need no units.
 
@@ -196,8 +196,8 @@ def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 def parse_time(value: Any) -> int:
-    """Convert a text to ms since the epoch. The text is this number, or a time in ISO 8601. If it has no time
-    zone, the time is UTC. Raises ValueError.
+    """Convert a text to ms since the epoch. The text is this number, or a time in ISO 8601. If the text has
+    no time zone, the time is UTC. Raises ValueError.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -140,9 +140,9 @@ def rate_text(records: int, size: int, seconds: float) -> str:
 
 
 def status_line(what: str) -> Progress:
-    """Return a status line for work of unknown length. It is printed to standard error, only if that is a
-    terminal, and is cut to the terminal's width. The status line is a context manager with one task, whose
-    description the caller updates.
+    """Return a status line for work of unknown length. The status line is printed to standard error if that
+    is a terminal, and is cut to the terminal's width. The status line is a context manager with one task,
+    whose description the caller updates.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn
     from rich.table import Column
@@ -157,8 +157,8 @@ def status_line(what: str) -> Progress:
 
 
 def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
-    """Return a progress bar, which counts bytes or another unit. It is printed to standard error. The
-    progress bar is a context manager with one task.
+    """Return a progress bar, which counts bytes or another unit. The progress bar is printed to standard
+    error. It is a context manager with one task.
 
     The progress bar is shown only if standard error is a terminal on which the user is not typing the
     command's input.

@@ -36,7 +36,9 @@ def _at(
 
 
 def _end_offset(text: str) -> tuple[TopicPartition, int] | None:
-    """If the text is TOPIC:PARTITION:OFFSET, return (partition, offset). If it is a time, return None."""
+    """If the text is TOPIC:PARTITION:OFFSET, return (partition, offset). If the text is a time, return
+    None.
+    """
     topic, _, rest = text.partition(":")
     number, _, offset = rest.partition(":")
     if not (topic and number.isdecimal() and offset.isdecimal()) or _is_time(text):

@@ -68,7 +68,7 @@ def plan(given: ServerOptions) -> ServerPlan:
 
 
 def _sound(file: ConfigFile) -> ConfigFile:
-    """Return `file`. If it has problems, raise ConfigError, which describes the first problem."""
+    """Return `file`. If `file` has problems, raise ConfigError, which describes the first problem."""
     if file.problems:
         first, *more = file.problems
         others = f" (and {len(more)} more: see `segstore config check {file.path}`)" if more else ""

@@ -1,6 +1,6 @@
-"""Handles SIGTERM and SIGHUP. They stop a measurement or a service as Ctrl-C does: files of a measurement are
-removed, the store of a service is closed, and child processes end. A server does not stop at SIGHUP, but
-reads its settings again.
+"""Handles SIGTERM and SIGHUP. Both signals stop a measurement or a service as Ctrl-C does: files of a
+measurement are removed, the store of a service is closed, and child processes end. A server does not stop at
+SIGHUP, but reads its settings again.
 
 Threads: only the main thread handles signals. If these functions are called in another thread, they change no
 handler.
@@ -20,8 +20,8 @@ _ALL = (signal.SIGINT, *_ENDING)
 
 
 class EndedError(KeyboardInterrupt):
-    """Raised when SIGTERM or SIGHUP arrives. It is a KeyboardInterrupt, so code that handles Ctrl-C handles
-    it, too.
+    """Raised when SIGTERM or SIGHUP arrives. `EndedError` is a KeyboardInterrupt, so code that handles Ctrl-C
+    handles it, too.
     """
 
     def __init__(self, number: int) -> None:

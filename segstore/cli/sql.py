@@ -188,7 +188,7 @@ def _form(wanted: str, target: str) -> str:
 
 
 def _text(query: str | None, script: Any) -> str:
-    """Return the text of the statements. It is read from the command line, a file or standard input."""
+    """Return the text of the statements, which is read from the command line, a file or standard input."""
     if query is not None and script is not None:
         raise click.UsageError("Give QUERY or --file, not both.")
     if query == "-" or (query is None and script is None and not sys.stdin.isatty()):

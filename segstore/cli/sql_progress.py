@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class ScanProgress:
-    """A progress bar for all scans of a store. It is shown if there are rows to read. It is a context
-    manager: the scans that begin within its `with` block are counted.
+    """A progress bar for all scans of a store. The bar is shown if there are rows to read. `ScanProgress` is
+    a context manager: the scans that begin within its `with` block are counted.
     """
 
     def __init__(self, store: Store) -> None:

@@ -1,4 +1,5 @@
-"""`SqlSession`: a connection of DuckDB with a view for each topic of a store. It runs the user's statements.
+"""`SqlSession`: runs the user's statements on a connection of DuckDB that has a view for each topic of a
+store.
 
 On disk: the store is only read. The user's statements may write files, and DuckDB writes temporary files into
 the system's temporary directory. Threads: only the main thread calls the methods. Statements run in a thread
@@ -47,8 +48,8 @@ class WrongQueryError(click.ClickException):
 
 
 class SqlSession:
-    """Runs statements. It is a context manager, which closes the connection at the end of the `with`
-    block.
+    """Runs statements. `SqlSession` is a context manager, which closes the connection at the end of the
+    `with` block.
     """
 
     def __init__(

@@ -111,7 +111,8 @@ class ComparedFetch:
 
     def _begins_later(self, each: LogComparison) -> bool:
         """If the leader's log start offset is above the window's offset, continue the comparison at the
-        leader's log start offset, and return True. If not, return False.
+        leader's log start offset, and return True. If the leader's log does not begin above the window,
+        return False.
         """
         try:
             start = self._leader.earliest_offset(each.followed, each.question)

@@ -20,8 +20,8 @@ _Request = structs("FetchRequest")
 _IDS_SINCE, _STATE_SINCE = 13, 15
 _WHOLE, _FIRST = 8 << 20, 1 << 20
 """The largest number of bytes that a request asks for from one partition. `_FIRST` applies if the request has
-only one partition. If the answer to such a request has records, `RepeatedFetch` makes the next requests. They
-ask for more bytes, because the records of their answers are appended while the answers arrive.
+only one partition. If the answer to such a request has records, `RepeatedFetch` makes the next requests,
+which ask for more bytes, because the records of their answers are appended while the answers arrive.
 """
 
 
@@ -114,7 +114,7 @@ def _forgotten(version: int, keys: Iterable[Key]) -> list[Any]:
 
 
 def _by_topic(kind: Any, version: int, partitions: Mapping[Key, Any]) -> list[Any]:
-    """Return one struct of type `kind` for each topic. It has the topic's partitions."""
+    """Return one struct of type `kind` for each topic. A struct has its topic's partitions."""
     found: dict[tuple[str, str], Any] = {}
     for key, partition in partitions.items():
         if key[:2] not in found:

@@ -1,5 +1,5 @@
 """`FetchedData`: the data of one partition in an answer to Fetch (Kafka: FetchResponse.PartitionData).
-Threads: any. It is immutable.
+Threads: any. `FetchedData` is immutable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ class FetchedData(NamedTuple):
     """The data of one partition in a fetch answer. `error` is Kafka's error code. If the isolation level is
     COMMITTED, `high_watermark` is not the high watermark, but the last stable offset. If this log diverges
     from the leader's log, `diverging` has a leader epoch and its end offset in the leader's log, and
-    `records` is empty. If it does not, `diverging` is None. `records` is a slice of the answer, not a copy.
+    `records` is empty. If this log does not diverge, `diverging` is None. `records` is a slice of the answer,
+    not a copy.
     """
 
     error: int

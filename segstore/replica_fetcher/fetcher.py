@@ -73,8 +73,8 @@ class FetcherContext(Protocol):
 
 
 class ReplicaFetcher(BrokerThread):
-    """A thread that fetches from the broker `node`. It stops when this broker leads no followed log any more,
-    or after `close`.
+    """A thread that fetches from the broker `node`. The thread stops when this broker leads no followed log
+    any more, or after `close`.
     """
 
     def __init__(self, node: int, cluster: Cluster, terms: FetchTerms, home: FetcherContext) -> None:
@@ -120,7 +120,7 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> None:
-        """Make a fetch that is answered at once. It sends the log end offsets of the logs in `unreported` to
+        """Make a fetch that is answered at once, to send the log end offsets of the logs in `unreported` to
         the broker.
         """
         # `wait_caught_up` waits until the broker knows these log end offsets, so this fetch must not wait for
@@ -288,7 +288,7 @@ class ReplicaFetcher(BrokerThread):
         self, again: RepeatedFetch, session: FetchSession[Key, FetchPosition], data: memoryview
     ) -> bool:
         """If an answer has only the next records of the template's partition, append the records, and return
-        True. If not, return False.
+        True. If the answer has anything else, return False.
         """
         brought = again.brought(data)
         if brought is None or not self.run(again.followed, partial(again.take, brought)):
@@ -306,7 +306,7 @@ class ReplicaFetcher(BrokerThread):
         data: memoryview,
     ) -> FollowedLog | None:
         """Decode an answer, and handle each of its partitions. If the answer has a single partition and its
-        records were appended, return the partition's log. If not, return None.
+        records were appended, return the partition's log. In all other cases return None.
         """
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:

@@ -47,7 +47,9 @@ class Fetchers:
 
     @property
     def logs(self) -> Mapping[Key, FollowedLog]:
-        """Return the followed logs. If they change, a new dict takes the place of the old one."""
+        """Return the followed logs. If the set of followed logs changes, a new dict takes the place of the
+        old one.
+        """
         return self._logs
 
     def follow(self, logs: Iterable[FollowedLog], leaders: Mapping[Key, LeaderAndEpoch]) -> None:

@@ -159,9 +159,9 @@ class FollowedLog:
             on_reached(self)
 
     def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Append the batches of an answer, and return True. This is a fast path of `take`. If only `take` can
-        handle the answer, return False: the answer is outdated, its first batch begins below the log's end,
-        or a batch does not have the latest leader epoch. Raises StorageError, StoreClosedError.
+        """Append the batches of an answer, and return True. `take_next` is a fast path of `take`. If only
+        `take` can handle the answer, return False: the answer is outdated, its first batch begins below the
+        log's end, or a batch does not have the latest leader epoch. Raises StorageError, StoreClosedError.
         """
         high_watermark, _, start, records = brought
         with self.lock:

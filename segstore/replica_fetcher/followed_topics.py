@@ -33,11 +33,11 @@ CONSUMER = -1
 
 class FollowedTopics:
     """The followed topics: the topics of this store that replicate topics of the source. `recreated` says
-    what happens if a topic was deleted and created again at the source. If it is "keep", the old topic stays
-    here, and the new topic is ignored. If it is "replace", the old topic is deleted here, and the new topic
-    is replicated. "delete" means the same as "replace", and topics that the source does not have any more are
-    deleted here, too. (Standbys use "delete".) `replica_id` is the id of this store's replicas. If this store
-    is a mirror, it is `CONSUMER`.
+    what happens if a topic was deleted and created again at the source. If `recreated` is "keep", the old
+    topic stays here, and the new topic is ignored. If `recreated` is "replace", the old topic is deleted
+    here, and the new topic is replicated. "delete" means the same as "replace", and topics that the source
+    does not have any more are deleted here, too. (Standbys use "delete".) `replica_id` is the id of this
+    store's replicas. If this store is a mirror, `replica_id` is `CONSUMER`.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""`Announcer`: notifies the old primary that a promoted standby leads in its place. It tries until the old
-primary answers.
+"""`Announcer`: notifies the old primary that a promoted standby leads in its place. The announcer tries until
+the old primary answers.
 
 On disk is `.segstore/promotion`. Threads: the announcer has its own thread. Any thread may call `announce`
 and `close`.

@@ -1,5 +1,5 @@
-"""`RemoteEndPoint`: sends those requests of a fetcher to its broker that do not belong to the fetch session
-(Kafka: RemoteLeaderEndPoint). Nothing is on disk. Threads: the fetcher's thread.
+"""`RemoteEndPoint`: sends a fetcher's requests that are made outside of the fetch session to the fetcher's
+broker (Kafka: RemoteLeaderEndPoint). Nothing is on disk. Threads: only the fetcher's thread.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class RemoteEndPoint:
 
     def gap_to_end(self, each: FollowedLog, question: Question) -> tuple[int, FetchedData] | None:
         """If the leader certainly has no batch at the fetch offset of `question` or above, return (the
-        leader's log end offset, data of a fetch answer without records) (rule R41). If not, return None.
+        leader's log end offset, data of a fetch answer without records) (rule R41). If the leader may have
+        such a batch, return None.
         """
         # The fetch is for this partition only, and is made after the log end offset was asked for. A leader
         # does not truncate its log in its leader epoch. So if there were a batch below that offset, the

@@ -39,8 +39,8 @@ def deadline_in(timeout_ms: float | None) -> float | None:
 
 
 class Running(Closing, ABC):
-    """A running mirror or standby. It is a context manager: the end of a `with` block closes it. `done` is a
-    latch that is opened when the mirror or standby stops.
+    """A running mirror or standby. `Running` is a context manager: the end of a `with` block closes the
+    mirror or standby. `done` is a latch that is opened when the mirror or standby stops.
     """
 
     def __init__(self, done: Latch) -> None:
@@ -112,8 +112,8 @@ class Following(Running, Generic[C]):
 
     @property
     def error(self) -> Exception | None:
-        """If an error has stopped this mirror or standby, return this error. If not, return the error of the
-        last metadata request to the source, None if that request succeeded.
+        """If an error has stopped this mirror or standby, return this error. If no error has stopped it,
+        return the error of the last metadata request to the source, None if that request succeeded.
         """
         return self._control.failure or self._control.error
 
@@ -123,7 +123,7 @@ class Following(Running, Generic[C]):
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until, in each partition, readers can read all records that the source had at the partition's
-        first fetch, and a fetch has reported that to the source. Then return True. Return False after
+        first fetch, and a fetch has reported that to the source, and return True. Return False after
         `timeout_ms`, or if the mirror or standby was closed. Raises the errors of `wait`.
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))

@@ -25,9 +25,9 @@ MOST_EPOCH = INT32_MAX - DISTANCE
 larger epoch.
 """
 MOST_PARTITION = 999_999
-"""The largest partition number that is accepted. It is above the number of partitions of any Kafka cluster.
-The partition numbers of a topic need not begin at 0: the source may serve a copy of a broker's directory,
-which has only some partitions of a topic.
+"""The largest partition number that is accepted. No Kafka cluster has as many partitions. The partition
+numbers of a topic need not begin at 0: the source may serve a copy of a broker's directory, which has only
+some partitions of a topic.
 """
 _METADATA_ID = names.topic_id_of(bytes(15) + b"\1")
 _MOST_CLUSTER_ID = 255

@@ -25,7 +25,7 @@ def lag_metrics(kind: str) -> tuple[Metric, ...]:
 
 
 class FollowingStore(Store):
-    """A store whose topics are replicated from another cluster. They can be changed only in that cluster.
+    """A store whose topics are replicated from another cluster, and can be changed only in that cluster.
     `kind` is "mirror" or "standby".
     """
 

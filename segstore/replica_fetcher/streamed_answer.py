@@ -21,8 +21,8 @@ may be larger, too.
 
 
 class Arriving:
-    """Receives long answers from one connection, one answer after another. It is a context manager: the end
-    of its `with` block stops the second thread.
+    """Receives long answers from one connection, one answer after another. `Arriving` is a context manager:
+    the end of its `with` block stops the second thread.
     """
 
     def __init__(self, connection: BrokerConnection) -> None:

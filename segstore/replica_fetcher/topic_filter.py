@@ -1,4 +1,6 @@
-"""`TopicChoice`: chooses topics by their names. Nothing is on disk. Threads: any. It is immutable."""
+"""`TopicChoice`: chooses topics by their names. Nothing is on disk. Threads: any. A `TopicChoice` is
+immutable.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _check_topic(root: str, info: TopicInfo) -> None:
 
 
 def _epochs(writer: StoreWriter) -> Epochs:
-    """Open all partitions of the store, and return their latest leader epochs."""
+    """Open all partitions of the store, and return the latest leader epoch of each partition."""
     return {
         info.name: {str(n): writer.partition(info.name, n).epochs.current for n in info.partition_ids}
         for info in writer.topics.values()

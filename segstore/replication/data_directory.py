@@ -94,8 +94,8 @@ class DirectoryContext(Links, Protocol):
         """Report to the controller that the directory's thread runs, and that the directory's disk works."""
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Call `work` when the elected leader of the partition takes appends. If it takes them already, call
-        `work` at once.
+        """Call `work` when the elected leader of the partition takes appends. If the leader takes appends
+        already, call `work` at once.
         """
 
 
@@ -138,7 +138,7 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Queue `read` for the reading thread, which calls it. `read` must not raise an error. It returns
+        """Queue `read` for the reading thread, which calls it. `read` must not raise an error. `read` returns
         None, or another read, which the thread calls next if its queue is empty.
         """
         self._reading.post(read)
@@ -218,8 +218,8 @@ class DataDirectory:
         """Take the directory offline, because a disk error has fenced a log (R32; Kafka:
         LogDirFailureChannel).
         """
-        # The caller holds locks of the log. So the error is raised again in the directory's thread, which
-        # handles it.
+        # The caller holds locks of the log. So the directory's thread raises the error again, and handles the
+        # error.
         if is_refusal(error):
             self._fenced = True
             self._thread.post(partial(_raise, error))
@@ -286,7 +286,7 @@ class DataDirectory:
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
         """Create or change the topic, so that its partitions are those of `info` and those in `leaving`,
-        which will be removed later. If it has no partition, delete the topic.
+        which will be removed later. If the topic would have no partition, delete the topic.
         """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)

@@ -36,7 +36,7 @@ NOTHING = Nothing()
 
 class FetchedBatches(NamedTuple):
     """Batches of a fetch answer, with valid CRCs. If the bytes of the batches are in memory of the pool,
-    `buffer` is that memory. If they are not, `buffer` is None.
+    `buffer` is that memory. If the bytes are in other memory, `buffer` is None.
     """
 
     chunk: Encoded

@@ -68,8 +68,8 @@ class FollowerLog:
         self._carry_out = self._show_all if carry_out is None else carry_out
 
     def shows(self, effect: Effect) -> bool:
-        """If `effect` is a SetHighWatermark, set the high watermark and return True. If it is not, return
-        False.
+        """If `effect` is a SetHighWatermark, set the high watermark and return True. If `effect` is another
+        effect, return False.
         """
         if not isinstance(effect, SetHighWatermark):
             return False

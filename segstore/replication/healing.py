@@ -3,10 +3,10 @@ replicas.
 
 On disk the log of a damaged replica is truncated at the offset of the damage, and copies of the removed
 segments are put into the quarantine. The replica then fetches the removed records again. Before the
-truncation the replica is durably removed from ISR and ELR. So it can't be elected, and the high watermark
-does not wait for it, until it has all records again. If it was the leader, an undamaged replica is elected.
-If the process crashes, the replica is an ordinary follower outside of the ISR. Threads: any, but one `heal`
-of a partition at a time.
+truncation the replica is durably removed from ISR and ELR. So the replica can't be elected, and the high
+watermark does not wait for it, until it has all records again. If the damaged replica was the leader, an
+undamaged replica is elected. If the process crashes, the replica is an ordinary follower outside of the ISR.
+Threads: any, but one `heal` of a partition at a time.
 
 Damage is counted in whole segments. Replica A, although damaged, may be the source of replica B if the damage
 of A ends at or below the offset from which B must be copied. So if two replicas are damaged at different

@@ -4,16 +4,18 @@ Partition).
 
 On disk are the partition's log and checkpoints, which `storage.log.replica` writes. Threads: only the
 directory's own thread changes the log for replication (`become`, `step`), so that other directories go on if
-this disk hangs. Any thread may call the other methods. They call the core under `lock`, which no thread holds
-during disk work, and carry out the core's effects in memory. A thread that appends carries out no effects: it
-registers its append, and waits. So Ctrl-C, which interrupts that thread, can't come between two effects.
+this disk hangs. Any thread may call the other methods, which call the core under `lock`, and carry out the
+core's effects in memory. No thread holds `lock` during disk work. A thread that appends carries out no
+effects: it registers its append, and waits. So Ctrl-C, which interrupts that thread, can't come between two
+effects.
 
 If all replicas have the whole log, their native tails are opened: an append is then one native call, which
 writes to all replicas. These appends are reported to the core later (`_catch_up`). There are two modes:
 
 - With threads, each directory's own thread opens and pauses the tails of that directory (`_offer`,
-  `open_by_threads`, `_recall`). It holds no lock except for `Tail.token`, the append token. Each directory's
-  native thread writes batches to the followers there, so no thread waits for the disk of another directory.
+  `open_by_threads`, `_recall`). This thread holds no lock except for `Tail.token`, the append token. Each
+  directory's native thread writes batches to the followers there, so no thread waits for the disk of another
+  directory.
 - With the setting `inline`, the appending thread writes to all replicas. One thread opens the tails of all
   replicas together (`open_tail`), and pauses them before it calls the core. The order of locks is: `lock` of
   the leader, `lock` of the follower, append token.
@@ -220,7 +222,7 @@ class LocalReplica:
             self.open_by_threads()
 
     def hear(self) -> None:
-        """If there may be native appends that were not reported to the core, report them."""
+        """Report native appends to the core, if there may be unreported ones."""
         if self._handed_on:
             with self.lock:
                 self._settle()

@@ -1,8 +1,8 @@
 """`Observer`: reads the metadata and the replicas of a replicated store from its directories, without opening
 the store for writing (Kafka: an observer of the metadata log).
 
-On disk nothing is locked or changed. An observer can read while a writer has the store open. It can also read
-if some of the directories are missing. Threads: one.
+On disk nothing is locked or changed. An observer can read while a writer has the store open, and even if some
+of the directories are missing. Threads: one.
 """
 
 from __future__ import annotations

@@ -98,9 +98,9 @@ class Restart:
             effects += core.fail(broker)
         for broker, directory in sorted(self._directories.items()):
             effects += core.restart(broker, names.new_topic_id(), directory.writer.clean_epoch, now_ms())
-        # The registrations may have emptied an ISR, so the last known leaders are in the same write. If they
-        # were written later, and a crash came in between, the next open would elect the replica that was
-        # removed last from the ISR, although its log may be short.
+        # The registrations may have emptied an ISR, so the last known leaders are in the same write. If the
+        # last known leaders were written later, and a crash came in between, the next open would elect the
+        # replica that was removed last from the ISR, although its log may be short.
         return Decision(effects=effects + self._remember(core, before))
 
     def _remember(self, core: Controller, registered: Mapping[Any, PartitionRegistration]) -> Effects:

@@ -42,8 +42,8 @@ class Decision(NamedTuple):
 
 
 Event = Callable[[Controller, int], Decision]
-"""A function that the controller calls with the core and the time in ms. If it raises an error, `Answer` gets
-the error, and nothing changes.
+"""A function that the controller calls with the core and the time in ms. If the function raises an error,
+`Answer` gets the error, and nothing changes.
 """
 Answer = Callable[[list[Any], "Exception | None"], object]
 """A function that gets the result of an event: (messages of the decision's `Send` effects, None), or ([], the
@@ -106,7 +106,7 @@ class QuorumController:
         `Send` effects.
 
         Raises the event's error, QuorumLostError and StoreClosedError. Raises RequestTimedOutError if the
-        event is not decided in time. It may still be decided later.
+        event is not decided in time. The event may still be decided later.
         """
         answered: SimpleQueue[tuple[list[Any], Exception | None]] = SimpleQueue()
         self.post(event, lambda answers, error: answered.put((answers, error)))
@@ -178,8 +178,8 @@ class QuorumController:
             self._snapshots.look(self.image)
         for answer, messages, failed in answers:
             try:
-                # If the write failed, the answer to each event is the write's error. This holds for refused
-                # events, too: an event may have been refused because of an earlier decision, which the failed
+                # If the write failed, the answer to each event is the write's error. Refused events get this
+                # error, too: an event may have been refused because of an earlier decision, which the failed
                 # write has lost.
                 answer(messages, self.error or failed)
             except Exception:

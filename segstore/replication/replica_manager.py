@@ -60,8 +60,8 @@ class ReplicaManager:
         self.partitions: dict[PartitionKey, PartitionRegistration] = {}
         self.leaders: dict[PartitionKey, LocalReplica] = {}
         self.redirecting = Mutex()
-        """The lock for changes of `leaders`. It also protects the choice of the log that a partition's
-        appends go to.
+        """The lock for changes of `leaders`, and for the choice of the log that a partition's appends go
+        to.
         """
         self.news, self.counters = ChangeCounter(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
@@ -119,7 +119,7 @@ class ReplicaManager:
 
     def await_shown(self, timeout_ms: float) -> None:
         """Wait until readers of each leader can read all records that were committed before its leader epoch
-        (R38). Leaders whose ISR is smaller than min.insync.replicas are skipped.
+        began (R38). Leaders whose ISR is smaller than min.insync.replicas are skipped.
         """
 
         def shown() -> bool:
@@ -167,8 +167,8 @@ class ReplicaManager:
         return registration is not None and not registration.fenced
 
     def await_committed(self, key: PartitionKey, seconds: float) -> bool:
-        """Wait until readers can read all records that were committed before the leader epoch (R38). Return
-        whether they can. If fewer replicas than min.insync.replicas are online, return at once.
+        """Wait until readers can read all records that were committed before the leader epoch began (R38).
+        Return whether they can. If fewer replicas than min.insync.replicas are online, return at once.
         """
 
         def shown() -> bool:
@@ -298,7 +298,9 @@ class ReplicaManager:
         return decision
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Call `work` when the partition has a leader. If it has one already, call `work` at once."""
+        """Call `work` when the partition has a leader. If the partition has a leader already, call `work` at
+        once.
+        """
         self._when_led.setdefault(key, deque()).append(work)
         # `leads` sets the leader, and then calls the queued functions. So if there is no leader at this
         # check, `leads` will find `work` in the queue.

@@ -138,9 +138,9 @@ class ReplicatedReader(Closing):
         self, topic: str, partition: int, question: Question[T], holding: OffsetAndEpoch | None = None
     ) -> T:
         """Call `question` with the log of one replica, and return the result. The leader's log comes first.
-        If it can't be read, or lacks records below `holding`, the other in-sync replicas follow, by
-        descending high watermark. If all in-sync replicas lack these records, the records were lost. Then the
-        leader's log is used, if it has the leader epoch of the metadata.
+        If the leader's log can't be read, or lacks records below `holding`, the other in-sync replicas
+        follow, by descending high watermark. If all in-sync replicas lack these records, the records were
+        lost. In this case the leader's log is used, if it has the leader epoch of the metadata.
 
         If no replica can be used within PATIENCE seconds, raises ReplicaOfflineError. Raises the errors of
         `question` except for those in FAILURES, and UnknownTopicOrPartitionError if the partition was

@@ -70,8 +70,8 @@ class _Partitions:
             except (SegstoreError, OSError) as error:
                 errors.append(error)
         # A replica may have joined the ISR after the flush of its own directory, and before the flush of its
-        # leader's directory. Then the leader may have durable records that the replica got after its flush.
-        # So the replica is flushed again.
+        # leader's directory. In this case the leader may have durable records that the replica got after its
+        # own flush. So the replica is flushed again.
         for replica in self._joined(before):
             try:
                 replica.partition.flush()
@@ -119,8 +119,8 @@ class _Sweeper:
 
 
 class _NoInbox:
-    """A placeholder for the inbox, through which other processes append staged records. It refuses all
-    appends, and is in use until `coordinator.inboxes` serves the inboxes.
+    """A placeholder for the inbox, through which other processes append staged records. The placeholder
+    refuses all appends, and is in use until `coordinator.inboxes` serves the inboxes.
     """
 
     def adopt(self, id_: str, files: object, /) -> NoReturn:
@@ -261,9 +261,9 @@ class ReplicatedWriter:
     def of_leaders(
         self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
     ) -> dict[tuple[str, int], T]:
-        """Call `read` with the files and the path of each directory. It returns a value for each partition.
-        For each partition with a leader, return the value in the leader's directory. Directories whose disks
-        hang are skipped, so that metrics stay available.
+        """Call `read` with the files and the path of each directory. `read` returns a value for each
+        partition. For each partition with a leader, return the value in the leader's directory. Directories
+        whose disks hang are skipped, so that metrics stay available.
         """
         found: dict[tuple[str, int], T] = {}
         leaders = list(self.manager.leaders.items())

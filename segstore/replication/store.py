@@ -1,7 +1,7 @@
 """`ReplicatedStore` and `ReplicatedPartitionLog`: the public classes of a replicated store and its
 partitions.
 
-They add acknowledgements, states of replicas, elections, reassignments and `heal` to `Store` and
+These classes add acknowledgements, states of replicas, elections, reassignments and `heal` to `Store` and
 `PartitionLog`. Nothing is on disk. Threads: any.
 """
 
@@ -86,7 +86,8 @@ class ReplicatedPartitionLog(PartitionLog):
 
     def nearest(self, rack: str, offset: int) -> PartitionLog:
         """Return the log of the follower in the directory with the id `rack` if this follower is in sync and
-        has `offset`. If not, return this log (R39; Kafka: RackAwareReplicaSelector, KIP-392).
+        has `offset`. If there is no such follower, return this log (R39; Kafka: RackAwareReplicaSelector,
+        KIP-392).
         """
         assert isinstance(self.store, ReplicatedStore)
         key = PartitionKey(self.topic, self.partition)
@@ -389,7 +390,7 @@ class ReplicatedStore(Store):
         *,
         replication_factor: int | None = None,
     ) -> TopicInfo:
-        """Return the topic. If it does not exist, create it first. See `Store.ensure_topic`. If
+        """Return the topic. If the topic does not exist, create it. See `Store.ensure_topic`. If
         `replication_factor` is None, an existing topic may have any replication factor.
         """
         if partitions is not None:
@@ -534,10 +535,10 @@ class ReplicatedStore(Store):
         timeout_ms: float = 30_000,
     ) -> dict[tuple[str, int], Exception | None]:
         """Elect leaders of `partitions`, by default of all (R24, R29; Kafka: Admin.electLeaders). If
-        `election` is "preferred", the first replica of each partition is elected, if it is in sync. If it is
-        "unclean", any live replica is elected in each partition without a leader: records may be lost, so
-        `confirm=True` is needed. For each partition the result has None, or the error if no leader was
-        elected.
+        `election` is "preferred", the first replica of each partition is elected, if it is in sync. If
+        `election` is "unclean", any live replica is elected in each partition without a leader: records may
+        be lost, so `confirm=True` is needed. For each partition the result has None, or the error if no
+        leader was elected.
 
         Raises InvalidArgumentError, UnknownTopicOrPartitionError, QuorumLostError.
         """
@@ -577,9 +578,9 @@ class ReplicatedStore(Store):
 
     def reassign(self, target: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
         """Begin to move partitions to other directories. `target` has the new directory ids of each
-        partition, the preferred leader first. If it has None for a partition, the partition's reassignment in
-        progress is cancelled (R30; Kafka: Admin.alterPartitionReassignments). A reassignment is complete when
-        `reassignments` no longer has the partition.
+        partition, the preferred leader first. If `target` has None for a partition, the partition's
+        reassignment in progress is cancelled (R30; Kafka: Admin.alterPartitionReassignments). A reassignment
+        is complete when `reassignments` no longer has the partition.
 
         Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError, UnknownTopicOrPartitionError,
         QuorumLostError. If a partition is refused, the reassignments of the partitions before it in `target`
@@ -600,9 +601,9 @@ class ReplicatedStore(Store):
             side.controller.call(_reassignment(key, replicas))
 
     def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
-        """Replace a directory that has failed or is missing by the directory at `path`. That is a new
-        directory, which is made if it does not exist, or the old directory, if it works again. The replicas
-        in it fetch their missing records after the call has returned. Later opens must name the new path.
+        """Replace a directory that has failed or is missing by the directory at `path`: a new directory,
+        which is made if it does not exist, or the old directory, if it works again. The replicas in this
+        directory fetch their missing records after the call has returned. Later opens must name the new path.
         `directory` is the id of the old directory (for the witness: the number of data directories).
 
         Raises StoreLockedError, StorageError and QuorumLostError. Raises InvalidArgumentError if the old

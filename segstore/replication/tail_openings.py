@@ -2,7 +2,8 @@
 open, one call of C code appends to all replicas.)
 
 Nothing is on disk. Threads: the threads of the directories that have a replica of the partition. If two
-threads call `are_due` at the same time, the number of skipped openings may be wrong by one. That is harmless.
+threads call `are_due` at the same time, the number of skipped openings may be wrong by one, which is
+harmless.
 """
 
 from __future__ import annotations

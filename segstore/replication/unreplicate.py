@@ -1,5 +1,5 @@
 """Turns one directory of a replicated store into a plain store (a store without replicas). No record is
-copied. This is the reverse of `adoption`. Kafka has no counterpart.
+copied. The reverse of this conversion is `adoption`. Kafka has no counterpart.
 
 On disk a ConfigRecord is appended to the metadata log, and files of the directory are changed. Threads: one.
 The steps are:

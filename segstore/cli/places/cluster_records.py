@@ -276,8 +276,8 @@ class ClusterReading:
         kinds = self._client.kafka.KafkaError
         ended = kinds._PARTITION_EOF
         # Although no offset is committed, librdkafka asks for the group's coordinator. If the user has no
-        # rights for the group, the answer is GROUP_AUTHORIZATION_FAILED. It is ignored, because the user may
-        # still read records.
+        # rights for the group, the answer is GROUP_AUTHORIZATION_FAILED. This error is ignored, because the
+        # user may still read records.
         ignored = (ended, kinds.GROUP_AUTHORIZATION_FAILED)
         while not outage.is_too_long():
             messages = self._consumer.consume(_AT_ONCE, _STEP)

@@ -240,7 +240,7 @@ def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
 
 def _typed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a topic's settings. If segstore has a setting, its value is parsed to the type that it has in a
-    store. If not, the value stays a str. Settings with the value None are left out.
+    store. If segstore does not have it, the value stays a str. Settings with the value None are left out.
     """
     found = {}
     for name, value in config.items():

@@ -1,5 +1,5 @@
-"""A store's directory as a place of topics. The store is opened for writing, or for reading. It can be read
-while another process writes.
+"""A store's directory as a place of topics. The store is opened for writing, or for reading. The store can be
+read while another process writes.
 
 On disk: the engine reads and writes the store. Threads: one.
 """

@@ -82,7 +82,7 @@ class Place(Protocol):
         """Return an `Appends` for these partitions."""
 
     def reading(self, topic: str, partitions: Sequence[int], isolation_level: str) -> PlaceReading:
-        """Return a `PlaceReading` of these partitions. It reads them in this order."""
+        """Return a `PlaceReading` that reads these partitions, in this order."""
 
     def queue(self, terms: QueueTerms) -> Queue:
         """Return a `Queue` that delivers records of a topic to a share group."""
@@ -100,9 +100,9 @@ class Appends(Protocol):
     """Appends records to partitions of a topic. `records` counts acknowledged records, and `bytes` the bytes
     of their keys and values. `unknown` counts records that were sent, and neither acknowledged nor refused.
 
-    It is a context manager. At the end of the `with` block it waits until all records are acknowledged, and
-    raises an error if a record is not acknowledged. If an interrupt or an error ends the block, no more
-    records are sent.
+    `Appends` is a context manager. At the end of the `with` block it waits until all records are
+    acknowledged, and raises an error if a record is not acknowledged. If an interrupt or an error ends the
+    block, no more records are sent.
     """
 
     @property
@@ -163,8 +163,8 @@ class PlaceReading(Protocol):
 
 
 class Queue(Protocol):
-    """Records that are delivered to a share group. It is a context manager. At the end of the `with` block,
-    records that were not acknowledged are released.
+    """Records that are delivered to a share group. `Queue` is a context manager. At the end of the `with`
+    block, records that were not acknowledged are released.
     """
 
     def poll(self, timeout_ms: int | None, most: int | None) -> Sequence[QueueRecord]:

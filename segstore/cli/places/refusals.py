@@ -26,8 +26,8 @@ _DEMOTED = {"Not coordinator": "; a store that was demoted says so: the promoted
 
 class Refusals(logging.Handler):
     """Handles the errors after which one producer retries. The producer must be created with the settings
-    `debug` and `logger` of this object. If an error lasts, `report` is called with a line about the error. It
-    is called with the same line again only after a record was acknowledged.
+    `debug` and `logger` of this object. If an error lasts, `report` is called with a line about the error.
+    `report` is called with the same line again only after a record was acknowledged.
     """
 
     debug = "msg"
@@ -58,7 +58,7 @@ class Refusals(logging.Handler):
 
 def _line(message: str) -> str:
     """Return a text about an error after which librdkafka retries, if `message`, a line of librdkafka's log,
-    is about such an error. If it is not, return "".
+    is about such an error. If `message` is another line, return "".
     """
     if refused := _REFUSED.search(message):
         return f"{refused[1]}-{refused[2]}: {refused[3]}" if "Retry" in refused[4] else ""

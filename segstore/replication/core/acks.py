@@ -55,9 +55,9 @@ class DelayedProduces:
         insort(self._waiting, request, key=_required)
 
     def reach(self, high_watermark: int, enough: bool) -> tuple[Complete, ...]:
-        """Complete the requests whose records end at or below the high watermark, and return their answers.
-        `enough` is False if the maximal ISR has fewer members than min.insync.replicas. If it is False, these
-        requests fail with NotEnoughReplicasAfterAppendError (Kafka:
+        """Answer the requests whose records end at or below the high watermark, and return the answers.
+        `enough` is False if the maximal ISR has fewer members than min.insync.replicas. If `enough` is False,
+        these requests fail with NotEnoughReplicasAfterAppendError (Kafka:
         Partition.checkEnoughReplicasReachOffset).
         """
         error = None if enough else NotEnoughReplicasAfterAppendError

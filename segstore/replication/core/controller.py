@@ -177,7 +177,7 @@ class Controller:
         return effects + self._register(broker, found._replace(fenced=True, shutting_down=False))
 
     def _unfence(self, broker: int) -> Effects:
-        """Unfence a broker, and elect it for partitions without a leader."""
+        """Unfence a broker. If the broker may lead a partition that has no leader, elect the broker."""
         effects = self._register(broker, self.cluster.brokers[broker]._replace(fenced=False))
         leaderless = [key for key, partition in self.partitions.items() if partition.leader == NO_LEADER]
         return effects + self._build((key, self._changing(key)) for key in leaderless)
@@ -317,8 +317,8 @@ class Controller:
             )
 
     def elect(self, key: Key, election: Election) -> Effects:
-        """Elect a leader. If `election` is PREFERRED, elect the preferred leader. If it is UNCLEAN and there
-        is no leader, elect any live replica (R24, R29; Kafka: electLeader).
+        """Elect a leader. If `election` is PREFERRED, elect the preferred leader. If `election` is UNCLEAN
+        and there is no leader, elect any live replica (R24, R29; Kafka: electLeader).
 
         Raises ElectionNotNeededError, PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
         UnknownTopicOrPartitionError.

@@ -1,5 +1,5 @@
-"""One replica of a partition: the offsets of its log, and its role: leader, follower, or none while it is
-offline (Kafka: Partition; rules R3, R7, R8, R22, R32).
+"""One replica of a partition: the offsets of its log, and its role. The role is leader or follower. While the
+replica is offline, it has no role (Kafka: Partition; rules R3, R7, R8, R22, R32).
 
 Threads: all calls are made under the partition's lock. Each change of role makes a new role object.
 """

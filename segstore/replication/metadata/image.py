@@ -1,5 +1,6 @@
-"""`MetadataImage`: the brokers, topics, settings and partitions that the metadata records describe. It also
-makes the metadata records for decisions of the core (Kafka: MetadataImage, ReplicationControlManager.replay).
+"""`MetadataImage`: the brokers, topics, settings and partitions that the metadata records describe.
+`MetadataImage` makes the metadata records for decisions of the core, too (Kafka: MetadataImage,
+ReplicationControlManager.replay).
 
 Nothing is on disk. Threads: only the controller's thread.
 """

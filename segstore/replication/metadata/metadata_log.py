@@ -4,7 +4,7 @@ voters.
 
 On disk is an ordinary partition in each voter's directory: batches of metadata records, with leader epochs of
 this log. A record is committed when a majority of voters has synced it. Each open of the log must find all
-committed records, and must use a new epoch. These rules ensure it:
+committed records, and must use a new epoch. Three rules ensure that:
 - The majorities of any two opens have a voter in common, so at least one voter of each open has all committed
   records. Therefore the copy of the log with the largest (epoch of the last batch, log end offset) has all of
   them. The other copies are truncated, and copied from it.
@@ -65,8 +65,8 @@ OVERHEAD = 100
 class MetadataLog:
     """The metadata log of `total` voters. `next_offset` is the offset of the next record.
 
-    If the disk of a voter fails, `on_voter_lost` is called with the voter's id and the error. It is called in
-    the voter's thread, or in the thread that opens the log.
+    If the disk of a voter fails, `on_voter_lost` is called with the voter's id and the error. `on_voter_lost`
+    is called in the voter's thread, or in the thread that opens the log.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class MetadataLog:
         the first record (R31).
 
         Raises InvalidArgumentError if `records` is empty. Raises QuorumLostError if no majority has synced
-        the batch. Then each later call raises QuorumLostError, too, and only the next open decides whether
-        the records of the batch are committed.
+        the batch. After that each call raises QuorumLostError, and only the next open decides whether the
+        records of the batch are committed.
         """
         check_apart("MetadataLog.append()")
         with self._lock:

@@ -1,8 +1,8 @@
 """`meta.properties`: the cluster id of the store that a directory belongs to, and the broker id and directory
 id of the directory (Kafka: MetaProperties, version 1).
 
-On disk is one small file in the format of Java properties. It is written once and never changed. Threads:
-any.
+On disk is one small file in the format of Java properties. This file is written once and never changed.
+Threads: any.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`SnapshotKeeper`: writes snapshots of the metadata into one voter's directory. It also removes old
-snapshots, and the beginning of the log, if newer snapshots have the same records (Kafka:
-FileRawSnapshotWriter, KafkaMetadataLog.maybeClean).
+"""`SnapshotKeeper`: writes snapshots of the metadata into one voter's directory. If newer snapshots have the
+same records, the keeper removes old snapshots, and the beginning of the log (Kafka: FileRawSnapshotWriter,
+KafkaMetadataLog.maybeClean).
 
 On disk are the `.checkpoint` files (the snapshots) and the log. The order of the steps is: make the snapshot
 durable, wait until a majority of voters has snapshots with this end offset or larger ones, make the log start

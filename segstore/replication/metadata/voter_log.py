@@ -189,8 +189,9 @@ class VoterLog:
 
     def _begin_anew(self, leader: VoterLog, others: Iterable[VoterLog]) -> None:
         """Empty the log, and begin it anew. If the leader's log begins at offset 0, this log begins at 0,
-        too. If it does not, copy the newest snapshot that fits the leader's log, and begin this log at the
-        snapshot's end offset. Raises UnreadableCopyError if there is no such snapshot.
+        too. If the leader's log begins at a higher offset, copy the newest snapshot that fits the leader's
+        log, and begin this log at the snapshot's end offset. Raises UnreadableCopyError if there is no such
+        snapshot.
         """
         if leader.start_offset == 0:
             self._begin_at(0)
@@ -262,7 +263,9 @@ class VoterLog:
         self._partition.visible.set_high_watermark(self.end_offset)
 
     def begin_epoch(self, state: QuorumState) -> None:
-        """Write an epoch, and the voters in it, into `quorum-state`, durably. Raises SegstoreError."""
+        """Write `state` into `quorum-state`, durably, if its epoch is above the epoch in the file. Raises
+        SegstoreError.
+        """
         with os_errors(), self.writer.context.reserve:
             if state.epoch > self.quorum.epoch:
                 write_state(self.files, self._partition.directory, self.id, state)
@@ -294,7 +297,7 @@ class VoterLog:
             self._asked.put(partial(self._do, data, answers))
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
-        """Queue a snapshot. It is written after the batches that were queued before this call."""
+        """Queue a snapshot, which is written after the batches that were queued before this call."""
         self._asked.put(partial(self._keep, snapshot))
 
     def _keep(self, snapshot: MetadataSnapshot) -> None:
@@ -349,8 +352,8 @@ class VoterLog:
         which bytes are on disk.
         """
         try:
-            # The write may use the space that is reserved for a full disk. If it could not, a full disk would
-            # prevent elections. It would also prevent deletions of topics, although they free space.
+            # The write may use the space that is reserved for a full disk. Without this space, a full disk
+            # would prevent elections, and even deletions of topics, which free space.
             with os_errors(), self.writer.context.reserve:
                 in_reserve(lambda: self._replica.append_as_follower(data), len(data))
                 self._partition.flush()

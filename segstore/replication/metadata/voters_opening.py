@@ -1,5 +1,5 @@
-"""`VotersOpening`: used when a store is opened. It makes the voters' copies of the metadata log equal and
-complete, and begins a new epoch (docs/replication.md, "The metadata log").
+"""`VotersOpening`: makes the voters' copies of the metadata log equal and complete when a store is opened,
+and begins a new epoch (docs/replication.md, "The metadata log").
 
 On disk the log of each voter is truncated or appended to, its snapshots are copied, and its `quorum-state` is
 written. Threads: one.
