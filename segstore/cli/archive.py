@@ -1,4 +1,5 @@
-"""`segstore archive`: archives a store until Ctrl-C, or once, or checks an archive.
+"""`segstore archive`: archives a store, until Ctrl-C, or with --once until all records of the start are
+archived. With `verify` it checks an archive.
 
 On disk: the store is only read. Threads: the main thread waits. The archive has its own threads.
 """

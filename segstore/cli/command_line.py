@@ -32,7 +32,7 @@ def moved(args: list[str]) -> list[str]:
 
 def place_size(argument: str) -> int:
     """If `argument` is an option --store or --bootstrap, return the number of arguments that the option and
-    its value take (1 or 2). If `argument` is anything else, return 0.
+    its value take (1 or 2). For all other arguments return 0.
     """
     if argument in _PLACES:
         return 2

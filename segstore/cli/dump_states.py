@@ -1,4 +1,4 @@
-"""Converts records of share groups to JSON like that of Kafka's tools. For records of `__share_group_state`
+"""Converts records of share groups to the JSON that Kafka's tools print. For records of `__share_group_state`
 the tool is ShareGroupStateMessageFormatter, for records of `__consumer_offsets` it is
 GroupMetadataMessageFormatter. Nothing is on disk. Threads: any.
 """

@@ -1,5 +1,5 @@
-"""`segstore export` writes a topic, or a part of it, as Parquet, Arrow IPC or NDJSON; `segstore import`
-appends such a file to a topic.
+"""`segstore export` writes a topic, or some of its records, as Parquet, Arrow IPC or NDJSON. `segstore
+import` appends the records of such a file to a topic.
 
 On disk: `export` reads the store, which another process may be writing to. `export` writes the file that the
 user names, either completely or not at all. `import` appends to the store through the engine. Threads: one.

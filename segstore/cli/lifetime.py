@@ -38,8 +38,8 @@ class Lifetime:
         """
 
     def started(self, what: str) -> None:
-        """Log that the service runs. The message is the store's path, followed by `what`, the rest of a
-        sentence about the store.
+        """Log that the service runs. The message is a sentence: the store's path is its subject, and `what`
+        follows it.
         """
         log.info("segstore %s, process %d: %s %s", VERSION, os.getpid(), self._path, what)
 

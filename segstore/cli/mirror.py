@@ -1,5 +1,6 @@
 """`segstore mirror`: mirrors topics of a Kafka cluster into a store, or topics of a store into a cluster,
-until Ctrl-C, or once. `segstore end-mirror`: makes the mirror an ordinary store.
+until Ctrl-C, or with --once until all records of the start are mirrored. `segstore end-mirror`: makes the
+mirror an ordinary store.
 
 On disk: the engine writes the store. Threads: the main thread waits. The mirror has its own threads.
 """

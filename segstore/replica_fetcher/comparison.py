@@ -40,7 +40,7 @@ _WINDOW = 1 << 16
 
 
 class ComparedWindow(NamedTuple):
-    """Batches of this log with `at` <= offset < `end`, as they are stored."""
+    """Stored batches of this log, from the offset `at` up to `end` (exclusive)."""
 
     at: int
     end: int

@@ -288,7 +288,7 @@ class ReplicaFetcher(BrokerThread):
         self, again: RepeatedFetch, session: FetchSession[Key, FetchPosition], data: memoryview
     ) -> bool:
         """If an answer has only the next records of the template's partition, append the records, and return
-        True. If the answer has anything else, return False.
+        True. If the answer has other records, other partitions or an error, return False.
         """
         brought = again.brought(data)
         if brought is None or not self.run(again.followed, partial(again.take, brought)):

@@ -36,7 +36,7 @@ class ChangeCounter:
             waiter.put(None)
 
     def until(self, look: Callable[[], bool], seconds: float, pause: float = _LONGEST_WAIT) -> bool:
-        """Call `look` until it returns True, for at most `seconds`; return the last result of `look`. `look`
+        """Call `look` until it returns True, for at most `seconds`. Return the last result of `look`. `look`
         is called at once, after each `increment`, and every `pause` seconds.
         """
         deadline = time.monotonic() + seconds

@@ -272,7 +272,7 @@ class DataDirectory:
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
 
     def write_topic_files(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
-        """Write the settings of topics into the inbox, where processes that stage records read them.
+        """Write the settings of topics into the inbox. Processes that stage records read these settings.
         `changed` are the names of the topics to write, None means all topics. If this call fails, the next
         call writes all topics. Raises OSError.
         """

@@ -38,9 +38,9 @@ CarryOut = Callable[[Effects], list[Effect]]
 files.
 """
 OnTruncated = Callable[[int, "Truncated", "EpochEnd | None"], None]
-"""Called after a truncation, with three arguments: the log end offset before the truncation; the result of
-the truncation; and the epoch and end offset of the leader's log at which the logs diverge (Kafka:
-divergingEpoch), or None if no divergence caused the truncation.
+"""A function that is called after a truncation, with three arguments. The first is the log end offset before
+the truncation, the second the result of the truncation. The third is the epoch and end offset of the leader's
+log at which the logs diverge (Kafka: divergingEpoch), or None if no divergence caused the truncation.
 """
 
 

@@ -14,8 +14,8 @@ writes to all replicas. These appends are reported to the core later (`_catch_up
 
 - With threads, each directory's own thread opens and pauses the tails of that directory (`_offer`,
   `open_by_threads`, `_recall`). This thread holds no lock except for `Tail.token`, the append token. Each
-  directory's native thread writes batches to the followers there, so no thread waits for the disk of another
-  directory.
+  directory's native thread writes batches to the followers in that directory, so no thread waits for the disk
+  of another directory.
 - With the setting `inline`, the appending thread writes to all replicas. One thread opens the tails of all
   replicas together (`open_tail`), and pauses them before it calls the core. The order of locks is: `lock` of
   the leader, `lock` of the follower, append token.

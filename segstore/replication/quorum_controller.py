@@ -1,9 +1,9 @@
 """The controller of a replicated store: the core decides events, and the controller writes the decisions
 durably to a majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
 
-On disk is the metadata log. Threads: one, which decides events in order. The decisions of all events in the
-queue are written at once. Any thread may call `post`. Any thread except for the directories' own threads may
-call `call`.
+On disk is the metadata log. Threads: one, which decides events in order. The decisions of all events that are
+in the queue are written in one batch. Any thread may call `post`. Any thread except for the directories' own
+threads may call `call`.
 """
 
 from __future__ import annotations

@@ -319,8 +319,8 @@ class ReplicaManager:
         """Queue a directory's heartbeat at the controller, unless a heartbeat of this directory is queued
         already.
         """
-        # At most one heartbeat of a directory is queued, as in Kafka's BrokerLifecycleManager. Otherwise the
-        # queue would grow while the controller waits for a majority of voters.
+        # At most one heartbeat of a directory is queued, as in Kafka's BrokerLifecycleManager. If more were
+        # queued, the queue would grow while the controller waits for a majority of voters.
         registration, controller = self.brokers.get(broker), self.controller
         if registration is None or controller is None or broker in self._beating:
             return

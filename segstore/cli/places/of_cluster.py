@@ -145,7 +145,7 @@ class ClusterPlace:
 
     def _configs(self, names: Collection[str], kind: str = "TOPIC") -> dict[str, dict[str, Any]]:
         """Return, by name, the settings that were set for the topics themselves. If `kind` is "GROUP", return
-        those of groups.
+        the settings of groups.
         """
         admin, found = self._client.kafka.admin, {}
         if not names:

@@ -1,7 +1,7 @@
 """`Refusals`: reports errors that last, although librdkafka retries after them.
 
 librdkafka writes such an error only into its debug log. The application gets an error only when the records
-time out, minutes later. Nothing is on disk. Threads: one, which polls librdkafka: librdkafka hands lines of
+time out, minutes later. Nothing is on disk. Threads: one, which polls librdkafka: librdkafka passes lines of
 its log to Python during a poll.
 """
 

@@ -21,8 +21,8 @@ _required = attrgetter("required_offset")
 
 
 class DelayedProduce(NamedTuple):
-    """A waiting request. The request is complete when the high watermark reaches `required_offset`; at
-    `deadline_ms` it fails.
+    """A waiting request. The request is complete when the high watermark reaches `required_offset`. At
+    `deadline_ms` the request fails.
     """
 
     required_offset: int

@@ -298,7 +298,7 @@ class Controller:
         return PartitionRegistration(replicas, isr, isr[0])
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Remove the partitions of a deleted topic; the caller writes the RemoveTopicRecord (Kafka:
+        """Remove the partitions of a deleted topic. The caller writes the RemoveTopicRecord (Kafka:
         deleteTopic). If a partition does not exist, raises UnknownTopicOrPartitionError and removes no
         partition.
         """

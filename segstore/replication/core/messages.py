@@ -1,5 +1,5 @@
 """The messages between followers, leaders and the controller: immutable tuples with the fields of Kafka's
-requests and responses. Offsets are int64; an unknown epoch is -1.
+requests and responses. Offsets are int64. An unknown epoch is -1.
 """
 
 from __future__ import annotations

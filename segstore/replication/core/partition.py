@@ -28,7 +28,7 @@ from segstore.replication.core.registration import NO_LEADER, BrokerRegistration
 class PartitionReplica:
     """The log and the role of a replica. `role` is None while the replica is offline. Before the first
     `become`, the replica is a follower without a leader. `brokers` has the broker registrations that this
-    process knows; the caller updates it. Methods return effects, which the caller carries out.
+    process knows, and the caller updates `brokers`. Methods return effects, which the caller carries out.
     """
 
     __slots__ = ("acks", "brokers", "config", "log", "replica_id", "role")

@@ -1,5 +1,5 @@
-"""Computes where a follower's log is truncated: at a divergence of leader epochs, or because the fetch offset
-is outside the leader's log (rules R9, R10, R12).
+"""Computes the offset to which a follower's log is truncated: because leader epochs diverge, or because the
+fetch offset is outside the leader's log (rules R9, R10, R12).
 """
 
 from __future__ import annotations

@@ -254,8 +254,8 @@ class MetadataLog:
                     other.clean()
 
     def _covered(self) -> int:
-        """Return the largest offset for which a majority of voters has snapshots with this end offset or
-        larger ones. Return 0 if there is no such offset.
+        """Return the largest offset that is not above the end offsets of a majority's snapshots (the newest
+        one of each voter). Return 0 if there is no such offset.
         """
         live = {voter.id for voter in self._live()}
         ends = [kept.end_offset for id_, kept in list(self._kept.items()) if kept is not None and id_ in live]

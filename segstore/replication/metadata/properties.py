@@ -41,7 +41,7 @@ def write_properties(files: Files, root: str, properties: MetaProperties) -> Non
 
 
 def read_properties(files: Files, root: str) -> MetaProperties | None:
-    """Read `meta.properties`; return None if it is missing. Raises CorruptCheckpointError, OSError."""
+    """Read `meta.properties`. Return None if the file is missing. Raises CorruptCheckpointError, OSError."""
     path = _path(root)
     try:
         data = files.read_file(path, _LONGEST)

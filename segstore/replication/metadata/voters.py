@@ -38,8 +38,8 @@ class FoundDirectory(NamedTuple):
     """The state of a directory, as it was read from the disk. `holder` is the pid of the process that has the
     directory open, 0 if this pid is unknown, None if no process has it open. `here` is True if this process
     has it open. `address` is the address at which the process `holder` serves the store. `topics` are the
-    names of all topics except for that of the metadata log. `has_metadata` is True if the directory has a
-    metadata log. `error` is the error if the path can't be read.
+    names of all topics, without `__cluster_metadata`. `has_metadata` is True if the directory has a metadata
+    log. `error` is the error if the path can't be read.
     """
 
     path: str
