@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 NOTED = "magenta"
 """The style of cells that deserve attention. Magenta and red are readable on dark and on light backgrounds.
-Yellow, green and cyan can't be read on most terminals with a light background.
+Yellow, green and cyan can't be read on most terminals.
 """
 LEAST_RECORDS, LEAST_SECONDS = 1000, 1.0
 """A rate is printed only if there are at least this number of records and this number of seconds."""
