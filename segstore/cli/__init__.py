@@ -1,8 +1,8 @@
-"""The `segstore` command: parses arguments, calls the engine, and presents the answer.
+"""The command `segstore`: parses arguments, calls the engine, and prints the result.
 
-On disk: it reads input files that the user names, and writes no files of its own. Threads: the main thread of
-the command's process. Each module has a command or a group of related commands; `app` has the list of all
-commands.
+On disk: input files that the user names are read. The command line itself writes no files. Threads: the main
+thread of the command's process. Each module has a command, or a group of related commands. `app` has the list
+of all commands.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ INTERRUPTED = 130
 
 
 def keep_standard_streams() -> None:
-    """Open /dev/null in place of each closed standard stream. Otherwise a file of the store could be opened
-    with the stream's descriptor, and the command's output would be written into that file.
+    """Open /dev/null in place of each closed standard stream. If the stream stayed closed, the next file that
+    is opened would get its descriptor number, and the command's output could be written into a file of the
+    store.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, `fd`
+            # The new descriptor gets the lowest free number, which is `fd`.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
@@ -37,10 +39,10 @@ def keep_standard_streams() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command with `arguments` (by default the process's), and return the exit status, or raise
-    SystemExit with it.
+    """Run a command with `arguments` (None: the arguments of the process). Raise SystemExit with the exit
+    status. After Ctrl-C during the imports, return INTERRUPTED.
 
-    A closed standard stream is replaced by /dev/null.
+    If a standard stream is closed, it is opened as /dev/null.
     """
     keep_standard_streams()
     with (
@@ -51,16 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with imports():
             from segstore.cli.app import commands
 
-        commands.main(args=arguments, prog_name="segstore")  # raises SystemExit
+        commands.main(args=arguments, prog_name="segstore")  # This call raises SystemExit.
     return INTERRUPTED
 
 
 def _signals_of(arguments: Sequence[str]) -> AbstractContextManager[object]:
-    """Return a context manager that notes SIGHUP for `serve`, because the signal may come during the long
-    imports. For any other command it does nothing.
+    """Return a context manager. If the command is `serve`, it records a SIGHUP that comes during the imports,
+    which take long. For all other commands it does nothing.
     """
     if command_of(arguments) != "serve":
         return nullcontext()
-    from segstore.cli.signals import hangups  # only `serve` needs this import
+    from segstore.cli.signals import hangups  # Only `serve` needs this import.
 
     return hangups()

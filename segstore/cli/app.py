@@ -1,8 +1,8 @@
-"""The group of all commands; it turns errors into messages and exit statuses. Threads: one.
+"""The group of all commands, which turns errors into messages and exit statuses. Threads: one.
 
-Every error of the engine is one line on standard error and exit status 1; wrong usage is status 2, Ctrl-C
-130. If the reader of a pipe has closed it (`| head`), the command ends silently with 141, the status of a
-process that SIGPIPE ended.
+An error of the engine is printed as one line on standard error, and the exit status is 1. Wrong usage gives
+status 2, and Ctrl-C gives status 130. If the command writes to a pipe that its reader has closed (`| head`),
+it ends silently with status 141, as if SIGPIPE had ended it.
 """
 
 from __future__ import annotations
@@ -189,14 +189,16 @@ COMMANDS = {
         "and flights of an archive; check the store.",
     ),
 }
-"""By command, in order of use: its module, and the first paragraph of its help. The module is imported only
-when the command is called, so that the list of commands does not import the engine, and a command does not
-import packages that only other commands need (plots, Spark).
+"""For each command, in the order in which help lists them: (its module, the first paragraph of its help). The
+module is imported when the command is called. So the list of commands does not import the engine, and no
+command imports packages that only other commands need (plots, Spark).
 """
 
 
 class ListedCommand(click.Command):
-    """A command's entry in the list of commands. A call of the entry imports the real command."""
+    """A placeholder for a command in the list of commands. When it is called, it imports the real command and
+    calls it.
+    """
 
     def __init__(self, name: str) -> None:
         self._module, text = COMMANDS[name]
@@ -206,16 +208,17 @@ class ListedCommand(click.Command):
         return self.itself().make_context(*args, **extra)
 
     def itself(self) -> click.Command:
-        """Import the command, and return it."""
-        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # the function's name
+        """Import the real command, and return it."""
+        # the name of the command's function
+        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")
         with imports():
             command: click.Command = getattr(import_module(self._module), name)
         return dressed(command)
 
 
 class Commands(PlaceFirst):
-    """The group of all commands. A command's return value is the exit status. An exception, also for wrong
-    usage, is printed as one line on standard error and becomes an exit status.
+    """The group of all commands. The return value of a command's function is the exit status. An exception is
+    printed as one line on standard error, and determines the exit status. Wrong usage is an exception, too.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -256,14 +259,14 @@ class Commands(PlaceFirst):
 
 
 def _refuse(error: click.ClickException) -> NoReturn:
-    """Print an error of wrong usage, and exit with its status."""
+    """Print an error of wrong usage, and exit with the error's exit status."""
     click.echo(wrong_usage(error), err=True)
     raise click.exceptions.Exit(error.exit_code) from None
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message as one line. For an OSError, the line has the file and the reason, without
-    the errno.
+    """Return an error's message as one line. The line of an OSError has the file and the reason, but not the
+    errno.
     """
     text = str(error)
     if isinstance(error, OSError) and error.errno and error.strerror:
@@ -272,8 +275,8 @@ def one_line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    # Buffered output goes to /dev/null. Otherwise the interpreter would write it to the closed pipe when it
-    # exits, and print another error.
+    # Buffered output is written to /dev/null. If the output stayed in the buffer, the interpreter would write
+    # it to the closed pipe at exit, and print another error.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

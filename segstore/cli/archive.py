@@ -1,6 +1,7 @@
-"""`segstore archive`: archives a store until it is interrupted, or once; and checks an archive.
+"""`segstore archive`: archives a store, until Ctrl-C, or with --once until all records of the start are
+archived. With `verify` it checks an archive.
 
-On disk: the store is only read. Threads: the main thread waits; the archive has its own threads.
+On disk: the store is only read. Threads: the main thread waits. The archive has its own threads.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def archive(
 
 
 def _check_only(*allowed: str) -> None:
-    """Raise UsageError for an option that `verify` does not accept."""
+    """Raise UsageError if an option is given that `verify` does not accept."""
     ctx = get_current_context()
     for param in ctx.command.params:
         given = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE

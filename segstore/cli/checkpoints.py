@@ -1,6 +1,7 @@
-"""`segstore checkpoints`: lists, prints, restores and compares Spark's checkpoint directories in a topic.
+"""`segstore checkpoints`: lists, prints, restores and compares Spark's checkpoint directories that are kept
+in a topic.
 
-On disk: the store is only read; `restore` writes into the directory that the user names. Threads: one.
+On disk: the store is only read. `restore` writes into the directory that the user names. Threads: one.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
 # --- checkpoints options -----------------------------------------------------------------------
 
-# The options of `segstore checkpoints`, and its topic.
+# The options of `segstore checkpoints`, and functions that read its topic.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def topic_option(command: F) -> F:
-    """Add the option --topic NAME, whose value is the argument `topic`."""
+    """Add the option --topic NAME. The command gets its value as the argument `topic`."""
     return click.option(
         "--topic",
         "-t",
@@ -42,7 +43,9 @@ def topic_option(command: F) -> F:
 
 
 def at_option(command: F) -> F:
-    """Add the option --at OFFSET, whose value is the argument `at`; None means the latest offset."""
+    """Add the option --at OFFSET. The command gets its value as the argument `at`, or None, which means the
+    latest offset.
+    """
     return click.option(
         "--at",
         type=click.IntRange(0),
@@ -64,8 +67,9 @@ def opened(path: str, topic: str) -> Iterator[PartitionLog]:
 
 
 def seen(log: PartitionLog, at: int | None) -> TreeSnapshot:
-    """Return the file tree as of an offset. Raises OffsetOutOfRangeError; if compaction has removed that
-    state, the message says so.
+    """Return the file tree that the records before offset `at` describe, by default (None) all records.
+    Raises OffsetOutOfRangeError. If compaction has removed records that this tree needs, the error's message
+    says so.
     """
     from segstore.filetree import snapshot
     from segstore.storage.scans.scan import LATEST
@@ -80,7 +84,7 @@ def seen(log: PartitionLog, at: int | None) -> TreeSnapshot:
 
 # --- checkpoints look --------------------------------------------------------------------------
 
-# `segstore checkpoints ls|cat|restore`.
+# This section has the commands `segstore checkpoints ls`, `cat` and `restore`.
 
 
 @click.command("ls")
@@ -160,7 +164,8 @@ def restore(target: str, below: str, at: int | None, topic: str, path: str) -> N
 
 # --- checkpoints changes -----------------------------------------------------------------------
 
-# `segstore checkpoints diff|history` show what changed, between two moments or two directories.
+# This section has the commands `segstore checkpoints diff` and `history`, which show changes: between two
+# moments, or between two directories.
 
 _MOST_TEXT = 1 << 20
 DIFFERENT = 1
@@ -231,7 +236,7 @@ def _by_name(tree: TreeSnapshot, root: str) -> dict[str, Any]:
 
 
 def _lines(before: bytes, after: bytes) -> list[str] | None:
-    """Return the lines that differ in two files; None if one of them is not text, or is too long."""
+    """Return the lines that differ in two files, or None if a file is not text or is too long."""
     if max(len(before), len(after)) > _MOST_TEXT or b"\0" in before + after:
         return None
     try:

@@ -1,6 +1,7 @@
-"""The options of a command with a client of Kafka's protocol: --command-config FILE and --set NAME=VALUE.
+"""The options of a command that uses a client of Kafka's protocol: --command-config FILE and --set
+NAME=VALUE.
 
-On disk: reads the properties file that the user names. Threads: one.
+On disk: the properties file that the user names is read. Threads: one.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def client_option(text: str) -> Callable[[F], F]:
-    """Return a decorator that adds both options. The command gets their values as one dict, the argument
-    `config`, in which --set overrides the file. `text` is the help of --set.
+    """Return a decorator that adds both options. The command gets the settings of both as one dict, the
+    argument `config`. If a setting is in the file and in --set, the value in --set wins. `text` is the help
+    of --set.
     """
 
     def add(command: F) -> F:

@@ -1,6 +1,7 @@
 """The order of a command line: --store and --bootstrap may precede the command's name.
 
-Nothing on disk. Threads: any; no state. Imports no other module, since it runs before all imports.
+Nothing is on disk. Threads: any. This module imports no other module, because it is used before all other
+imports.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ _PLACES = ("--store", "-s", "--bootstrap", "-b")
 
 def command_of(args: Sequence[str]) -> str:
     """Return the name of the called command. If no command is called, return the first argument, which may be
-    an option, or "" without arguments.
+    an option, or "" if there are no arguments.
     """
     return next(iter(moved(list(args))), "")
 
 
 def moved(args: list[str]) -> list[str]:
-    """Return the arguments with leading --store and --bootstrap moved after the command's name. If no command
-    is called, return them unchanged.
+    """Move options --store and --bootstrap before the command's name to the place after it, and return the
+    arguments. If no command is called, return the arguments unchanged.
     """
     count = 0
     while count < len(args) and (size := place_size(args[count])):
@@ -30,8 +31,8 @@ def moved(args: list[str]) -> list[str]:
 
 
 def place_size(argument: str) -> int:
-    """Return the number of arguments of an option --store or --bootstrap with its value; 0 for another
-    argument.
+    """If `argument` is an option --store or --bootstrap, return the number of arguments that the option and
+    its value take (1 or 2). For all other arguments return 0.
     """
     if argument in _PLACES:
         return 2

@@ -1,6 +1,6 @@
-"""Tab completion of topic and group names, if the command line already has a store.
+"""Tab completion of topic and group names. The command line must already name a store.
 
-On disk: only reads. Threads: one.
+On disk: the store is only read. Threads: one.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def group_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 def _names(
     ctx: click.Context, incomplete: str, names: Callable[[segstore.Store], Iterable[str]]
 ) -> list[str]:
-    """Return names of the store that begin with `incomplete`."""
+    """Call `names` with the store, and return those of its results that begin with `incomplete`."""
     path = ctx.params.get("path")
-    # Errors are ignored, because they would be printed into the command line that the user types.
+    # Errors are ignored: a message would be printed into the command line that the user is typing.
     with suppress(SegstoreError, OSError):
         if isinstance(path, str):
             with segstore.open(path, "r") as store:

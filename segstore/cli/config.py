@@ -1,4 +1,4 @@
-"""`segstore config`: checks files of settings. On disk: only reads. Threads: one."""
+"""`segstore config`: checks files of settings. On disk: these files are only read. Threads: one."""
 
 from __future__ import annotations
 

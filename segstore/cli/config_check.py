@@ -1,6 +1,6 @@
-"""Checks a file of settings as a whole, with the files that its settings name, and makes a summary.
+"""Checks a file of settings, and the files that its settings name. Makes a summary of the settings.
 
-On disk: reads all these files. Threads: any; no state.
+On disk: all these files are read. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from segstore.server.settings import ServerConfig, parted
 
 
 def problems(file: ConfigFile) -> list[Problem]:
-    """Return all problems of the file, in order of the lines."""
+    """Return all problems of the file, ordered by line."""
     found = [*file.problems, *_of_single_listeners(file)]
     if not found:
         of_store, of_server = parted(file.settings)
@@ -38,7 +38,9 @@ def problems(file: ConfigFile) -> list[Problem]:
 
 
 def _raised(file: ConfigFile, call: Callable[[], object]) -> list[Problem]:
-    """Make a call. If it raises a SegstoreError, return a list with this error as a problem, else []."""
+    """Call `call`. If `call` raises a SegstoreError, return [a `Problem` with the error's message]. If `call`
+    raises no error, return [].
+    """
     try:
         call()
     except SegstoreError as error:
@@ -47,7 +49,7 @@ def _raised(file: ConfigFile, call: Callable[[], object]) -> list[Problem]:
 
 
 def _of_single_listeners(file: ConfigFile) -> Iterator[Problem]:
-    """Yield the problems of settings for single listeners."""
+    """Yield the problems of the settings that apply to a single listener."""
     for name, value in file.settings.items():
         if name.startswith(OWN_PREFIX):
             for problem in _raised(file, lambda: _judge_own(file, name, value)):  # noqa: B023
@@ -61,8 +63,8 @@ def _judge_own(file: ConfigFile, name: str, value: object) -> None:
 
 
 def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
-    """Return the problems of the files that have keys, certificates and users of listeners. Files of a
-    listener are checked even if the listener does not use them.
+    """Return the problems of the files that have the keys, certificates and users of listeners. A file that
+    is named for a listener is checked even if the listener does not use the file.
     """
     found: list[Problem] = []
     for config in ServerConfig.parse(of_server).by_listener():
@@ -73,7 +75,9 @@ def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
 
 
 def _users_of(source: Any) -> Users:
-    """Return the users that `sasl.users` names. Raises ConfigError if their file can't be read."""
+    """Return the users that the value of `sasl.users` names. Raises ConfigError if the file with the users
+    can't be read.
+    """
     try:
         return users_of(source)
     except StorageError as error:
@@ -84,7 +88,9 @@ def _users_of(source: Any) -> Users:
 
 
 def summary(file: ConfigFile) -> Iterator[str]:
-    """Yield the lines of a summary of the server that a file without problems configures."""
+    """Yield the lines of a summary, which describe the server that would run with the settings of the file.
+    The file must have no problems.
+    """
     _, of_server = parted(file.settings)
     config = ServerConfig.parse(of_server)
     yield f"{file.path} is right"
@@ -101,7 +107,7 @@ def summary(file: ConfigFile) -> Iterator[str]:
 
 
 def _places(config: ServerConfig) -> list[list[str]]:
-    """Return for each listener the lines about its address."""
+    """For each listener, return the lines that say its address."""
     if not config.specs:
         return [[f"listens for {config.security_protocol}://{HOST}:{PORT}"]]
     return [

@@ -1,6 +1,7 @@
-"""`ConfigFile`: the settings of a server in a properties file, in the form of Kafka's server.properties.
+"""`ConfigFile`: the settings of a server, read from a properties file like Kafka's server.properties.
 
-On disk: reads the file that the user names. Threads: any; immutable.
+On disk: the file that the user names is read. Threads: any. A `ConfigFile` does not change after
+`read_config`.
 """
 
 from __future__ import annotations
@@ -41,20 +42,24 @@ _REFUSED = dict.fromkeys(
     ("authorizer.class.name", "allow.everyone.if.no.acl.found"),
     "allow and super.users say who may do what",
 )
-"""Kafka's security settings that segstore does not have. They are refused, because ignoring them would be
-insecure.
+"""Kafka's security settings that segstore does not have. A file that has one of them is refused, because to
+ignore it would be insecure.
 """
 
 
 class Problem(NamedTuple):
-    """A problem of a file; `line` is 0 if the problem has no single line. `text` contains no secret."""
+    """A problem of a file. `line` is the number of the line that has the problem, 0 if there is no such
+    single line. `text` contains no secret.
+    """
 
     line: int
     text: str
 
 
 class Ignored(NamedTuple):
-    """A setting without effect; `reason` is the reason, or segstore's behaviour in place of the setting."""
+    """A setting without effect. `reason` is the reason, or says how segstore behaves whatever the value
+    is.
+    """
 
     line: int
     name: str
@@ -63,10 +68,10 @@ class Ignored(NamedTuple):
 
 @dataclass
 class ConfigFile:
-    """The content of one file. `settings` has values by name, with underscores in place of dots, like the
-    arguments of `segstore.serve`; `lines` has their line numbers. `directory` is the store's directory,
-    `http` the address of the metrics; `controllers` are the names of controllers' listeners. Relative paths
-    were resolved against the file's directory.
+    """The content of one file. `settings` has the values by name. The names have underscores in place of
+    dots, like the arguments of `segstore.serve`. `lines` has the line numbers by name. `directory` is the
+    store's directory. `http` is the address at which metrics are served. `controllers` are the names of the
+    listeners for controllers. Paths that were relative to the file's directory are absolute here.
     """
 
     path: str
@@ -79,13 +84,15 @@ class ConfigFile:
     problems: list[Problem] = field(default_factory=list)
 
     def located(self, problem: Problem) -> str:
-        """Return a problem in one line, with file and line."""
+        """Return a problem as one line of text, with the file and the line number."""
         line = f", line {problem.line}" if problem.line else ""
         return f"{self.path}{line}: {problem.text}"
 
 
 def read_config(path: str) -> ConfigFile:
-    """Return the content of a file, with the problems of its single lines. Raises OSError."""
+    """Return the content of a file. `problems` has the problems that can be found in a single line. Raises
+    OSError.
+    """
     found = ConfigFile(path)
     try:
         text = read_given(path, _MOST_BYTES).decode("utf-8")
@@ -102,8 +109,8 @@ def read_config(path: str) -> ConfigFile:
 
 
 def _check_controllers(file: ConfigFile) -> None:
-    """Add a problem for each of `listeners` that is also one of the controllers' listeners, because Kafka
-    serves no clients at a controllers' listener, but segstore would.
+    """Add a problem for each name in `listeners` that is also a listener for controllers: Kafka does not
+    serve clients at such a listener, but segstore would.
     """
     names = {
         each.partition("://")[0].strip().upper() for each in str(file.settings.get(_LISTENERS, "")).split(",")
@@ -118,11 +125,11 @@ def _check_controllers(file: ConfigFile) -> None:
 
 
 def _take(file: ConfigFile, entry: PropertyEntry) -> None:
-    """Check an entry, and store its value in `file`. Raises ConfigError."""
+    """Check a line's setting, and store its value in `file`. Raises ConfigError."""
     line, name, value = entry
     if value is None:
         raise ConfigError("must be NAME=VALUE")
-    if not _NAME.fullmatch(name):  # the name is not shown: it may be part of a password
+    if not _NAME.fullmatch(name):  # The error does not show the name, because it may be part of a password.
         raise ConfigError("what stands before the = is no name of a setting")
     setting = name.replace(".", "_")
     if name == JAAS or (setting.startswith(OWN_PREFIX) and name.endswith(f".{JAAS}")):
@@ -148,7 +155,9 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
 
 
 def _judged(file: ConfigFile, name: str, value: str) -> str:
-    """Check the value of a setting, and return it in the form that `serve` accepts. Raises ConfigError."""
+    """Check the value of a setting. Return it in the form that `segstore.serve` accepts. Raises
+    ConfigError.
+    """
     setting = name.replace(".", "_")
     if name in _REFUSED:
         raise ConfigError(f"{name} is refused: {_REFUSED[name]}")
@@ -156,7 +165,7 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
         value = in_plain_units(name, value)
     except click.BadParameter as error:
         raise ConfigError(error.message) from None
-    if setting.startswith(OWN_PREFIX):  # `ServerConfig` checks it against the listeners
+    if setting.startswith(OWN_PREFIX):  # `ServerConfig` checks later that there is such a listener.
         return _settled(file, setting, value) if setting.endswith(_PATHS) else value
     known = _options()
     if setting not in known:
@@ -168,8 +177,8 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
 
 
 def _settled(file: ConfigFile, name: str, path: str) -> str:
-    """Return a path of the file as an absolute path. Raises ConfigError if sasl.users has users in place of
-    the path of a file with users.
+    """Return a path that the file has as an absolute path. Raises ConfigError if the value of sasl.users is a
+    list of users, not the path of a file with users.
     """
     found = os.path.join(os.path.dirname(os.path.abspath(file.path)), path)
     if name.endswith(_USERS):
@@ -200,7 +209,7 @@ def _directory(file: ConfigFile, name: str, value: str) -> str:
 
 
 def _add_rules(file: ConfigFile, line: int, value: str) -> None:
-    """Add entries to the allow list, because this setting may be repeated. Raises ConfigError."""
+    """Add the entries in `value` to the allow list. (This setting may be repeated.) Raises ConfigError."""
     file.lines.setdefault(_ALLOW, line)
     held = file.settings.setdefault(_ALLOW, ())
     try:
@@ -212,8 +221,8 @@ def _add_rules(file: ConfigFile, line: int, value: str) -> None:
 
 
 def _add_users(file: ConfigFile, line: int, name: str, value: str) -> None:
-    """Add the users of a `sasl.jaas.config` to the users of its listener, which may have one such setting for
-    each mechanism. Raises ConfigError.
+    """Add the users of a `sasl.jaas.config` to the users of the listener that its name has. A listener may
+    have one `sasl.jaas.config` for each SASL mechanism. Raises ConfigError.
     """
     prefix, _, _ = name.removesuffix(JAAS).rpartition(".")
     listener, _, mechanism = prefix.rpartition(".")
@@ -232,7 +241,9 @@ def _add_users(file: ConfigFile, line: int, name: str, value: str) -> None:
 
 @cache
 def _options() -> dict[str, list[Option]]:
-    """Return the options by setting: one of the server or of the store, or one of each."""
+    """Return, by name of a setting, its options: the server's, the store's, or both if both have a setting of
+    this name.
+    """
     found: dict[str, list[Option]] = {}
     for kind in (ServerConfig, StoreConfig):
         for name, option in options(kind).items():
@@ -241,8 +252,8 @@ def _options() -> dict[str, list[Option]]:
 
 
 def problem_of(file: ConfigFile, message: str) -> Problem:
-    """Return an error message as a problem, in the line of the first setting that the message names (with
-    dots).
+    """Return an error message as a `Problem`. Its line is the line of the first setting that the message
+    names (in the form with dots), 0 if it names none.
     """
     text = " ".join(message.split())
     lines = {name.replace("_", "."): line for name, line in file.lines.items()}

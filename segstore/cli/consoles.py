@@ -1,5 +1,5 @@
-"""Subclasses of rich's console and text for the commands. They have a module of their own, so that only
-commands that print with rich import rich. On disk: nothing. Threads: one.
+"""Subclasses of rich's console and text for the commands. This module is separate, so that rich is imported
+only by commands that print with rich. Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from rich.text import Text
 
 class TerminalConsole(Console):
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # `app` handles this error
+        raise BrokenPipeError  # `app` handles this error.
 
 
 class PipedConsole(TerminalConsole):
-    """A console for pipes, which omits the trailing blanks with which rich fills the columns of tables."""
+    """A console for pipes, which omits the blanks at the ends of lines, with which rich fills the columns of
+    tables.
+    """
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print like rich.console.Console.print, without trailing blanks."""
@@ -27,7 +29,9 @@ class PipedConsole(TerminalConsole):
 
 
 class WrappedCell(Text):
-    """A cell's text that is broken after a separator, if possible, rather than within a name."""
+    """A cell's text. If a line must be broken, it is broken after a separator if possible, and not within a
+    name.
+    """
 
     def wrap(self, console: Console, width: int, **how: Any) -> Lines:
         """Return the lines of the text, at most `width` cells wide."""
@@ -36,8 +40,9 @@ class WrappedCell(Text):
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` characters. A line is broken at a blank; if it has no blank, after one
-    of `,=._-`; if it has none of these characters, anywhere.
+    """Return lines of at most `width` characters. A line is broken at a blank. If there is no blank in a
+    line, it is broken after one of `,=._-`. If a line has none of these characters either, it is broken
+    anywhere.
     """
     lines, width = [], max(width, 1)
     while len(text) > width:

@@ -1,4 +1,4 @@
-"""`segstore consume`: prints records to standard output. On disk: only reads. Threads: one."""
+"""`segstore consume`: prints records to standard output. On disk: the store is only read. Threads: one."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 # --- formats -----------------------------------------------------------------------------------
 
-# The output formats of `consume`.
+# The functions of this section make the output formats of `consume`.
 
 
 def ndjson(records: Batch, partition: int) -> bytes:
-    """Return each record as a line with a JSON object, which `produce` can read. Bytes that are not UTF-8 are
-    base64, and a field NAME_encoding says so.
+    """Return a line with a JSON object for each record. `produce` can read these lines. Bytes that are not
+    UTF-8 are base64, and then the field NAME_encoding is "base64".
     """
     return lines(row_of(record, partition) for record in records)
 
 
 def row_of(record: Record | QueueRecord, partition: int) -> dict[str, object]:
-    """Return a record as the fields of its JSON object."""
+    """Return the fields of a record's JSON object."""
     row: dict[str, object] = {
         "partition": partition,
         "offset": record.offset,
@@ -54,17 +54,17 @@ def row_of(record: Record | QueueRecord, partition: int) -> dict[str, object]:
 
 
 def lines(rows: Iterable[Mapping[str, object]]) -> bytes:
-    """Return objects as lines of JSON."""
+    """Return a line of JSON for each object."""
     return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
 
 
 def values(records: Batch, partition: int) -> bytes:
-    """Return each value as a line; null is an empty line."""
+    """Return a line for each value. The line of a null value is empty."""
     return b"".join(b"%b\n" % (value or b"") for value in records.values)
 
 
 def raw(records: Batch, partition: int) -> bytes:
-    """Return the bytes of the values, with nothing between them."""
+    """Return the bytes of all values. There are no bytes between two values."""
     return b"".join(value or b"" for value in records.values)
 
 
@@ -207,8 +207,8 @@ _OF_PARTITIONS = {
 
 
 def _check_options(is_share: bool, wanted: str) -> None:
-    """Raise click.UsageError for options that can't be combined with --share, that need --share, or that need
-    another format.
+    """Raise click.UsageError if an option is given that can't be combined with --share, that needs --share,
+    or that needs another format.
     """
     context = click.get_current_context()
     given = {
@@ -227,10 +227,11 @@ def _check_options(is_share: bool, wanted: str) -> None:
 def first_offset(
     log: OffsetsLog, offset: int | str | None, since: int | None, last: int | None = None
 ) -> int:
-    """Return the offset of the first record to read. If `last` is given, it is the log end offset minus
-    `last`, but at least the log start offset. If `since` is given, it is the offset of the first record at
-    this time (ms) or later, or the log end offset if there is no such record. Otherwise it is `offset`; None
-    is the log start offset. Raises OffsetOutOfRangeError.
+    """Return the offset of the first record to read. At most one of `last`, `since` and `offset` is given. If
+    `last` is given, return the log end offset minus `last`, but at least the log start offset. If `since` is
+    given, return the offset of the first record at this time (ms) or later, or the log end offset if there is
+    no such record. If `offset` is given, return it ("earliest" means the log start offset, "latest" the log
+    end offset). If none is given, return the log start offset. Raises OffsetOutOfRangeError.
     """
     if last is not None:
         return max(log.start_offset, log.end_offset - last)
@@ -248,9 +249,10 @@ def first_offset(
 
 
 def last_offset(log: OffsetsLog, offset: int | str | None, until: int | None) -> int:
-    """Return the offset after the last record to read. If `until` is given, it is the offset of the first
-    record at this time (ms) or later, or the log end offset if there is no such record. Otherwise it is
-    `offset`; None is the log end offset.
+    """Return the offset after the last record to read. If `until` is given, return the offset of the first
+    record at this time (ms) or later, or the log end offset if there is no such record. If `offset` is given,
+    return it ("earliest" means the log start offset, "latest" the log end offset). If neither is given,
+    return the log end offset.
     """
     if until is not None:
         at = log.offset_for_time(until)
@@ -261,13 +263,13 @@ def last_offset(log: OffsetsLog, offset: int | str | None, until: int | None) ->
 
 
 class Printer:
-    """A printer of records to standard output, at most `limit` of them."""
+    """Prints at most `limit` records to standard output."""
 
     def __init__(self, form: Callable[[Batch, int], bytes], limit: int | None) -> None:
         self._form, self._left = form, limit
 
     def print_all(self, batches: Iterator[tuple[int, Batch]]) -> None:
-        """Print all records of `batches`, or the first `limit`."""
+        """Print the records of `batches`. Stop when the printer has printed `limit` records."""
         while self._left != 0:
             number, records = next(batches, (0, None))
             if records is None:
@@ -286,24 +288,24 @@ class Printer:
 
 
 class Printed(list["QueueRecord"]):
-    """Records of a partition in the type that the functions of FORMATS accept."""
+    """Records of a queue's partition, as a list that the functions in FORMATS accept."""
 
     @property
     def values(self) -> Sequence[bytes | None]:
-        """Return the values."""
+        """Return the values of the records."""
         return [record.value for record in self]
 
 
 def counted(records: Any, partition: int) -> bytes:
-    """Return each record as a line with a JSON object, which includes the delivery count."""
+    """Return a line with a JSON object for each record. The object has the delivery count, too."""
     return lines({**row_of(each, partition), "delivery_count": each.delivery_count} for each in records)
 
 
 def print_queue(
     queue: Queue, form: Callable[[Any, int], bytes], timeout_ms: int | None, most: int | None
 ) -> int:
-    """Print and acknowledge records of a share group, until no record comes within the time-out, or until
-    `most` are printed; return the number of printed records.
+    """Print records of a share group, and acknowledge them, until no record comes within the time-out or
+    `most` records are printed. Return the number of printed records.
     """
     printed = 0
     while most != 0 and (records := queue.poll(timeout_ms, most)):

@@ -1,4 +1,6 @@
-"""`segstore demote`: removes the standby of a primary. On disk: through the engine. Threads: one."""
+"""`segstore demote`: removes the standby of a primary. On disk: the engine changes the store. Threads:
+one.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def _of_store(path: str) -> bool:
     from segstore.cli.places.of_store import open_reading
     from segstore.storage.store.writer import StoreWriter
 
-    with open_reading(path):  # raises for a wrong path: the next line would create a store there
+    # This raises an error if `path` has no store. The call after it would create one.
+    with open_reading(path):
         pass
     with segstore.open(path) as store:
         side = store.engine

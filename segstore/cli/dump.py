@@ -1,5 +1,5 @@
-"""`segstore dump`: prints the batches, records and index entries of files. On disk: only reads.
-Threads: one.
+"""`segstore dump`: prints the batches, records and index entries of files. On disk: these files are only
+read. Threads: one.
 """
 
 from __future__ import annotations

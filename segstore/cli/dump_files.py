@@ -1,7 +1,7 @@
-"""Prints the rows of `dump`, as tables for people, or for programs as lines with a JSON object each; and
-makes the rows of index files, producer snapshots and checkpoints.
+"""Prints the rows of `dump`: as tables, or as lines with a JSON object each. Makes the rows of index files,
+producer snapshots and checkpoints.
 
-On disk: only reads. Threads: one.
+On disk: the files to print are only read. Threads: one.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PAGE = 1000
-"""Rows of one table. A file may have millions of rows, so its rows are printed as several tables."""
+"""The largest number of rows of a table. A file may have millions of rows, so its rows are printed as several
+tables.
+"""
 
 ABSENT: tuple[Any, ...] = (-1, "", None, [])
-"""Values that mean "none". A column that has only such values is omitted from a table."""
+"""Values that mean "none". If all cells of a column have such values, the column is left out of the table."""
 
 
 @dataclass(frozen=True)
 class DumpRow:
-    """A row of the output: an entry of a file, such as a batch or an index entry.
+    """A row of the output, which describes an entry of a file, such as a batch or an index entry.
 
-    `cells` has values by name; values whose names contain "timestamp" are in ms. `damage` describes the
-    damage of this entry; a row may also stand for damaged bytes that are no entry. `brief` has fewer cells
-    than `cells`, for a table that fits a terminal.
+    `cells` has the values by name. Values whose names contain "timestamp" are in ms. `damage` describes the
+    damage of the entry, or of bytes that are not an entry. `brief` has fewer cells than `cells`, for a table
+    that fits a terminal.
     """
 
     kind: str
@@ -51,7 +53,7 @@ class DumpRow:
 
 
 def print_rows(path: str, rows: Iterable[DumpRow], as_json: bool) -> bool:
-    """Print a file's rows, and return whether there was damage."""
+    """Print a file's rows, and return whether a row has damage."""
     return _print_json(path, rows) if as_json else _print_tables(path, rows)
 
 
@@ -118,20 +120,20 @@ def _where(row: DumpRow) -> str:
 
 # --- dump small --------------------------------------------------------------------------------
 
-# The rows of indexes, producer snapshots and checkpoints.
+# The functions of this section make the rows of indexes, producer snapshots and checkpoints.
 
 LIMIT = 1 << 31
 
 
 def base_offset_of(path: str) -> int:
-    """Return the base offset in a file's name, or 0."""
+    """Return the base offset in a file's name, 0 if the name has none."""
     parsed = names.parse_segment_file(os.path.basename(path))
     return 0 if parsed is None else parsed[0]
 
 
 def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the entries of an offset index, each with the last offset of a batch, and the position of that
-    batch.
+    """Yield a row for each entry of an offset index. An entry has the last offset of a batch, and the
+    position of this batch in the log file.
     """
     base = base_offset_of(path)
     for entry in _entries(files, path, OffsetIndex, _log_size(files, path)):
@@ -141,8 +143,8 @@ def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
 
 
 def dump_time_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the entries of a time index, each with the largest timestamp so far, and the last offset of the
-    batch that has it.
+    """Yield a row for each entry of a time index. An entry has the largest timestamp of all batches up to a
+    batch, and the last offset of the batch that has this timestamp.
     """
     base = base_offset_of(path)
     for entry in _entries(files, path, TimeIndex, MOST):
@@ -165,8 +167,8 @@ class _Entry(NamedTuple):
 
 
 def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) -> Iterator[_Entry]:
-    """Yield the entries before the preallocated zeros. An entry counts as valid only if all entries before it
-    are valid, too.
+    """Yield the entries before the preallocated zeros. An entry is valid only if all entries before it are
+    valid.
     """
     data = files.read_file(path, LIMIT)
     valid = kind.valid_entries(data, MOST, log_size) if data else 0
@@ -176,13 +178,13 @@ def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) ->
 
 
 def _used(data: bytes, kind: type[SparseIndex]) -> int:
-    """Return the length of the data before the zeros at the end, rounded up to whole entries."""
+    """Return the number of bytes before the zeros at the end, rounded up to whole entries."""
     return -(-len(data.rstrip(b"\0")) // kind.ENTRY.size) * kind.ENTRY.size
 
 
 def _behind(files: Files, path: str, kind: type[SparseIndex]) -> Iterator[DumpRow]:
-    """Yield a row for the bytes after the entries, if there are any: preallocated zeros, or a part of an
-    entry.
+    """If there are bytes after the entries (preallocated zeros, or an incomplete entry), yield a row for
+    them.
     """
     data = files.read_file(path, LIMIT)
     used = _used(data, kind)
@@ -201,7 +203,7 @@ def _log_size(files: Files, path: str) -> int:
 
 
 def dump_txn_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the aborted transactions of a transaction index."""
+    """Yield a row for each aborted transaction in a transaction index."""
     data = files.read_file(path)
     found = txn_index.parse(data, base_offset_of(path))
     fields = txn_index.AbortedTxn._fields
@@ -213,7 +215,7 @@ def dump_txn_index(files: Files, path: str) -> Iterator[DumpRow]:
 
 
 def dump_snapshot(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield a row for each producer of a snapshot."""
+    """Yield a row for each producer in a producer snapshot."""
     try:
         entries = parse_snapshot(files.read_file(path), path)
     except CorruptCheckpointError as error:
@@ -224,7 +226,7 @@ def dump_snapshot(files: Files, path: str) -> Iterator[DumpRow]:
 
 
 def dump_epochs(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the leader epochs and their start offsets."""
+    """Yield a row for each leader epoch in a `leader-epoch-checkpoint`, with its start offset."""
     try:
         entries = parse_leader_epochs(files.read_file(path), path)
     except CorruptCheckpointError as error:
@@ -235,7 +237,7 @@ def dump_epochs(files: Files, path: str) -> Iterator[DumpRow]:
 
 
 def dump_offsets(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the offsets of a checkpoint, by partition."""
+    """Yield a row for each partition in a checkpoint, with its offset."""
     try:
         entries = parse_offsets(files.read_file(path), path)
     except CorruptCheckpointError as error:

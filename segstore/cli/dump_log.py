@@ -1,7 +1,8 @@
-"""The rows of `segstore dump` for batches and records, and the choice of the rows by a file's name. On disk:
-only reads. Threads: one.
+"""Makes the rows of `segstore dump` for batches and records. Decides by a file's name which rows the file
+has. On disk: the files to print are only read. Threads: one.
 
-It needs no store: it reads single files, partition directories and whole log directories, even damaged ones.
+No store is opened: single files, partition directories and whole log directories are read, even if they are
+damaged.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from segstore.storage.segment.batch_scan import BAD, ScanStep, walk_past_damage
 
 # --- dump log ----------------------------------------------------------------------------------
 
-# The batches and records of a `.log` file, or of a snapshot of the metadata.
+# The functions of this section make the rows of a `.log` file, or of a snapshot of the metadata.
 
 FLAGS = {
     APPEND_TIME_FLAG: "append-time",
@@ -69,15 +70,15 @@ def dump_log(files: Files, path: str, with_records: bool) -> Iterator[DumpRow]:
 
 
 def _is_damage(step: ScanStep, end: int) -> bool:
-    # A batch that does not end within this step's data is read whole in the next step.
+    # If a batch does not end within this step's data, it is no damage: the next step reads the whole batch.
     more = step.position + len(step.data) < end
     cut = step.stop.status == lib.SEG_SHORT
     return step.stop.status in BAD and not (cut and more and step.stop.position + step.stop.need <= end)
 
 
 def _as_known(step: ScanStep, i: int, path: str) -> Any:
-    """Return the header of batch `i`. The header of a compressed message of magic 0 or 1 gets the base offset
-    and the count of the inner messages.
+    """Return the header of batch `i`. If the batch is a compressed message of magic 0 or 1, the header gets
+    the base offset of the messages in it, and their number.
     """
     batch = step.batches[i]
     if batch["magic"] == MAGIC or not batch["attributes"] & CODEC_MASK:
@@ -86,13 +87,13 @@ def _as_known(step: ScanStep, i: int, path: str) -> Any:
     try:
         _, (made, *_rest) = bring_up(step.data, step.batches[i : i + 1], path, step.position)
     except CorruptRecordError:
-        return batch  # the next row reports the damage
+        return batch  # The row of the damage follows.
     batch["base_offset"], batch["count"] = made["base_offset"], made["count"]
     return batch
 
 
 def batch_row(batch: Any) -> DumpRow:
-    """Return the row of a batch, from its header."""
+    """Return the row of a batch. `batch` is its header."""
     attributes = int(batch["attributes"])
     code = attributes & CODEC_MASK
     cells: dict[str, Any] = {
@@ -156,7 +157,7 @@ def _records(step: ScanStep, i: int, path: str) -> Iterator[DumpRow]:
 
 
 def _texts(key: bytes | None, value: bytes | None, states: str | None) -> tuple[_Text, _Text]:
-    """Return (text, encoding) of the key, and of the value."""
+    """Return ((text, encoding) of the key, (text, encoding) of the value)."""
     state = state_text(states, key, value) if states else None
     return (as_text(key), as_text(value)) if state is None else ((state.key, None), (state.value, None))
 
@@ -166,7 +167,9 @@ def _encodings(key: str | None, value: str | None) -> str:
 
 
 def marker(key: bytes | None) -> str:
-    """Return the type of a control record as text; its key is version (int16) and type (int16)."""
+    """Return the type of a control record as text. `key` is the record's key: a version (int16) and a type
+    (int16).
+    """
     if key is None or len(key) < 4:
         return "not a control record"
     kind = int.from_bytes(key[2:4], "big")
@@ -176,7 +179,7 @@ def marker(key: bytes | None) -> str:
 # --- files -----------------------------------------------------------
 
 BATCHES = (names.LOG, names.METADATA_SNAPSHOT)
-"""Suffixes of files with record batches."""
+"""The suffixes of files that have record batches."""
 WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[DumpRow]]] = {
     names.LEADER_EPOCHS: dump_epochs,
     names.RECOVERY_POINTS: dump_offsets,
@@ -187,8 +190,8 @@ WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[DumpRow]]] = {
 
 
 def rows_of(files: Files, path: str, records: bool) -> Iterator[DumpRow]:
-    """Return the rows of one file, whose name says its type. Raises UsageError for a name that no file of a
-    store has.
+    """Return the rows of one file. The file's name says its type. Raises UsageError if no file of a store has
+    such a name.
     """
     name = os.path.basename(path)
     if name in WHOLE_NAMES:
@@ -203,8 +206,8 @@ def rows_of(files: Files, path: str, records: bool) -> Iterator[DumpRow]:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the suffix that says a file's type, ignoring .deleted, .cleaned, .swap or .part after it; None
-    if the name has no such suffix.
+    """Return the suffix of a file's name that says the file's type, None if there is no such suffix. A
+    .deleted, .cleaned, .swap or .part at the end of the name is ignored.
     """
     for more in (names.DELETED, names.CLEANED, names.SWAP, names.PART):
         name = name.removesuffix(more)
@@ -213,7 +216,9 @@ def kind_of(name: str) -> str | None:
 
 
 def below(files: Files, directory: str) -> Iterator[str]:
-    """Yield the files of a partition in order, or of all partitions of a store."""
+    """Yield the paths of the files that `dump` can print, ordered by name: those in the directory of a
+    partition, or in all partitions of a store.
+    """
     for name in sorted(files.listdir(directory)):
         path = os.path.join(directory, name)
         if os.path.isdir(path):

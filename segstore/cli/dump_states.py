@@ -1,6 +1,6 @@
-"""Converts records of share groups to JSON, in the form of Kafka's tools: records of `__share_group_state` in
-that of ShareGroupStateMessageFormatter, records of `__consumer_offsets` in that of
-GroupMetadataMessageFormatter. On disk: nothing. Threads: any; functions without state.
+"""Converts records of share groups to the JSON that Kafka's tools print. For records of `__share_group_state`
+the tool is ShareGroupStateMessageFormatter, for records of `__consumer_offsets` it is
+GroupMetadataMessageFormatter. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ _MESSAGES = {
         15: "ShareGroupStatePartitionMetadata",
     },
 }
-"""Kafka's names of the messages, without "Key" and "Value", by topic and by the type number at the beginning
-of a key.
+"""Kafka's names of messages, by topic, and by the type number at the beginning of a record's key. "Key" or
+"Value" must be appended to a name.
 """
 
 
 class StateText(NamedTuple):
-    """A record as text; `value` is None for a tombstone."""
+    """The key and the value of a record as text. `value` is None if the record is a tombstone."""
 
     key: str
     value: str | None
 
 
 def topic_of_states(path: str) -> str | None:
-    """Return the topic of the partition that a file is in, None if its records can't be converted."""
+    """Return the topic that a file belongs to, None if records of this topic can't be converted."""
     parsed = names.parse_partition_dir(os.path.basename(os.path.dirname(os.path.abspath(path))))
     return parsed[0] if parsed is not None and parsed[0] in _MESSAGES else None
 
 
 def state_text(topic: str, key: bytes | None, value: bytes | None) -> StateText | None:
-    """Return a record as JSON text; None if its type is not in `_MESSAGES`, or its version is not known."""
+    """Return the key and the value of a record as JSON text. Return None if the record's type is not in
+    `_MESSAGES`, or if its version is unknown.
+    """
     try:
         kind = kind_of(key or b"", "a share group")
         name = _MESSAGES[topic].get(kind)
@@ -65,8 +67,8 @@ def _text(name: str, number: int, data: dict[str, Any]) -> str:
 
 
 def _data(name: str, body: Any, version: int) -> dict[str, Any]:
-    """Return the fields of a structure of message `name`, but not tagged fields with their default values
-    (Kafka: JsonConverter).
+    """Return the fields of a structure in the message `name`. Tagged fields that have their default values
+    are left out (Kafka: JsonConverter).
     """
     found = {}
     for field in message(name).structs[type(body).__name__]:

@@ -1,8 +1,8 @@
-"""`segstore export` writes a topic, or a part of it, as Parquet, Arrow IPC or NDJSON; `segstore import`
-appends such a file to a topic.
+"""`segstore export` writes a topic, or some of its records, as Parquet, Arrow IPC or NDJSON. `segstore
+import` appends the records of such a file to a topic.
 
-On disk: `export` reads the store, beside a live writer too, and writes the file that the user names, either
-completely or not at all; `import` writes the store through the engine. Threads: one.
+On disk: `export` reads the store, which another process may be writing to. `export` writes the file that the
+user names, either completely or not at all. `import` appends to the store through the engine. Threads: one.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 # --- export sinks ------------------------------------------------------------------------------
 
-# The formats of `export`: Parquet, Arrow IPC (the streaming form) and NDJSON.
+# This section has the formats of `export`: Parquet, Arrow IPC (in the streaming format) and NDJSON.
 
 
 class ExportedRecords(NamedTuple):
-    """A step of an export: `records` records of a partition were written, the last of them below the offset
-    `end`. `size` is the number of bytes of their keys and values.
+    """The result of one step of an export: `records` records of a partition were written, all below the
+    offset `end`. `size` is the number of bytes in their keys and values.
     """
 
     partition: int
@@ -56,13 +56,17 @@ class ExportedRecords(NamedTuple):
 
 
 class ExportWriter(Protocol):
-    """A writer of records in one format. Its columns are some of `_ALL_COLUMNS`, by default COLUMNS."""
+    """A writer of records in one format. The writer writes some of the columns `_ALL_COLUMNS`, by default
+    COLUMNS.
+    """
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield an `ExportedRecords` for each step."""
+        """Write the records of `scan` that are within `bounds`. Yield an `ExportedRecords` after each
+        step.
+        """
 
     def close(self) -> None:
-        """Write buffered rows, and the footer of the format."""
+        """Write the rows that are still buffered, and the footer, if the format has one."""
 
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
@@ -70,13 +74,15 @@ COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
 class Ndjson:
-    """A writer of JSON objects, one a line, like the output of `consume`."""
+    """A writer of lines with a JSON object each, like the output of `consume`."""
 
     def __init__(self, stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> None:
         self._stream, self._columns = stream, columns
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield an `ExportedRecords` for each step."""
+        """Write the records of `scan` that are within `bounds`. Yield an `ExportedRecords` after each
+        step.
+        """
         for partition, records in scan.reads(bounds):
             if len(records):
                 self._stream.write(self._lines(scan.topic, partition, records))
@@ -100,7 +106,9 @@ class Ndjson:
 
 
 class Tables:
-    """A writer of Arrow tables through a pyarrow writer, without a Python object for each record."""
+    """A writer that passes Arrow tables to a writer of pyarrow, and makes no Python objects for single
+    records.
+    """
 
     def __init__(self, make: Callable[[Any, Any], Any], stream: BinaryIO, columns: Sequence[str]) -> None:
         with Needing("pyarrow", "an export to Parquet or Arrow IPC"):
@@ -111,7 +119,9 @@ class Tables:
             self._writer = make(stream, self._schema)
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield an `ExportedRecords` for each table."""
+        """Write the records of `scan` that are within `bounds`. Yield an `ExportedRecords` after each
+        table.
+        """
         import pyarrow
 
         places = [name for name in ("partition", "offset") if name not in self._columns]
@@ -135,7 +145,7 @@ def _bytes(column: Any) -> int:
 
 
 def parquet(stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> Tables:
-    """Return a writer of Parquet, compressed with zstd."""
+    """Return a writer of Parquet with zstd compression."""
 
     def make(to: Any, schema: Any) -> Any:
         import pyarrow.parquet
@@ -146,7 +156,7 @@ def parquet(stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> Tables:
 
 
 def arrow(stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> Tables:
-    """Return a writer of Arrow IPC in the streaming form, for files and pipes."""
+    """Return a writer of Arrow IPC in the streaming format, which can be written to files and pipes."""
 
     def make(to: Any, schema: Any) -> Any:
         import pyarrow.ipc
@@ -241,7 +251,8 @@ def _form(wanted: str, target: str) -> str:
 
 def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
     """Write the records of a scan, and show a progress bar. The bar counts offsets, not records, because the
-    number of records is not known in advance (compaction, markers, aborted transactions).
+    number of records is not known in advance (not each offset has a record that is exported: compaction,
+    markers, aborted transactions).
     """
     started, count, size, done = time.perf_counter(), 0, 0, 0
     before, total = _places(scan, bounds)
@@ -256,9 +267,9 @@ def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
 
 
 def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], int]], int]:
-    """Return (a function for each partition, number of all offsets of the scan). The function takes an offset
-    of its partition. It returns the number of the scan's offsets before that offset, those of earlier
-    partitions included.
+    """Return ({partition: a function}, number of offsets that the export covers). The function gets an offset
+    of its partition, and returns how many of the export's offsets come before that offset, including all
+    offsets of the partitions that are exported earlier.
     """
     found: dict[int, Callable[[int], int]] = {}
     total = 0
@@ -346,8 +357,9 @@ def _check_topic(store: Store, topic: str) -> None:
 def _importing(
     paths: tuple[str, ...], witness: str | None, topic: str, partitions: int | None, config: dict[str, str]
 ) -> Iterator[Importing]:
-    """Open a store for an import and yield the `Importing`: a store with one directory, which is created if
-    it is missing, or a replicated store.
+    """Open a store, and yield an `Importing` of it. If there is one path and no witness, the store has one
+    directory, which is created if it is missing. If there are more paths or a witness, the store is a
+    replicated store.
     """
     from segstore.cli.places.of_store import open_reading
     from segstore.storage.bulk_import import importing, importing_into

@@ -1,5 +1,5 @@
-"""`segstore follow`: makes a directory the hot standby of a primary, until it is interrupted. `segstore
-promote`: makes the standby the primary. On disk: through the engine. Threads: the main thread waits; the
+"""`segstore follow`: keeps a directory as the hot standby of a primary, until Ctrl-C. `segstore promote`:
+makes the standby the primary. On disk: the engine writes the store. Threads: the main thread waits. The
 standby has its own threads.
 """
 
@@ -100,8 +100,9 @@ def _is_over(running: segstore.Standby, once: bool) -> bool:
 
 
 def _print_excess(directory: str, printed: set[str]) -> None:
-    """Print the records that were truncated, from the copies that were kept of them. Copies in the set
-    `printed` are skipped, and printed copies are added to it.
+    """Print the records that were truncated. The records are read from the files that have copies of them.
+    Files whose paths are in `printed` are skipped, and the path of each file that is printed is added to
+    `printed`.
     """
     from segstore.files import Files
     from segstore.standby.divergent_records import copies, read_copy

@@ -1,7 +1,7 @@
-"""`segstore groups`: lists and describes consumer and share groups with their lag, resets and deletes their
-offsets, and changes their settings.
+"""`segstore groups`: lists and describes consumer groups and share groups with their lag, resets and deletes
+their offsets, and changes their settings.
 
-On disk: through the engine. Threads: one.
+On disk: the engine reads and writes the store. Threads: one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 # --- groups look -------------------------------------------------------------------------------
 
-# `segstore groups list` and `describe` only read, beside a live writer too.
+# `segstore groups list` and `segstore groups describe` only read. Another process may be writing to the
+# store.
 
 STATES = {"Stable": "", "Unknown": "red"}
 _SHARE = "share"
@@ -150,15 +151,17 @@ def _title(group: GroupDescription) -> str:
 
 
 def _committed(part: PartitionState) -> str:
-    """Return the committed offset as text, with an asterisk if an open transaction may commit
-    another offset.
+    """Return the committed offset as text. If an open transaction may commit another offset, add an
+    asterisk.
     """
     text = shown(part.committed.offset) if part.committed else "-"
     return f"{text}*" if part.pending else text
 
 
 def _count(part: PartitionState, count: int | None) -> Text:
-    """Return a partition's lag, or its number of unread offsets, as text: "-" if unknown, "?" on an error."""
+    """Return `count`, a partition's lag or its number of unread offsets, as text: "-" if it is unknown, "?"
+    if it could not be read because of an error.
+    """
     if part.error is not None:
         return styled("?", style="red")
     if count is None:
@@ -240,7 +243,7 @@ def _partition(part: PartitionState) -> dict[str, Any]:
 
 # --- groups change -----------------------------------------------------------------------------
 
-# `segstore groups reset` and `delete` write through the engine, as the store's writer.
+# `segstore groups reset` and `segstore groups delete` open the store for writing, through the engine.
 
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -279,7 +282,7 @@ _topic_option: Callable[[Any], Any] = click.option(
     help="Take all partitions of this topic, or the ones named; may be repeated.",
 )
 _GOALS = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration")
-"""The names of the options, which are also the names of methods of `Reset`."""
+"""The names of the options that say which offsets to set. `Reset` has a method of the same name for each."""
 
 
 @click.command()

@@ -1,5 +1,5 @@
-"""The form of help and of wrong usage: help is plain text, as wide as the terminal and at most WIDEST
-columns; an error of wrong usage is one line with advice. Nothing on disk. Threads: one.
+"""Formats help texts, and errors of wrong usage. A help text is plain text, as wide as the terminal, but at
+most WIDEST columns. An error of wrong usage is one line with advice. Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import click
 
 WIDEST = 120
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
-"""Replaces each hyphen while text is wrapped, so that no line break comes after a hyphen of an option."""
+"""This character replaces each hyphen while text is wrapped, so that no line is broken after a hyphen of an
+option.
+"""
 
 
 class Formatter(click.HelpFormatter):
-    """Click's formatter, but lines are never broken at a hyphen, and headings are bold on a terminal."""
+    """Click's formatter, with two changes: no line is broken at a hyphen, and headings are bold on a
+    terminal.
+    """
 
     def write_heading(self, heading: str) -> None:
         """Write a heading in bold."""
@@ -32,12 +36,12 @@ class Formatter(click.HelpFormatter):
         super().write_dl(whole, col_max, col_spacing)
 
     def getvalue(self) -> str:
-        """Return the text with ordinary hyphens."""
+        """Return the formatted text, with ordinary hyphens."""
         return super().getvalue().replace(_HYPHEN, "-")
 
 
 class HelpContext(click.Context):
-    """A context whose help is formatted by `Formatter`."""
+    """A click context that formats help with `Formatter`."""
 
     formatter_class = Formatter
 
@@ -52,7 +56,7 @@ class CommandGroup(click.Group):
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a row for each command."""
+        """Write a row of the list of commands for each command."""
         named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, _first_sentence(command)) for name, command in named if command])
@@ -64,7 +68,7 @@ def _first_sentence(command: click.Command) -> str:
 
 
 def dressed(command: click.Command) -> click.Command:
-    """Let `Formatter` format the help of a command and of its subcommands; return the command."""
+    """Make the help of a command and of its subcommands be formatted by `Formatter`. Return the command."""
     command.context_class = HelpContext
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
         dressed(inner)
@@ -72,7 +76,9 @@ def dressed(command: click.Command) -> click.Command:
 
 
 def colour() -> bool | None:
-    """Return False if a terminal must not get escape sequences (NO_COLOR, TERM=dumb), else None."""
+    """Return False if the environment forbids escape sequences (NO_COLOR, TERM=dumb). If the environment
+    allows them, return None.
+    """
     unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
     return False if unwanted else None
 
@@ -81,7 +87,7 @@ _EXTRA = re.compile(r"Got unexpected extra arguments? \((\S+).*\)")
 
 
 def wrong_usage(error: click.ClickException) -> str:
-    """Return an error of wrong usage as one line, which names the command that shows the help."""
+    """Return an error of wrong usage as one line. The line names the command that shows the help."""
     message = _no_store(error) or _unknown(error) or " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if context is None:
@@ -93,7 +99,7 @@ def wrong_usage(error: click.ClickException) -> str:
 
 
 def _no_store(error: click.ClickException) -> str:
-    """Return advice if --store is missing, "" for any other error."""
+    """If the error is that --store is missing, return advice. For all other errors return ""."""
     param = error.param if isinstance(error, click.MissingParameter) else None
     if param is None or "--store" not in param.opts:
         return ""
@@ -104,8 +110,8 @@ _NO_COMMAND = re.compile(r"No such command '(.*)'\.")
 
 
 def _unknown(error: click.ClickException) -> str:
-    """Return the message for an unknown option or command, with similar names, the nearest first; "" for
-    another error.
+    """If the error is an unknown option or command, return a message with similar names, the most similar
+    first. For all other errors return "".
     """
     context: click.Context | None = getattr(error, "ctx", None)
     if context is None:
@@ -118,7 +124,7 @@ def _unknown(error: click.ClickException) -> str:
         given, kind, known = match[1], "command", context.command.list_commands(context)
     else:
         return ""
-    from segstore.config.options import did_you_mean  # only this error needs the import
+    from segstore.config.options import did_you_mean  # Only this error needs the import.
 
     meant = did_you_mean(given, known)
     return f"No such {kind} {given!r}" + (f": {meant}" if meant else "")
@@ -130,8 +136,8 @@ def _options(command: click.Command) -> set[str]:
 
 
 def _meant(context: click.Context, extra: str) -> str:
-    """Return a guess at the option that was meant by an extra argument, or else the arguments that the
-    command takes.
+    """Return a guess: the option that the user may have meant by an extra argument. If there is no guess,
+    return the arguments that the command takes.
     """
     options = _options(context.command)
     guesses = {

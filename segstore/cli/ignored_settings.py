@@ -1,6 +1,6 @@
 """Settings of a broker that a server of segstore ignores, because they are harmless.
 
-Nothing on disk. Threads: any; immutable.
+Nothing is on disk. Threads: any. The dicts are never changed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ IGNORED: dict[str, str] = {
     "metadata.log.dir": "the store's metadata are in the store",
     "num.recovery.threads.per.data.dir": "logs are recovered when they are opened",
 }
-"""By name of a setting: the reason why it has no effect, or segstore's behaviour in place of it."""
+"""For each name of a setting: the reason for which it has no effect, or how segstore behaves whatever its
+value is.
+"""
 
 ONLY_TRUE = frozenset({"delete.topic.enable", "log.cleaner.enable"})
-"""Ignored settings that are harmless only with the value `true`."""
+"""Ignored settings that are harmless only if their value is `true`."""

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Stop the garbage collector during a block of imports, and exempt the imported objects from its scans
-    until the command returns. The scans would find no garbage, and take a sixth of a command's start-up time.
+    """Stop the garbage collector during a `with` block of imports, and exempt the imported objects from its
+    scans until the command returns. These scans would find no garbage, and would take a sixth of a command's
+    start-up time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -26,9 +27,9 @@ def imports() -> Iterator[None]:
 
 @contextmanager
 def thawing() -> Iterator[None]:
-    """Undo the `gc.freeze` of `imports` when a command returns or raises, because a program that called the
-    command goes on to run. If that program had frozen objects itself, nothing is undone, because its objects
-    would be unfrozen, too.
+    """When the `with` block ends, undo the `gc.freeze` of `imports`: the process may be a program that has
+    called the command, and that runs on. If this program had frozen objects before the block, undo nothing,
+    because its objects would be unfrozen, too.
     """
     theirs = gc.get_freeze_count()
     try:

@@ -1,4 +1,6 @@
-"""Reads text input of `produce` (lines, CSV, NDJSON) as columns of records. Threads: one."""
+"""Reads the text input of `produce` (lines, CSV, NDJSON), and returns the records as columns. Threads:
+one.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,14 @@ BLOCK = 1 << 20
 
 
 class InputError(InvalidArgumentError):
-    """Raised for input that is not a valid record; the message names the line, row or column."""
+    """Raised if input is not a valid record. The message names the line, row or column."""
 
 
 @dataclass(frozen=True)
 class InputOptions:
-    """The names of the fields of an object, or of the columns of a row, that have key, value and timestamp;
-    `separator` is the text between key and value of a line. If `plain`, whole objects are the values.
+    """The names of the fields or columns that have the key, the value and the timestamp of a record.
+    `separator` is the text between the key and the value in a line. If `plain`, a whole JSON object is the
+    value of a record.
     """
 
     key_field: str | None = None
@@ -37,11 +40,11 @@ class InputOptions:
 
 @dataclass
 class Chunk:
-    """Some records as columns: lists, or arrow arrays if the input has arrow columns. A column is None if no
-    record has a value in it.
+    """Records as columns. A column is a list, or an Arrow array if the input has Arrow columns. A column is
+    None if no record has a value for it.
 
-    Timestamps are ms since the epoch; None means the current time. If `partitions` is None, the keys
-    determine the partitions.
+    Timestamps are ms since the epoch. The timestamp None means the current time. If `partitions` is None, the
+    keys determine the partitions.
     """
 
     values: Any
@@ -55,8 +58,8 @@ class Chunk:
 
 
 def line_blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield blocks of lines without line ends. A block has the lines that are available; this does not wait
-    until a pipe has filled the block.
+    """Yield lists of lines, without line ends. If the input is a pipe, a list has the lines that have
+    arrived, and is yielded without waiting for further lines.
     """
     rest = b""
     read = getattr(stream, "read1", stream.read)
@@ -69,7 +72,7 @@ def line_blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield blocks of lines with their numbers, from 1 on; blank lines are left out."""
+    """Yield lists of (line number, line). The first line has the number 1. Blank lines are left out."""
     done = 0
     for lines in blocks:
         yield [(number, line) for number, line in enumerate(lines, done + 1) if line.strip()]
@@ -78,16 +81,19 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 # --- input rows --------------------------------------------------------------------------------
 
-# Readers of lines, and of rows of CSV.
+# The readers of lines and of CSV.
 
 ROWS = 5000
 LARGEST = 1 << 30
-"""The largest CSV field, in bytes. It exceeds the log's limits, so that the log refuses large records."""
+"""The size in bytes of the largest CSV field. This size is above the largest size of a record, so that a
+record that is too large is refused by the log, not by the CSV reader.
+"""
 
 
 def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield a record for each line; the text before the first separator is the key. Raises InputError with
-    the line that has no separator.
+    """Yield the records of the lines. If `options` has no separator, a line is a value. If `options` has a
+    separator, the text before its first occurrence in a line is the key, and the text after it is the value.
+    Raises InputError, which names the line, if a line lacks the separator.
     """
     separator, done = (options.separator or "").encode(), 0
     for block in line_blocks(stream):
@@ -103,8 +109,8 @@ def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def csv_rows(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield a record for each row. The record's value is one column, or the whole row as a JSON object with
-    the names of the header row.
+    """Yield the records of the rows. A record's value is one column of the row, or the whole row as a JSON
+    object whose names are those in the header row.
     """
     with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
         csv.field_size_limit(LARGEST)
@@ -146,8 +152,8 @@ def _rows_chunk(names: list[str], rows: list[list[str]], at: list[int | None], l
 
 # --- input json --------------------------------------------------------------------------------
 
-# The reader of NDJSON: objects with key and value, in the form of `consume`'s output, or objects that are the
-# values themselves.
+# The reader of NDJSON. Either an object has the key and the value of a record, as in the output of `consume`,
+# or the object itself is the value.
 
 FIELDS = {
     "key",
@@ -164,7 +170,7 @@ FIELDS = {
 
 
 def ndjson(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield a record for each object. Raises InputError with the line."""
+    """Yield the records of the objects. Raises InputError, which names the line."""
     plain = options.plain or options.key_field or options.timestamp_field or options.value_field
     for block in numbered(line_blocks(stream)):
         chunk = Chunk([], [], [], [], [])
@@ -226,8 +232,8 @@ def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
 
 
 def as_bytes(value: Any, encoding: str | None = None) -> bytes | None:
-    """Return the bytes of a JSON value: text as UTF-8, null as None, any other value as JSON. With `encoding`
-    "base64", return the decoded bytes. Raises ValueError.
+    """Return the bytes of a JSON value. Text becomes UTF-8, and null becomes None. Any other value becomes
+    JSON. If `encoding` is "base64", the text is decoded from base64. Raises ValueError.
     """
     if value is None:
         return None

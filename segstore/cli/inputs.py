@@ -1,7 +1,7 @@
-"""Reads the input of `produce` (lines, NDJSON, CSV, Parquet, Arrow IPC) as columns, some thousand rows at a
-time.
+"""Reads the input of `produce` (lines, NDJSON, CSV, Parquet, Arrow IPC), some thousand records at a time, and
+returns the records as columns.
 
-On disk: only reads the input that the user names. Threads: one.
+On disk: the input that the user names is read. Threads: one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from segstore.errors import Needing
 
 # --- input arrow -------------------------------------------------------------------------------
 
-# Parquet and Arrow IPC: the columns key, value, timestamp, headers and partition, or rows that become JSON.
+# The readers of Parquet and Arrow IPC. The input has the columns key, value, timestamp, headers and
+# partition, or each row becomes a value in JSON.
 
 ROWS = 50_000
 _FILE_MAGIC = b"ARROW1"
 
 
 def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield the records of a Parquet file. The file can't come from a pipe. Raises InputError if the input is
-    not Parquet, or lacks a column.
+    """Yield the records of a Parquet file. The input must be a file, not a pipe. Raises InputError if the
+    input is not Parquet, or lacks a column.
     """
     pyarrow = _pyarrow("Parquet")
     if not stream.seekable():
@@ -41,8 +42,8 @@ def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def arrow(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield the records of an Arrow IPC stream, or of an IPC file. An IPC file can't come from a pipe. Raises
-    InputError if the input is not Arrow IPC, or lacks a column.
+    """Yield the records of Arrow IPC in the streaming or the file format. Input in the file format must be a
+    file, not a pipe. Raises InputError if the input is not Arrow IPC, or lacks a column.
     """
     pyarrow = _pyarrow("Arrow IPC")
     try:
@@ -105,7 +106,9 @@ def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
 
 
 def _binary(column: Any) -> Any:
-    """Return a binary or text column unchanged, and the values of any other column as JSON."""
+    """If a column is binary or text, return it unchanged. If the column has another type, return its values
+    as JSON.
+    """
     import pyarrow.types as types
 
     kinds = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
@@ -124,8 +127,8 @@ def _milliseconds(column: Any) -> list[int | None]:
 
 
 def _headers(column: Any) -> Any:
-    """Return the column of headers in the type that `export` writes. Raises InputError if it can't be cast to
-    that type.
+    """Return the column of headers, cast to the type that `export` writes. Raises InputError if the cast
+    fails.
     """
     import pyarrow
 
@@ -162,29 +165,29 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Input:
-    """An open input; `size` is in bytes, or None if the input is not a regular file."""
+    """An open input. `size` is its size in bytes, None if the input is not a regular file."""
 
     stream: BinaryIO
     name: str
     size: int | None
 
     def format(self, wanted: str) -> str:
-        """Return the format `wanted`. If it is "auto", return the format of the file's suffix, by default
-        "lines".
+        """Return `wanted`, the name of a format. If `wanted` is "auto", return the format that the file's
+        suffix means, or "lines" if the suffix means none.
         """
         return wanted if wanted != "auto" else SUFFIXES.get(os.path.splitext(self.name)[1].lower(), "lines")
 
     def chunks(self, wanted: str, options: InputOptions) -> Iterator[Chunk]:
-        """Yield the records of the input. Raises InputError with the line or column."""
+        """Yield the records of the input. Raises InputError, which names the line or column."""
         return FORMATS[self.format(wanted)](self.stream, options)
 
     def position(self) -> int:
-        """Return the number of bytes read from a file; 0 for other input."""
+        """Return the number of bytes that were read. Return 0 if the input is not a regular file."""
         return 0 if self.size is None else self.stream.tell()
 
 
 def of_stream(stream: Any) -> Input:
-    """Return the input of a file opened by click, or of standard input ("-")."""
+    """Return an `Input` for a file that click has opened, or for standard input ("-")."""
     name = str(getattr(stream, "name", "-"))
     regular = name not in ("-", "<stdin>") and os.path.isfile(name)
     return Input(stream, name, os.path.getsize(name) if regular else None)

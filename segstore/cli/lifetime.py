@@ -1,6 +1,7 @@
-"""`Lifetime`: writes the log lines for start and stop of a service (`serve`, `follow`, `mirror`, `archive`).
+"""`Lifetime`: logs a line when a service (`serve`, `follow`, `mirror`, `archive`) starts, and a line when it
+stops.
 
-Nothing on disk. Threads: one.
+Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ log: Final = Logger("segstore")
 
 
 class Lifetime:
-    """The lifetime of one service with a store at `path`. It is a context manager. The service's resources
-    are opened and closed in its block.
+    """A context manager for one service whose store is at `path`. The service opens and closes its resources
+    within the `with` block.
     """
 
     def __init__(self, path: str) -> None:
@@ -32,17 +33,21 @@ class Lifetime:
         self._began = time.monotonic()
         self._reason: BaseException | None = None
         self.is_closed: Callable[[], bool] = lambda: False
-        """Returns whether the store is closed. It is called if a second signal has interrupted the block."""
+        """A function that returns whether the store is closed. The function is called if a second signal has
+        interrupted the `with` block.
+        """
 
     def started(self, what: str) -> None:
-        """Log that the service runs; `what` is a sentence without its subject, the store's path."""
+        """Log that the service runs. The message is a sentence: the store's path is its subject, and `what`
+        follows it.
+        """
         log.info("segstore %s, process %d: %s %s", VERSION, os.getpid(), self._path, what)
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
-        """Run the block in which the service runs. Before the resources are closed, log that the service
-        stops, with the reason: a signal, or its own end. An error is not logged here, because the caller logs
-        or prints the error.
+        """A context manager: the service runs in its `with` block. At the end of the block, before the
+        resources are closed, log that the service stops, and why: a signal, or the service has ended by
+        itself. Errors are not logged here, because the caller logs or prints them.
         """
         try:
             yield

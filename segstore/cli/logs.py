@@ -1,12 +1,12 @@
-"""`logged`: the engine's messages of a service (`serve`, `follow`, `mirror`, `archive`) on standard error, an
-event a line, as text or JSON. Nothing on disk.
+"""`logged`: writes the engine's log messages to standard error while a service (`serve`, `follow`, `mirror`,
+`archive`) runs. Each message is a line of text or JSON. Nothing is on disk.
 
-A blocked standard error (a full pipe, a stopped terminal) delays no other thread, since a separate thread
-writes the lines. At most `MOST` lines wait; further lines are counted and dropped. If standard error is
-closed, its reader is gone, or its disk is full, lines are dropped, and the service continues.
+A separate thread writes the lines. So if standard error blocks (a full pipe, a stopped terminal), no other
+thread waits. At most `MOST` lines are queued. Further lines are counted and dropped. Lines are also dropped
+if standard error is closed, is a pipe without a reader, or is a file on a full disk. The service continues.
 
-Threads: any may log. No lock is taken, because a signal may interrupt a thread that logs a message, and the
-signal's handler may log another message in the same thread.
+Threads: any thread may log. No lock is taken: a signal may interrupt a thread that is logging a message, and
+the signal's handler may log another message in the same thread.
 """
 
 from __future__ import annotations
@@ -38,25 +38,29 @@ log: Final = Logger("segstore")
 TEXT, JSON = "text", "json"
 LEVELS = ("debug", "info", "warning", "error")
 MOST = 10_000
-"""Most lines that wait for standard error."""
+"""The largest number of lines that wait to be written."""
 PATIENCE = 1.0
-"""Seconds that a service waits, when it stops, for unwritten lines."""
+"""The longest time in seconds that a stopping service waits until all lines are written."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
     ord("\n"): "\\n",
     ord("\r"): "\\r",
     ord("\t"): "\\t",
 }
-"""Escapes for characters that could end a line, or control a terminal. Clients could put them into names."""
+"""Escape sequences that replace characters which could end a line or control a terminal. Clients could use
+such characters in names.
+"""
 _CUT: Final[set[int]] = set()
-"""Descriptors to which the last line was written only in part, because of a full disk. Before the next line a
-line end must be written.
+"""File descriptors whose last line is incomplete, because the disk was full. A line end is written before the
+next line.
 """
 _CONTROLS_OF_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""Escapes for control characters and line separators that `json` does not escape."""
+"""Escape sequences for the control characters and line separators that `json` does not escape."""
 
 
 def log_options(command: F) -> F:
-    """Add --log-format and --log-level, whose values are the arguments `log_format` and `log_level`."""
+    """Add --log-format and --log-level. The command gets their values as the arguments `log_format` and
+    `log_level`.
+    """
     of_format = click.option(
         "--log-format",
         type=click.Choice([TEXT, JSON]),
@@ -76,8 +80,9 @@ def log_options(command: F) -> F:
 
 @contextmanager
 def logged(log_format: str, log_level: str) -> Iterator[None]:
-    """Run a block whose messages of the logger "segstore" go to standard error. With JSON, an error of the
-    engine that the block raises is logged as a line, and the command's exit status is 1.
+    """A context manager: during its `with` block, messages of the logger "segstore" are written to standard
+    error. If the format is JSON and the block raises an error of the engine, the error is logged as a line,
+    and the command's exit status is 1.
     """
     logger = logging.getLogger("segstore")
     handler, before = LineHandler(as_json if log_format == JSON else as_text), logger.level
@@ -101,8 +106,8 @@ def logged(log_format: str, log_level: str) -> Iterator[None]:
 
 
 def as_text(record: logging.LogRecord) -> str:
-    """Return "TIME LEVEL COMPONENT: MESSAGE"; if there is an exception, its indented traceback follows on the
-    next lines.
+    """Return "TIME LEVEL COMPONENT: MESSAGE". If there is an exception, add its traceback, as indented
+    lines.
     """
     error = _traceback(record)
     more = "".join(f"\n    {line.translate(_CONTROLS)}" for line in error.splitlines())
@@ -111,8 +116,8 @@ def as_text(record: logging.LogRecord) -> str:
 
 
 def as_json(record: logging.LogRecord) -> str:
-    """Return a JSON object with time, level, logger, component, message, and exc_info if there is an
-    exception.
+    """Return a JSON object with time, level, logger, component and message. If there is an exception, it has
+    exc_info, too.
     """
     row = {
         "time": _time(record),
@@ -127,7 +132,7 @@ def as_json(record: logging.LogRecord) -> str:
 
 
 def _component(record: logging.LogRecord) -> str:
-    """Return the package of the code that logged, such as "segstore.server"."""
+    """Return the package of the code that logged the message, such as "segstore.server"."""
     _, found, within = record.pathname.rpartition("/segstore/")
     return f"segstore.{within.partition('/')[0].removesuffix('.py')}" if found else record.name
 
@@ -145,7 +150,7 @@ def _traceback(record: logging.LogRecord) -> str:
 
 
 class LineHandler(logging.Handler):
-    """A logging handler that writes a line for each record to standard error, in a thread of its own."""
+    """A logging handler with its own thread, which writes a line for each `LogRecord` to standard error."""
 
     def __init__(self, line: Format) -> None:
         super().__init__()
@@ -156,31 +161,33 @@ class LineHandler(logging.Handler):
         self._thread.start()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Queue the record's line, without taking the lock of `logging.Handler`."""
+        """Queue the record's line. Unlike `logging.Handler.handle`, take no lock."""
         self.emit(record)
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the record's line, or count it as lost."""
-        if not self._thread.is_alive():  # a forked child has no such thread
+        """Queue the record's line. If the queue is full, count the line as lost."""
+        # A forked child does not have the thread, so the line is written at once.
+        if not self._thread.is_alive():
             write(self._line(record))
         elif self._lost or self._waiting.qsize() >= MOST:
-            self._lost += 1  # lines are lost until the thread has emptied the queue
+            self._lost += 1  # After a lost line, all lines are lost until the thread has emptied the queue.
             if self._lost == 1:
-                self._waiting.put(Latch())  # wakes the thread, which then checks `_lost`
+                # The latch wakes the thread, which then reports the number of lost lines.
+                self._waiting.put(Latch())
         else:
             self._waiting.put(self._line(record))
 
     def flush(self) -> None:
-        """Wait, for at most `PATIENCE`, until all queued lines are written."""
+        """Wait until all queued lines are written, for at most `PATIENCE` seconds."""
         if not self._is_closed and self._thread.is_alive():
             written = Latch()
             self._waiting.put(written)
             written.wait(PATIENCE)
 
     def close(self) -> None:
-        """Flush, and stop the thread. When the interpreter exits, `logging` calls `flush` and `close` again;
-        then these do nothing.
+        """Write the queued lines, and stop the thread. When the interpreter exits, `logging` calls `flush`
+        and `close` once more. These calls do nothing.
         """
         self.flush()
         if not self._is_closed:
@@ -204,16 +211,16 @@ def _note(message: str, *args: object) -> logging.LogRecord:
 
 
 def write(line: str) -> None:
-    """Write a line to standard error; errors are ignored."""
+    """Write a line to standard error. Errors are ignored."""
     stream = sys.stderr
     with suppress(OSError, ValueError):
         if not isinstance(stream, io.TextIOWrapper) or stream is not sys.__stderr__:
-            if stream is not None:  # a stream of a progress bar, or of a test
+            if stream is not None:  # The stream belongs to a progress bar or a test.
                 stream.write(f"{line}\n")
                 stream.flush()
             return
-        # Written without Python's buffer. If bytes in that buffer can't be written, the interpreter reports
-        # an error when it exits.
+        # The line is written without Python's buffer: if bytes in this buffer can't be written, the
+        # interpreter reports an error at exit.
         begin = "\n" if stream.fileno() in _CUT else ""
         _write_all(stream.fileno(), f"{begin}{line}\n".encode("utf-8", "backslashreplace"))
 
@@ -224,7 +231,8 @@ def _write_all(fd: int, data: bytes) -> None:
         while left:
             try:
                 left = left[os.write(fd, left) :]
-            except BlockingIOError:  # another process has set O_NONBLOCK on the shared stream
+            # Standard error is shared with another process, which has set O_NONBLOCK.
+            except BlockingIOError:
                 ready = select.poll()
                 ready.register(fd, select.POLLOUT)
                 ready.poll()

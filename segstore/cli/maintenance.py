@@ -1,6 +1,6 @@
 """The maintenance commands of a store: `segstore check`, `copy`, `sweep`, `upgrade`, `stats` and `quotas`.
 
-On disk: `check` (without --repair) and `stats` only read; the other commands write through the engine.
+On disk: `check` without --repair, and `stats`, only read. The other commands write through the engine.
 Threads: one.
 """
 
@@ -101,8 +101,8 @@ def _repair(root: str, quarantine: bool) -> list[Repaired]:
 
 
 def run_check(root: str) -> tuple[int, list[segstore.Finding]]:
-    """Check a store, with a progress bar on a terminal; return the number of log bytes checked, and the
-    findings.
+    """Check a store, and show a progress bar if standard error is a terminal. Return (number of checked bytes
+    of logs, findings).
     """
     return _watched(root, "checking", segstore.check)
 
@@ -114,7 +114,7 @@ def _watched(root: str, what: str, run: Callable[..., list[R]]) -> tuple[int, li
         def advance(size: int) -> None:
             nonlocal checked
             checked += size
-            # A repair may read a log more than once.
+            # A repair may read a log more than once, so the total may grow.
             bar.update(bar.task_ids[0], completed=checked, total=max(total, checked))
 
         results = run(root, progress=advance)
@@ -134,7 +134,7 @@ def all_log_bytes(root: str) -> int:
 
 # --- copy --------------------------------------------------------------------------------------
 
-# `segstore copy` makes a consistent copy of a store, which may be in use.
+# `segstore copy` makes a consistent copy of a store. The store may be in use.
 
 
 @click.command()
@@ -174,7 +174,8 @@ def sweep(path: str, as_json: bool) -> int:
     """
     from segstore.cli.places.of_store import open_reading
 
-    open_reading(path).close()  # raises without a store; the next line would create one
+    # This raises an error if there is no store. The call after it would create one.
+    open_reading(path).close()
     with segstore.open(path) as store:
         swept = store.sweep()
     if as_json:
@@ -248,7 +249,7 @@ def _upgraded_print(done: list[Upgraded]) -> None:
 
 # --- stats -------------------------------------------------------------------------------------
 
-# `segstore stats` prints the statistics of partitions. It only reads.
+# `segstore stats` prints the statistics of partitions. The store is only read.
 
 
 @click.command()
@@ -299,8 +300,8 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 
 
 def _folded(rows: list[PartitionStats]) -> tuple[list[PartitionStats], dict[str, int]]:
-    """Return (rows to print one by one, number of folded rows by topic). A row is folded if its
-    partition is of an internal topic, and never had a record or an error. The folded rows of a topic are
+    """Return (rows that are printed one by one, number of folded rows by topic). A row is folded if its
+    partition belongs to an internal topic, and never had a record or an error. All folded rows of a topic are
     printed as one row.
     """
     empty = [row for row in rows if is_internal(row.topic) and not (row.end_offset or row.error)]

@@ -1,4 +1,6 @@
-"""`segstore members`: the processes that share a store. On disk only reads. Threads: one."""
+"""`segstore members`: shows the processes that share a store. On disk: the store is only read. Threads:
+one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from segstore.storage.shared.shared_file import SharedFile
 
 _STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "zombie"}
-"""The names of states, by the letter in /proc/PID/stat. A process with any other letter counts as running."""
+"""The names of process states, by the letter in /proc/PID/stat. A process with any other letter counts as
+running.
+"""
 
 
 @click.command()
@@ -48,7 +52,9 @@ def members(path: str, as_json: bool) -> None:
 
 
 def _rows(path: str, shared: SharedFile, topics: Iterable[TopicInfo]) -> list[dict[str, Any]]:
-    """Return a row for each living member, in the order of slots."""
+    """Return a row for each living process that shares the store, in the order of the slots in the shared
+    file.
+    """
     from segstore.files import Files
     from segstore.storage.meta.published_ends import slot_key
     from segstore.storage.shared.held_locks import held_locks

@@ -1,7 +1,8 @@
-"""`segstore mirror`: mirrors topics of a Kafka cluster, or topics of a store to a cluster, until it is
-interrupted, or once. `segstore end-mirror`: makes the mirror an ordinary store.
+"""`segstore mirror`: mirrors topics of a Kafka cluster into a store, or topics of a store into a cluster,
+until Ctrl-C, or with --once until all records of the start are mirrored. `segstore end-mirror`: makes the
+mirror an ordinary store.
 
-On disk: through the engine. Threads: the main thread waits; the mirror has its own threads.
+On disk: the engine writes the store. Threads: the main thread waits. The mirror has its own threads.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def mirror(
 
 
 def _check_alone(bootstrap: str | None, path: str | None) -> None:
-    """Raise UsageError for options that can't be combined with --to, or without --store."""
+    """Raise UsageError if an option is given that can't be combined with --to, or if --store is missing."""
     if bootstrap is not None:
         raise click.UsageError(
             "--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given."
@@ -137,7 +138,7 @@ def _mirror_to(path: str, target: str, topics: list[str], once: bool, config: di
         with progress_bar(0, "mirror", "offsets") as bar:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show_to(bar, running)
-        problems = running.problems  # each problem is in the log
+        problems = running.problems  # Each problem was logged already.
         if once:
             partitions = [each for each in running.partitions() if not each.refused]
             offsets = sum(each.target_end_offset - each.start_offset for each in partitions)

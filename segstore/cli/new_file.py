@@ -13,15 +13,16 @@ from segstore.errors import StorageError
 
 
 def check_new(path: str, force: bool) -> None:
-    """Raise StorageError if the file exists and `force` is not set."""
+    """Raise StorageError if the file exists, unless `force`."""
     if os.path.isfile(path) and not force:
         raise StorageError(errno.EEXIST, "The file exists already: --force replaces it", path)
 
 
 @contextmanager
 def new_file(path: str) -> Iterator[BinaryIO]:
-    """Yield the output stream; "-" is standard output. A regular file is written under another name, and
-    renamed when it is complete. A device or a pipe is written to directly.
+    """Yield a stream to which the command writes its output. The path "-" means standard output. A regular
+    file is written under another name, and renamed when it is complete. If `path` is a device or a pipe, the
+    output is written to it directly.
     """
     if path == "-":
         yield sys.stdout.buffer

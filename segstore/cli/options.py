@@ -14,12 +14,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
-"""The environment variables in place of --store and --bootstrap."""
+"""The environment variables that are used if --store or --bootstrap is not given."""
 
 
 def confirmed(question: str) -> bool:
-    """Ask the user on the terminal; return whether the answer is yes. Raises UsageError if there is no
-    terminal.
+    """Ask the user a question on the terminal. Return whether the answer is yes. Raises UsageError if
+    standard input is not a terminal.
     """
     if not sys.stdin.isatty():
         raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
@@ -27,8 +27,9 @@ def confirmed(question: str) -> bool:
 
 
 def store_given(text: str, *, required: bool = False, kind: click.Path | None = None) -> Callable[[F], F]:
-    """Return a decorator that adds the option --store PATH, or the variable SEGSTORE_PATH. The command gets
-    its value as the argument `path`; `text` is its help.
+    """Return a decorator that adds the option --store PATH. If the option is not given, the variable
+    SEGSTORE_PATH is used. The command gets the value as the argument `path`. `text` is the help of the
+    option.
     """
     return click.option(
         "--store",
@@ -52,7 +53,7 @@ def _http_address(_ctx: click.Context, _param: click.Parameter, value: str | Non
 
 
 def http_option(command: F) -> F:
-    """Add --http, whose value is the argument `http`."""
+    """Add the option --http. The command gets its value as the argument `http`."""
     return click.option(
         "--http",
         callback=_http_address,
@@ -63,7 +64,7 @@ def http_option(command: F) -> F:
 
 
 def print_http_address(http: str | None) -> None:
-    """Print the address of metrics and health, if any."""
+    """If `http` is given, print the address at which metrics and health are served."""
     if http is not None:
         click.echo(f"metrics and health are at http://{http}")
 
@@ -76,7 +77,7 @@ def store_option(command: F) -> F:
 
 
 def no_bootstrap(command: F) -> F:
-    """Let a command refuse --bootstrap with the explanation that it needs the files of a store."""
+    """Make a command refuse --bootstrap. The error explains that the command needs the files of a store."""
     return click.option(
         "--bootstrap", "-b", hidden=True, expose_value=False, is_eager=True, callback=_no_bootstrap
     )(command)
@@ -92,8 +93,8 @@ def _no_bootstrap(ctx: click.Context, _param: click.Parameter, value: str | None
 
 
 def config_given(text: str) -> Callable[[F], F]:
-    """Return a decorator that adds the repeatable option --config NAME=VALUE, whose values are the argument
-    `config`, a dict; `text` is its help.
+    """Return a decorator that adds the repeatable option --config NAME=VALUE. The command gets its values as
+    a dict, the argument `config`. `text` is the help of the option.
     """
     return click.option(
         "--config", "-c", metavar="NAME=VALUE", multiple=True, callback=settings_with_units, help=text
@@ -101,13 +102,15 @@ def config_given(text: str) -> Callable[[F], F]:
 
 
 def config_option(command: F) -> F:
-    """Add --config for settings of a topic."""
+    """Add the option --config, which takes settings of a topic."""
     text = "A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated."
     return config_given(text)(command)
 
 
 def forget_option(command: F) -> F:
-    """Add the repeatable option --delete-config NAME, whose values are the argument `forget`."""
+    """Add the repeatable option --delete-config NAME. The command gets its values as the argument
+    `forget`.
+    """
     return click.option(
         "--delete-config",
         "-d",
@@ -119,8 +122,8 @@ def forget_option(command: F) -> F:
 
 
 def changes_of(config: Mapping[str, str], forget: Sequence[str]) -> dict[str, str | None]:
-    """Return the changes of settings by --config and --delete-config; None restores the default. Raises
-    UsageError for a setting in both.
+    """Return the changes of settings that --config and --delete-config ask for. The value None means that a
+    setting gets its default again. Raises UsageError if a setting is in both options.
     """
     both = sorted(set(config) & set(forget))
     if both:
@@ -129,8 +132,8 @@ def changes_of(config: Mapping[str, str], forget: Sequence[str]) -> dict[str, st
 
 
 def settings_option(text: str) -> Callable[[F], F]:
-    """Return a decorator that adds the repeatable option --set NAME=VALUE, whose values are the argument
-    `given`, a dict; `text` is its help.
+    """Return a decorator that adds the repeatable option --set NAME=VALUE. The command gets its values as a
+    dict, the argument `given`. `text` is the help of the option.
     """
     return click.option(
         "--set", "given", metavar="NAME=VALUE", multiple=True, callback=settings_with_units, help=text
@@ -138,12 +141,12 @@ def settings_option(text: str) -> Callable[[F], F]:
 
 
 def json_option(command: F) -> F:
-    """Add the option --json, whose value is the argument `as_json`."""
+    """Add the option --json. The command gets its value as the argument `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")(command)
 
 
 def pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Return the values of a repeatable option NAME=VALUE by name."""
+    """Return the values of a repeatable option NAME=VALUE, by NAME."""
     by_name = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -154,17 +157,17 @@ def pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) ->
 
 
 def settings_with_units(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Parse settings NAME=VALUE by Kafka's names. A time may have a unit (ms, s, min, h, d, w), and so may a
-    size (kB, MB, GB, TB for powers of 1000; KiB, MiB, GiB, TiB for powers of 1024).
+    """Parse settings NAME=VALUE. NAME is Kafka's name. VALUE may have a unit if it is a time (ms, s, min, h,
+    d, w) or a size (kB, MB, GB, TB are powers of 1000, and KiB, MiB, GiB, TiB are powers of 1024).
     """
     return {name: in_plain_units(name, value) for name, value in pairs(ctx, param, given).items()}
 
 
 def in_plain_units(name: str, value: str) -> str:
-    """Return the value of a setting in ms or bytes; a value without a unit is returned unchanged. Raises
-    BadParameter for an unknown unit.
+    """Return the value of a setting, converted to ms or bytes. If the value has no unit, return it unchanged.
+    Raises BadParameter if the unit is unknown.
     """
-    from segstore.units import SIZES, TIMES, plain_number, unit_of  # most commands need no units
+    from segstore.units import SIZES, TIMES, plain_number, unit_of  # Most commands need no units.
 
     units = TIMES if name.endswith((".ms", "_ms")) else SIZES if _is_size(name) else {}
     unit = unit_of(value)
@@ -182,7 +185,9 @@ def _is_size(name: str) -> bool:
 
 
 def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Return the value of a time option in ms. It is given as ms or in ISO 8601; None is no value."""
+    """Return the value of a time option in ms since the epoch, None if the option is not given. The user
+    gives it in ms or as ISO 8601.
+    """
     try:
         return None if value is None else parse_time(value)
     except ValueError:
@@ -191,8 +196,8 @@ def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 def parse_time(value: Any) -> int:
-    """Return ms since the epoch from a text: such a number, or ISO 8601, which is UTC if it has no zone.
-    Raises ValueError.
+    """Convert a text to ms since the epoch. The text is this number, or a time in ISO 8601. If the text has
+    no time zone, the time is UTC. Raises ValueError.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -1,7 +1,7 @@
-"""The form of all output: consoles, tables, progress bars, sizes and times as text. Threads: one.
+"""Formats all output: consoles, tables, progress bars, and sizes and times as text. Threads: one.
 
-On a terminal the output is in colour and as wide as the terminal; in a pipe it is plain, and lines are never
-cut.
+On a terminal the output is in colour, and as wide as the terminal. In a pipe the output has no colours, and
+no line is cut.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 NOTED = "magenta"
-"""The style of cells that deserve attention. Magenta, like red, is readable on dark and on light backgrounds;
-yellow, green and cyan can't be read on most terminals.
+"""The style of cells that deserve attention. Magenta and red are readable on dark and on light backgrounds.
+Yellow, green and cyan can't be read on most terminals.
 """
 LEAST_RECORDS, LEAST_SECONDS = 1000, 1.0
-"""A rate is printed only for at least so many records and seconds."""
+"""A rate is printed only if there are at least this number of records and this number of seconds."""
 _PIPE_WIDTH = 10_000
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console on standard output or error."""
+    """Return a console that prints to standard output, or to standard error if `stderr`."""
     from segstore.cli.consoles import PipedConsole, TerminalConsole
 
     stream = sys.stderr if stderr else sys.stdout
@@ -40,8 +40,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """Return a table with these headings. Columns in `right` are aligned to the right; no column is cut. The
-    table has no lines if standard output is a pipe.
+    """Return a table with these headings. Columns in `right` are aligned to the right. No column is cut. If
+    standard output is a pipe, the table is printed without border lines.
     """
     from rich import box
     from rich.table import Table
@@ -61,7 +61,9 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
 
 
 def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
-    """Add a row of cells to a table. Text is not parsed as markup; numbers have thousands separators."""
+    """Add a row of cells to a table. Text is not parsed as markup. Numbers are printed with thousands
+    separators.
+    """
     from rich.text import Text
 
     from segstore.cli.consoles import WrappedCell
@@ -70,26 +72,26 @@ def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
 
 
 def styled(text: str, style: str = "") -> Text:
-    """Return a cell's text in a style."""
+    """Return text for a cell, with a style."""
     from rich.text import Text
 
     return Text(text, style=style)
 
 
 def shown(value: Any) -> str:
-    """Return a cell's text; "" for None."""
+    """Return the text of a cell's value, "" if the value is None."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def is_internal(topic: str) -> bool:
-    """Return whether the name is that of an internal topic of segstore or Kafka."""
+    """Return whether a topic with this name is an internal topic of segstore or Kafka."""
     return topic.startswith("__")
 
 
 def own_last(rows: Iterable[R], topic: Callable[[R], str]) -> list[R]:
-    """Return rows with internal topics at the end."""
+    """Return the rows, with the rows of internal topics after all other rows."""
     return sorted(rows, key=lambda row: is_internal(topic(row)))
 
 
@@ -99,7 +101,7 @@ def print_json(row: Mapping[str, Any]) -> None:
 
 
 def size_text(count: float) -> str:
-    """Return a number of bytes in the largest decimal unit that fits: 12.3 MB."""
+    """Return a number of bytes as text in the largest decimal unit that fits, for example 12.3 MB."""
     step = 0
     while abs(count) >= 999.95 and step < len(_UNITS) - 1:
         count, step = count / 1000, step + 1
@@ -107,7 +109,9 @@ def size_text(count: float) -> str:
 
 
 def time_text(timestamp: int) -> str:
-    """Return ms since the epoch as ISO 8601 in UTC. For a negative or too large number return its digits."""
+    """Return a time, given as ms since the epoch, in ISO 8601 and UTC. If the number is negative or too
+    large, return its digits.
+    """
     try:
         moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=timestamp)
     except OverflowError:
@@ -118,13 +122,16 @@ def time_text(timestamp: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, whose plural has an s: 1 record, 1,234 records."""
+    """Return a number and a noun as text. If the number is not 1, the noun gets an s: 1 record, 1,234
+    records.
+    """
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def rate_text(records: int, size: int, seconds: float) -> str:
-    """Return a text of records, bytes and seconds. From LEAST_RECORDS and LEAST_SECONDS on, the text has the
-    rates per second, too. Below these limits the rates would only measure the start-up, or the user's typing.
+    """Return a text with numbers of records, bytes and seconds. If there are at least LEAST_RECORDS records
+    and LEAST_SECONDS seconds, the text also has the rates per second. With fewer records or seconds the rates
+    would measure the start-up, or the user's typing.
     """
     text = f"{counted(records, 'record')}, {size_text(size)} in {seconds:.2f} s"
     if records < LEAST_RECORDS or seconds < LEAST_SECONDS:
@@ -133,9 +140,9 @@ def rate_text(records: int, size: int, seconds: float) -> str:
 
 
 def status_line(what: str) -> Progress:
-    """Return a status line on standard error, cut to the terminal's width, for work of unknown length. The
-    caller updates the description of the status line's one task. The status line is a context manager, and is
-    shown on a terminal only.
+    """Return a status line for work of unknown length. The status line is printed to standard error if that
+    is a terminal, and is cut to the terminal's width. The status line is a context manager with one task,
+    whose description the caller updates.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn
     from rich.table import Column
@@ -150,10 +157,11 @@ def status_line(what: str) -> Progress:
 
 
 def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
-    """Return a progress bar on standard error, of bytes or of another unit. It is a context manager with one
-    task.
+    """Return a progress bar, which counts bytes or another unit. The progress bar is printed to standard
+    error. It is a context manager with one task.
 
-    The bar is shown only on a terminal, and not while the user types the input there.
+    The progress bar is shown only if standard error is a terminal on which the user is not typing the
+    command's input.
     """
     from rich.progress import (
         BarColumn,

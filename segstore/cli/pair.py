@@ -1,6 +1,7 @@
-"""Prints a primary or a standby for `segstore replicas`: its role, its peer, and the standby's lag.
+"""Prints what `segstore replicas` shows of a primary or a standby: its role, the primary or standby on the
+other side, and the standby's lag.
 
-On disk: files are only read. Threads: one.
+On disk: the directory is only read. Threads: one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fields(side: Side, each: SidePartition) -> dict[str, Any]:
-    """Return one partition as fields for JSON; unknown lags are null."""
+    """Return the fields of one partition's JSON object. A lag that is unknown is None."""
     lag = each.lag
     return {
         "topic": each.topic,
@@ -34,7 +35,7 @@ def fields(side: Side, each: SidePartition) -> dict[str, Any]:
 
 
 def print_side(path: str, side: Side, chosen: Sequence[SidePartition], *, as_json: bool) -> None:
-    """Print the state of a primary's or standby's directory, and the partitions `chosen`."""
+    """Print the state of the directory of a primary or standby, and the states of the partitions `chosen`."""
     if as_json:
         for each in chosen:
             print_json(fields(side, each))
@@ -48,7 +49,9 @@ def print_side(path: str, side: Side, chosen: Sequence[SidePartition], *, as_jso
 
 
 def sentences(path: str, side: Side) -> list[str]:
-    """Return the sentences that describe the directory as a whole."""
+    """Return sentences about the directory: its role, the primary or standby on the other side, and its
+    promotion, if there was one.
+    """
     from segstore.storage.meta.role import STANDBY
 
     if side.role == STANDBY:

@@ -1,6 +1,6 @@
-"""`PlaceFirst`: --store and --bootstrap may stand before or after a command's name.
+"""`PlaceFirst`: a group of commands that allows --store and --bootstrap before a command's name, too.
 
-Nothing on disk. Threads: one.
+Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from segstore.cli.help import CommandGroup
 
 
 class PlaceFirst(CommandGroup):
-    """A group of commands in which --store and --bootstrap may precede the command's name: they are passed to
-    the named command, or to the command `default` if none is named.
+    """A group of commands that allows --store and --bootstrap before the command's name. These options are
+    passed to the named command. If no command is named, they are passed to the command `default`.
     """
 
     def __init__(self, *args: Any, default: str = "", **settings: Any) -> None:

@@ -1,6 +1,7 @@
-"""The options for the place of topics: --store PATH, or --bootstrap HOST:PORT with settings of the client.
+"""The options that say where topics are: in a store (--store PATH), or in a cluster (--bootstrap HOST:PORT,
+and settings of the client).
 
-On disk: reads the properties file that the user names. Threads: one.
+On disk: the properties file that the user names is read. Threads: one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _VARIABLES = {_STORE: STORE, _BOOTSTRAP: BOOTSTRAP}
 
 
 def place_option(command: F) -> F:
-    """Add --store and --bootstrap, exactly one of which must be given, and the options for the client of
-    --bootstrap. The command gets their values as the argument `where`, a `Where`. Options override
-    environment variables.
+    """Add --store and --bootstrap, and the options of the client that --bootstrap needs. Exactly one of
+    --store and --bootstrap must be given. The command gets the values as a `Where`, the argument `where`. An
+    option overrides the environment variable.
     """
 
     @wraps(command)
@@ -87,8 +88,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def _chosen(given: dict[str, str | None]) -> str:
-    """Return "path" or "bootstrap", whichever the user has given. Raises UsageError if both or none were
-    given.
+    """Return "path" if a store is given, "bootstrap" if a cluster is given. Options override environment
+    variables. Raises UsageError if both are given in the same way, or if neither is given.
     """
     source = get_current_context().get_parameter_source
     there = [name for name, value in given.items() if value]

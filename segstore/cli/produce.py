@@ -1,4 +1,4 @@
-"""`segstore produce`: appends records from a file or standard input. On disk: through the engine.
+"""`segstore produce`: appends records from a file or standard input. On disk: the engine writes the store.
 
 Threads: one.
 """
@@ -22,21 +22,23 @@ from segstore.cli.places.place import Appends, Where
 
 # --- routing -----------------------------------------------------------------------------------
 
-# A router sends columns of records to the partitions of a topic.
+# The router of this section sends columns of records to the partitions of a topic.
 
 
 class Router:
-    """A router that sends chunks of records to the partitions of a topic, by `appends`."""
+    """Sends chunks of records to the partitions of a topic, through `appends`."""
 
     def __init__(self, topic: str, ids: Sequence[int], appends: Appends, partition: int | None) -> None:
-        """`ids` are the topic's partitions. All records go to `partition`, if it is not None."""
+        """`ids` are the numbers of the topic's partitions. If `partition` is not None, all records go to this
+        partition.
+        """
         self.topic, self.appends = topic, appends
         self._ids, self._given = ids, partition
         self._fixed = partition if partition is not None else self._ids[0] if len(self._ids) == 1 else None
         self._turn = 0
 
     def append(self, chunk: Chunk) -> None:
-        """Append the records of a chunk to their partitions. If a record names a partition that does not
+        """Append the records of a chunk to their partitions. If a record has a partition number that does not
         exist, no record of the chunk is appended.
         """
         if not len(chunk):
@@ -49,9 +51,10 @@ class Router:
             self._append(partition, chunk, np.flatnonzero(where == partition))
 
     def _partitions(self, chunk: Chunk) -> Any:
-        """Return the partition of each record: the value of --partition, or of the record's own field, or the
-        partition that the record's key determines. Records without any of these go to the next partition in
-        turn; all such records of a chunk go to the same partition.
+        """Return the partition of each record. This is the value of --partition. If --partition is not given,
+        the partition is the value of the record's field `partition`. If the record has no such field, the
+        record's key determines the partition. All records of a chunk that have no key either go to one
+        partition, which changes from chunk to chunk.
         """
         from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 
@@ -99,7 +102,7 @@ def _has_headers(column: Any) -> bool:
 
 
 def _objects(column: Any) -> list[bytes | None]:
-    """Return a column's keys as bytes objects; text of an arrow column becomes UTF-8."""
+    """Return the keys in a column as bytes. Text of an Arrow column is encoded as UTF-8."""
     if isinstance(column, list):
         return column
     keys = column.to_pylist()
@@ -207,7 +210,7 @@ def produce(
 
 
 def feed(opened: Input, wanted: str, options: InputOptions, router: Router) -> None:
-    """Append all records of an input, with a progress bar, and wait until they are acknowledged."""
+    """Append all records of an input, show a progress bar, and wait until the records are acknowledged."""
     appends = router.appends
     with progress_bar(opened.size, f"appending to {router.topic}") as bar, appends:
         for chunk in opened.chunks(wanted, options):
@@ -216,7 +219,7 @@ def feed(opened: Input, wanted: str, options: InputOptions, router: Router) -> N
 
 
 def print_summary(router: Router, started: float) -> None:
-    """Print a summary of the appended records; `started` is a value of time.perf_counter, in seconds."""
+    """Print a summary of the appended records. `started` is the value of time.perf_counter at the start."""
     seconds, appends = time.perf_counter() - started, router.appends
     unknown = f", and perhaps {appends.unknown:,} more" if appends.unknown else ""
     click.echo(f"{router.topic}: {rate_text(appends.records, appends.bytes, seconds)}{unknown}", err=True)

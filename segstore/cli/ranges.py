@@ -1,6 +1,6 @@
 """Options for a range of a topic's records: --partition, --start, --end, --from-time, --to-time.
 
-The options have the names of `Store.scan`'s arguments. Nothing on disk. Threads: one.
+The options are named like the arguments of `Store.scan`. Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _OFFSET = "N|earliest|latest"
 
 
 class Renamed(click.Option):
-    """An option that also accepts its former names, which the help does not show."""
+    """An option that accepts its former names, too. The help does not show them."""
 
     def __init__(self, names: list[str], *, old: tuple[str, ...] = (), **settings: Any) -> None:
         super().__init__([*names, *old], **settings)
         self._all, self._shown = self.opts, [each for each in self.opts if each not in old]
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the help of the option with its present names."""
+        """Return the help of the option, without its former names."""
         self.opts = self._shown
         try:
             return super().get_help_record(ctx)
@@ -40,12 +40,14 @@ class Renamed(click.Option):
             self.opts = self._all
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Return the present names, for an error."""
+        """Return the option's names for an error message, without its former names."""
         return " / ".join(f"'{each}'" for each in self._shown)
 
 
 def offset_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
-    """Return the value of an option: an offset, "earliest", "latest", or None if it is not given."""
+    """Return the value of an option: an offset, "earliest" or "latest". If the option is not given, return
+    None.
+    """
     if value is None or value in EDGES:
         return value
     if not value.isdecimal() or int(value) > INT64_MAX:
@@ -54,7 +56,9 @@ def offset_value(_ctx: click.Context, _param: click.Parameter, value: str | None
 
 
 class RecordRange(NamedTuple):
-    """The range of the options; `start` and `end` are offsets, "earliest" or "latest"."""
+    """The range of records that the options choose. `start` and `end` are offsets, "earliest", "latest" or
+    None.
+    """
 
     partitions: tuple[int, ...]
     start: int | str | None
@@ -63,8 +67,8 @@ class RecordRange(NamedTuple):
     to_time: int | None
 
     def check(self) -> None:
-        """Raise click.UsageError if one end of the range has both an offset and a time, or if the range ends
-        before it starts.
+        """Raise click.UsageError if the start or the end of the range is given both as an offset and as a
+        time, or if the range ends before it starts.
         """
         for by_offset, by_time in (("start", "from_time"), ("end", "to_time")):
             if getattr(self, by_offset) is not None and getattr(self, by_time) is not None:
@@ -77,7 +81,9 @@ class RecordRange(NamedTuple):
                 raise click.UsageError(f"{names}: nothing lies between them.")
 
     def scan(self, store: Store, topic: str, isolation_level: str) -> TopicScan:
-        """Return a scan of the range's partitions and times. Callers pass `bounds` to the scan's methods."""
+        """Return a scan of the range's partitions and times. The scan is not limited to the range's offsets:
+        callers pass `bounds` to the scan's methods.
+        """
         return store.scan(
             topic,
             self.partitions or None,
@@ -88,7 +94,7 @@ class RecordRange(NamedTuple):
 
     @property
     def bounds(self) -> Bounds:
-        """Return the bounds of offsets, which may exceed the range of a partition's offsets."""
+        """Return the range's offsets as `Bounds`. These offsets may lie outside of a partition's log."""
         from segstore.storage.scans.bounds import Bounds
 
         if self.start == "latest" or self.end == "earliest":
@@ -98,7 +104,7 @@ class RecordRange(NamedTuple):
 
 
 def range_options(command: F) -> F:
-    """Add the options, whose values are the argument `limits`, a `RecordRange`."""
+    """Add the options. The command gets their values as a `RecordRange`, the argument `limits`."""
 
     @wraps(command)
     def run(

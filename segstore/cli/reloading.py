@@ -1,6 +1,7 @@
-"""`Reloading`: makes a running server apply the current content of its command line's files.
+"""`Reloading`: reads the settings files of a running server again, and applies changed settings to the
+server.
 
-On disk: reads those files. Threads: one.
+On disk: these files are read. Threads: one.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ log = Logger("segstore")
 
 
 class Reloading:
-    """The reload of a server's settings. `held` has the settings that the server uses now."""
+    """Reloads the settings of a server. `held` has the settings that the server uses now."""
 
     def __init__(self, server: Server, options: ServerOptions, held: ServerPlan) -> None:
         self._server, self._options, self._held = server, options, held
 
     def reload(self) -> None:
-        """Read the files again and apply changed settings. If there is an error, it is logged, and nothing is
-        changed. If a changed setting needs a restart, a warning is logged.
+        """Read the files again, and apply changed settings. After an error, log the error, and change
+        nothing. If a changed setting needs a restart, log a warning.
         """
         try:
             new = plan(self._options)
@@ -59,5 +60,5 @@ class Reloading:
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changed settings with their new values, or None if a setting was removed."""
+    """Return {name of a changed setting: new value}. The value is None if the setting was removed."""
     return {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}

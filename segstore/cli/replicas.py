@@ -1,8 +1,8 @@
 """The commands of a replicated store: `segstore replicas`, `elect`, `reassign`, `heal`, `replicate`,
 `unreplicate`.
 
-On disk: `replicas` only reads, beside a live writer too; the other commands open the store for writing, so no
-other process may have it open. Threads: one.
+On disk: `replicas` only reads, and another process may be writing. The other commands open the store for
+writing, so no other process may have it open. Threads: one.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ Partition = tuple[str, int]
 
 STYLES = {"": "", "under-replicated": NOTED, "no leader": "red"}
 LOOK = 0.05
-"""Seconds between two looks at a reassignment."""
+"""Seconds between two checks whether a reassignment is complete."""
 
 
 def stores_option(command: F) -> F:
-    """Add the options --store PATH, repeated for each directory, and --witness PATH."""
+    """Add the option --store PATH, which is repeated for each directory, and the option --witness PATH."""
     witness = click.option(
         "--witness",
         "-w",
@@ -175,7 +175,7 @@ def _print_partitions(found: list[ObservedPartition]) -> None:
 
 
 def _most_lag(each: ObservedPartition) -> int | None:
-    """Return the lag of the slowest replica, in offsets; None if a replica's lag is unknown."""
+    """Return the largest lag of a replica, in offsets, or None if the lag of a replica is unknown."""
     lags = [replica.lag for replica in each.replicas]
     return None if None in lags else max(lag for lag in lags if lag is not None)
 
@@ -233,7 +233,7 @@ def elect(
 
 
 def open_replicated(paths: tuple[str, ...], witness: str | None) -> Any:
-    """Open an existing replicated store. Raises the errors of `observe` for a wrong path."""
+    """Open an existing replicated store. If a path is wrong, raises the errors of `observe`."""
     from segstore.replication.observer import observe
 
     observe([*paths, *([witness] if witness else [])])
@@ -241,7 +241,9 @@ def open_replicated(paths: tuple[str, ...], witness: str | None) -> Any:
 
 
 def _chosen(store: Any, given: Sequence[str]) -> list[Partition]:
-    """Return the partitions that the texts name: TOPIC:PARTITION, or TOPIC for all partitions of a topic."""
+    """Return the partitions that the texts name. A text is TOPIC:PARTITION, or TOPIC, which names all
+    partitions of a topic.
+    """
     found: dict[Partition, None] = {}
     for text in given:
         topic, colon, number = text.partition(":")
@@ -313,7 +315,9 @@ def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -
 def _check_before(
     paths: tuple[str, ...], witness: str | None, target: str | None, wanted: list[int] | None
 ) -> None:
-    """Raise an error for wrong arguments before the existing store is changed into a replicated one."""
+    """Raise an error if the arguments are wrong. Called before the existing store is turned into a replicated
+    store.
+    """
     if len(paths) == 1 and witness is None:
         raise click.UsageError(
             f"One --store has no place for replicas: give the new directories too, as --store {paths[0]}"
@@ -352,7 +356,7 @@ def _replicas(text: str) -> list[int]:
 
 
 def _wait(store: Any, moving: Sequence[Partition]) -> None:
-    """Wait until these partitions have moved."""
+    """Wait until the reassignments of these partitions are complete."""
     with progress_bar(len(moving), "moving", "partitions") as bar:
         while left := [key for key in moving if key in store.reassignments()]:
             bar.update(bar.task_ids[0], completed=len(moving) - len(left))
@@ -389,7 +393,9 @@ def heal(partitions: tuple[str, ...], paths: tuple[str, ...], witness: str | Non
 
 
 def _heal(store: Any, chosen: Sequence[Partition]) -> tuple[list[Healed], list[NoSoundReplicaError]]:
-    """Heal partitions, with a progress bar on a terminal; return the healed replicas, and the errors."""
+    """Heal partitions, and show a progress bar if standard error is a terminal. Return (healed replicas,
+    errors).
+    """
     from segstore.cli.places.disk_use import log_bytes
 
     states = [(key, store.describe_partition(*key)) for key in chosen]

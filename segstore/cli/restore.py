@@ -1,5 +1,5 @@
-"""`segstore restore`: makes a store from an archive. On disk: through the engine. Threads: one; the engine
-downloads in threads of its own.
+"""`segstore restore`: makes a store from an archive. On disk: the engine writes the store. Threads: one. The
+engine downloads in its own threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _TIME_AND_OFFSETS = "Give --at one time, or offsets of partitions, not both."
 def _at(
     _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> int | dict[TopicPartition, int] | None:
-    """Return the values of --at: a time in ms, or end offsets by partition; None without --at."""
+    """Return the values of --at: a time in ms since the epoch, or a dict with an end offset for each
+    partition. If --at is not given, return None.
+    """
     offsets = dict(end for text in given if (end := _end_offset(text)) is not None)
     if len(offsets) != len(given):
         if offsets or len(given) > 1:
@@ -34,8 +36,8 @@ def _at(
 
 
 def _end_offset(text: str) -> tuple[TopicPartition, int] | None:
-    """Return the partition and the offset of TOPIC:PARTITION:OFFSET, None for a time. Topics have no colon in
-    their names, and times have no letters before a colon.
+    """If the text is TOPIC:PARTITION:OFFSET, return (partition, offset). If the text is a time, return
+    None.
     """
     topic, _, rest = text.partition(":")
     number, _, offset = rest.partition(":")
@@ -93,7 +95,8 @@ def restore(uri: str, directory: str, at: Any, topics: tuple[str, ...], as_json:
     from segstore.archiving.sizes import log_bytes
 
     chosen = [part for text in topics for part in text.split(",") if part] or None
-    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # costs requests; only the bar needs it
+    # Only the progress bar needs the total, which costs requests.
+    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None
     with ended_by_signals(), progress_bar(total, f"restoring {directory}") as bar:
         made = segstore.restore(
             uri, directory, at, chosen, progress=lambda size: bar.advance(bar.task_ids[0], size)

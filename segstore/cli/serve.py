@@ -1,6 +1,7 @@
-"""`segstore serve`: serves a store to Kafka's clients until it is interrupted. On disk: through the engine.
+"""`segstore serve`: serves a store to Kafka's clients, until Ctrl-C. On disk: the engine reads and writes the
+store.
 
-Threads: the main thread waits; the server has its own threads.
+Threads: the main thread waits. The server has its own threads.
 """
 
 from __future__ import annotations
@@ -157,8 +158,8 @@ def serve(
 
 
 def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: SimpleQueue[int]) -> None:
-    """Serve until a signal stops the server. After each SIGHUP, for which `came` gets an entry, reload the
-    settings.
+    """Serve until a signal stops the server. A handler puts an item into `came` at each SIGHUP. After a
+    SIGHUP, reload the settings.
     """
     from segstore.cli.places.properties import client_settings
     from segstore.cli.reloading import Reloading
@@ -198,8 +199,8 @@ def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: Si
 
 @contextmanager
 def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[segstore.Store]:
-    """Open the store during a block. Raises SegstoreError if the store is shared and another process is its
-    host.
+    """Open the store, and close it at the end of the `with` block. Raises SegstoreError if the store is
+    shared and another process is its host.
     """
     with segstore.open(path, config=config, shared=shared) as store:
         if store.role == "guest":
@@ -212,8 +213,9 @@ def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[s
 
 @contextmanager
 def _unused_store_removed(path: str) -> Iterator[bool]:
-    """Yield whether the directory is missing or empty. If it was missing, and the block raises a
-    SegstoreError (such as for a port in use) while the new store is still unused, remove the store.
+    """Yield whether the directory is missing or empty. Remove the store if three things are true: the
+    directory was missing, the `with` block raises a SegstoreError (for example, because a port is in use),
+    and the new store was not used yet.
     """
     from segstore.files import Files
     from segstore.storage.meta.directory_safety import remove_unused
@@ -228,19 +230,19 @@ def _unused_store_removed(path: str) -> Iterator[bool]:
 
 
 def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoReturn:
-    """Wait until a signal's handler raises an exception; reload after each SIGHUP."""
-    # The wait has a time-out: if the system delivers a signal to another thread, CPython runs the handler in
-    # this thread, but does not wake this thread.
+    """Wait until a signal's handler raises an exception. Call `reload` after a SIGHUP."""
+    # The wait has a time-out, because the system may deliver a signal to another thread. CPython runs the
+    # handler in this thread, but does not wake this thread for it.
     while True:
         with suppress(Empty):
             take(came, 1)
-            while not came.empty():  # one reload serves several signals
+            while not came.empty():  # If several SIGHUPs have come, one reload is enough.
                 came.get_nowait()
             reload()
 
 
 def _with_advice(error: ListenError, http: str | None) -> ListenError:
-    """Return the error with advice for the user."""
+    """Return the error. If there is advice for the user, add it to the message."""
     from segstore.operating.address import http_address
 
     advice = _ADVICE.get(error.errno or 0)
@@ -263,7 +265,9 @@ def _listening_text(server: segstore.Server, path: str) -> str:
 
 
 def _secured(server: segstore.Server) -> str:
-    """Return a text with the server's addresses, the protection of each, and the rights of clients."""
+    """Return a text that says at which addresses the server listens, how each address is protected, and which
+    rights clients have.
+    """
     from segstore.server.network.server import address_text
     from segstore.server.security.summary import protection, rights
 

@@ -1,7 +1,7 @@
-"""`plan`: the store and the settings that `segstore serve` uses, from its command line and the file of
---config.
+"""`plan`: computes the store and the settings that `segstore serve` uses, from its command line and the file
+of --config.
 
-On disk: reads the file. Threads: any; no state.
+On disk: the file is read. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PROTOCOL, _CLIENT_AUTH, _TRUSTED = "security_protocol", "ssl_client_auth", "ssl
 
 
 class ServerOptions(NamedTuple):
-    """The options of a command line. `settings` come from --set and other options, with underscores in place
-    of dots; `listen` and `advertise` are empty if these options are not given.
+    """The options of a command line. `settings` has the values of --set and of other options. The names have
+    underscores in place of dots. `listen` and `advertise` are empty if these options are not given.
     """
 
     path: str | None
@@ -39,9 +39,9 @@ class ServerOptions(NamedTuple):
 
 
 class ServerPlan(NamedTuple):
-    """The store and the server to run. `place` has the arguments of `segstore.serve` for a single listener
-    (it is empty for several), `ignored` the names of the file's settings without effect; `http` is the
-    address of metrics and health.
+    """The store and the server to run. If there is a single listener, `place` has the arguments of
+    `segstore.serve` for it. If there are several, `place` is empty. `ignored` has the names of the file's
+    settings that have no effect. `http` is the address at which metrics and health are served.
     """
 
     path: str
@@ -53,8 +53,8 @@ class ServerPlan(NamedTuple):
 
 
 def plan(given: ServerOptions) -> ServerPlan:
-    """Return the plan of a command line. Nothing is created or opened. Raises ConfigError,
-    InvalidArgumentError, UsageError, OSError.
+    """Return the store and the settings that a command line asks for. Nothing is created or opened. Raises
+    ConfigError, InvalidArgumentError, UsageError, OSError.
     """
     file = ConfigFile("") if given.config is None else _sound(read_config(given.config))
     settings = _merged(given, file)
@@ -62,13 +62,13 @@ def plan(given: ServerOptions) -> ServerPlan:
     with names_of_the_command(settings):
         of_store, of_server = parted(settings)
         for kind, values in ((StoreConfig, of_store), (ServerConfig, of_server)):
-            kind.parse(values)  # a wrong setting raises here, before the store is created
+            kind.parse(values)  # If a setting is wrong, this raises an error before the store is created.
     ignored = tuple(each.name for each in file.ignored)
     return ServerPlan(_path(given, file), place, of_store, of_server, ignored, given.http or file.http)
 
 
 def _sound(file: ConfigFile) -> ConfigFile:
-    """Return the file if it has no problems. Otherwise raises ConfigError for the first problem."""
+    """Return `file`. If `file` has problems, raise ConfigError, which describes the first problem."""
     if file.problems:
         first, *more = file.problems
         others = f" (and {len(more)} more: see `segstore config check {file.path}`)" if more else ""
@@ -85,7 +85,9 @@ def _path(given: ServerOptions, file: ConfigFile) -> str:
 
 
 def _merged(given: ServerOptions, file: ConfigFile) -> dict[str, Any]:
-    """Return the settings of the file, overridden by the command line."""
+    """Return the settings of the file and of the command line. If a setting is in both, the command line
+    wins.
+    """
     held = dict(file.settings)
     if given.listen and _LISTENERS in held:
         _check_protocols(given, file)
@@ -100,8 +102,8 @@ def _merged(given: ServerOptions, file: ConfigFile) -> dict[str, Any]:
 
 
 def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
-    """Raise InvalidArgumentError if an address without a protocol replaces secured listeners of the file,
-    because that address would not be secured.
+    """Raise InvalidArgumentError if the file has secured listeners and the command line replaces them by an
+    address without a protocol: this address would not be secured.
     """
     config = ServerConfig(
         listeners=file.settings[_LISTENERS], listener_security_protocol_map=file.settings.get(_PROTOCOLS)
@@ -118,8 +120,8 @@ def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
 
 
 def _placed(given: ServerOptions, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `segstore.serve` for a single listener. For several listeners, add them to
-    `settings`, and return {}. Raises InvalidArgumentError.
+    """If there is a single listener, return the arguments of `segstore.serve` for it. If there are several,
+    add the listeners to `settings`, and return {}. Raises InvalidArgumentError.
     """
     if not given.listen and _LISTENERS in settings:
         if given.advertise:
@@ -142,7 +144,7 @@ def _placed(given: ServerOptions, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, object]:
-    """Return the settings of several listeners. Raises InvalidArgumentError."""
+    """Return the settings `listeners` and `advertised_listeners`. Raises InvalidArgumentError."""
     if advertise and len(advertise) != len(listen):
         raise InvalidArgumentError(
             f"--advertise is given {len(advertise)} times, and --listen {len(listen)}: each has one, in order"

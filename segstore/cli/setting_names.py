@@ -1,5 +1,5 @@
-"""Converts the names of a server's settings in messages: with dots, as in Kafka, and with the command-line
-option. Nothing on disk. Threads: any; no state.
+"""Converts the names of a server's settings in messages: a name gets dots, as in Kafka, and may be followed
+by the command-line option. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _OPTIONS = {
 
 
 def dotted(text: str, given: Iterable[str], *, with_options: bool = False) -> str:
-    """Return a message in which the names of settings of stores and servers, and the names `given`, have dots
-    in place of underscores.
+    """Return the message `text`, with dots in place of underscores in the names of settings of stores and
+    servers, and in the names `given`. If `with_options`, add the command-line option of a setting, if it has
+    one.
     """
     from segstore.config import StoreConfig
     from segstore.server.settings import ServerConfig
@@ -40,8 +41,8 @@ def dotted(text: str, given: Iterable[str], *, with_options: bool = False) -> st
 
 @contextmanager
 def names_of_the_command(given: Iterable[str]) -> Iterator[None]:
-    """Run a block. If it raises ConfigError or InvalidArgumentError, raise the error again with settings
-    named with dots, and with their command-line options.
+    """A context manager. If its `with` block raises ConfigError or InvalidArgumentError, raise the error with
+    another message: names of settings have dots, and their command-line options are added.
     """
     try:
         yield

@@ -1,7 +1,9 @@
-"""Lets SIGTERM and SIGHUP stop a measurement or a service as Ctrl-C does: files of a measurement are removed,
-the store of a service is closed, and child processes end. A server reads its settings again at SIGHUP.
+"""Handles SIGTERM and SIGHUP. Both signals stop a measurement or a service as Ctrl-C does: files of a
+measurement are removed, the store of a service is closed, and child processes end. A server does not stop at
+SIGHUP, but reads its settings again.
 
-Threads: signals arrive in the main thread; in other threads this module does nothing.
+Threads: only the main thread handles signals. If these functions are called in another thread, they change no
+handler.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _ALL = (signal.SIGINT, *_ENDING)
 
 
 class EndedError(KeyboardInterrupt):
-    """Raised by SIGTERM or SIGHUP. Code that handles Ctrl-C handles this error too."""
+    """Raised when SIGTERM or SIGHUP arrives. `EndedError` is a KeyboardInterrupt, so code that handles Ctrl-C
+    handles it, too.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -26,8 +30,8 @@ class EndedError(KeyboardInterrupt):
 
 
 def status(error: BaseException | None) -> int:
-    """Return the exit status that shells show for a process that a signal has ended: 130 for Ctrl-C, 143 for
-    SIGTERM, 129 for SIGHUP.
+    """Return the exit status that a shell shows for a process that a signal has ended: 143 for SIGTERM, 129
+    for SIGHUP, and 130 for Ctrl-C.
     """
     return 128 + (error.number if isinstance(error, EndedError) else signal.SIGINT)
 
@@ -39,9 +43,9 @@ def signal_name(error: BaseException) -> str:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Run a block in which the first SIGTERM or SIGHUP raises `EndedError`; later ones are ignored, so that
-    they do not disturb the cleanup. A signal that is ignored (nohup), or that has another handler, is left as
-    it is.
+    """A context manager: in its `with` block the first SIGTERM or SIGHUP raises `EndedError`. Later SIGTERMs
+    and SIGHUPs are ignored, so that they do not disturb the cleanup. If a signal is ignored (nohup) or has a
+    handler already, its handler is not changed.
     """
     heeded = _of_main_thread(number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL)
 
@@ -61,9 +65,10 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
-    """Run a block in which SIGTERM and SIGHUP raise `EndedError`. After SIGTERM return without the error,
-    because a supervisor stops a service by SIGTERM, and takes any exit status except 0 for a failure. If
-    `unfinished`, the block has a task to finish, so the error is raised after SIGTERM, too.
+    """A context manager: in its `with` block SIGTERM and SIGHUP raise `EndedError`. After SIGTERM the error
+    is suppressed at the end of the block: a supervisor stops a service with SIGTERM, and takes each exit
+    status except for 0 as a failure. If `unfinished`, the block is a task that has to be finished, and the
+    error is not suppressed.
     """
     try:
         with ended_by_signals():
@@ -74,10 +79,11 @@ def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
 
 
 class _Noting:
-    """A signal handler that only notes the signal."""
+    """A signal handler that only puts the number of the signal into the queue `came`."""
 
     def __init__(self) -> None:
-        self.came: SimpleQueue[int] = SimpleQueue()  # safe if `put` interrupts `get`
+        # A SimpleQueue allows a signal handler to call `put` during a `get` of the same thread.
+        self.came: SimpleQueue[int] = SimpleQueue()
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         self.came.put(number)
@@ -85,9 +91,9 @@ class _Noting:
 
 @contextmanager
 def hangups() -> Iterator[SimpleQueue[int]]:
-    """Yield a queue that gets an entry for each SIGHUP during the block. SIGHUP does not end the process
-    during the block. SIGHUP is noted even if the process ignored it before the block (nohup). A nested block
-    yields the outer block's queue.
+    """Yield a queue that gets an item at each SIGHUP during the `with` block. SIGHUP does not end the process
+    during the block. The queue gets items even if the process ignored SIGHUP before the block (nohup). If two
+    blocks are nested, the inner block yields the queue of the outer block.
     """
     before = {number: signal.getsignal(number) for number in _of_main_thread((signal.SIGHUP,))}
     outer = before.get(signal.SIGHUP)
@@ -103,8 +109,8 @@ def hangups() -> Iterator[SimpleQueue[int]]:
 
 @contextmanager
 def ended_later() -> Iterator[None]:
-    """Delay signals that would end this process until the block is over. During Popen such a signal could
-    leave behind a child process that nobody ends.
+    """A context manager: signals that would end this process are delayed until the end of its `with` block.
+    If such a signal came during Popen, a child process could be left that nobody ends.
     """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _of_main_thread(_ALL)}

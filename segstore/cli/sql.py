@@ -1,7 +1,8 @@
-"""`segstore sql`: runs SQL on the topics of a store, by DuckDB.
+"""`segstore sql`: runs SQL on the topics of a store, with DuckDB.
 
-On disk: only reads the store, beside a live writer too; the file that the user names is written either
-completely or not at all. Threads: one, and those of `segstore.cli.sql_session`.
+On disk: the store is only read, and another process may be writing to it. The file that the user names is
+written either completely or not at all. Threads: the main thread, and the threads of
+`segstore.cli.sql_session`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ VALUES = ("json", "avro")
 
 
 def _values(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Return the formats by topic. The format of the topic "" applies to every topic that the query names."""
+    """Return the format of values, by topic. The format of the topic "" applies to each topic that the query
+    names.
+    """
     found = {}
     for text in given:
         topic, _, form = text.rpartition("=")
@@ -49,7 +52,7 @@ def _values(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) 
 
 
 def _value_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the completions of FORMAT, or of TOPIC=FORMAT."""
+    """Return the completions of an incomplete FORMAT or TOPIC=FORMAT."""
     topic, equals, form = incomplete.partition("=")
     if equals:
         return [f"{topic}={each}" for each in VALUES if each.startswith(form)]
@@ -155,7 +158,8 @@ def sql(
             }
             _run(store, text, meant, isolation_level, form, target)
     except KeyboardInterrupt:
-        behind = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C on this line
+        # The terminal has printed ^C on this line, so the line is ended first.
+        behind = "\n" if sys.stderr.isatty() else ""
         click.echo(f"{behind}segstore: interrupted", err=True)
         raise
 
@@ -169,8 +173,9 @@ def check_installed() -> None:
 
 
 def _form(wanted: str, target: str) -> str:
-    """Return the format of the output. Raises click.UsageError if neither --format nor the file's suffix
-    names a format.
+    """Return the format of the output. If `wanted` is "auto", it is the format that the suffix of the file
+    `target` means, or for standard output a table (on a terminal) or CSV. Raises click.UsageError if the
+    suffix means no format.
     """
     if wanted != "auto":
         return wanted
@@ -183,7 +188,7 @@ def _form(wanted: str, target: str) -> str:
 
 
 def _text(query: str | None, script: Any) -> str:
-    """Return the statements, which come from the command line, a file or standard input."""
+    """Return the text of the statements, which is read from the command line, a file or standard input."""
     if query is not None and script is not None:
         raise click.UsageError("Give QUERY or --file, not both.")
     if query == "-" or (query is None and script is None and not sys.stdin.isatty()):
@@ -195,8 +200,8 @@ def _text(query: str | None, script: Any) -> str:
 
 
 def _schema(values: dict[str, str], given: Any) -> dict[str, str]:
-    """Return the keyword argument `value_schema` for Avro. Raises click.UsageError if the schema is missing,
-    or is given without Avro.
+    """Return the keyword argument `value_schema` if a topic's format is avro, and {} if none is. Raises
+    click.UsageError if avro has no schema, or if a schema is given without avro.
     """
     if "avro" not in values.values():
         if given is not None:
@@ -208,7 +213,7 @@ def _schema(values: dict[str, str], given: Any) -> dict[str, str]:
 
 
 def _meant(store: Store, values: dict[str, str], text: str) -> dict[str, str]:
-    """Return the format of values for each topic. Raises UnknownTopicOrPartitionError."""
+    """Return the format of values of each topic that has one. Raises UnknownTopicOrPartitionError."""
     from segstore.storage.meta.topics import check_there
 
     topics, found = store.topics(), {}
@@ -244,7 +249,7 @@ def _run(
 
 
 def _only(results: Iterator[Result]) -> Iterator[Result]:
-    """Yield the only result of the statements. Raises click.UsageError for several results, or for none."""
+    """Yield the result of the statements. Raises click.UsageError if there is no result, or more than one."""
     first = next(results, None)
     if first is None:
         raise click.UsageError("The query has no result that could be written.")

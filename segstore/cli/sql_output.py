@@ -1,6 +1,7 @@
-"""Writes a query's result into a stream, a batch at a time, as CSV, JSON, NDJSON, Parquet or Arrow IPC.
+"""Writes a query's result to a stream, one batch after another, as CSV, JSON, NDJSON, Parquet or Arrow IPC.
 
-On disk: nothing by itself. Threads: one. It imports pyarrow, and is imported only when a query is run.
+On disk: this module opens no file. Threads: one. The module imports pyarrow, so it is imported only when a
+query is run.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from segstore.cli.sql_text import TEXT, json_rows, texts
 from segstore.errors import SegstoreError
 
 GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
-"""A row group of Parquet is written when it has this many rows, or bytes before compression."""
+"""A row group of Parquet is written when it has at least GROUP_ROWS rows, or GROUP_BYTES bytes before
+compression.
+"""
 
 
 class Result(NamedTuple):
-    """The rows of a statement; `kinds` are SQL's names for the types of its columns."""
+    """The result rows of a statement. `kinds` are SQL's names for the types of the columns."""
 
     names: Sequence[str]
     kinds: Sequence[str]
@@ -28,7 +31,7 @@ class Result(NamedTuple):
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return unique names for columns: a second "a" becomes a_1."""
+    """Return unique names for columns. If two columns are named "a", the second gets the name "a_1"."""
     found: dict[str, None] = {}
     for name in names:
         number, one = 0, name
@@ -42,7 +45,9 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def csv(result: Result, stream: BinaryIO) -> None:
-    """Write a line of names, and a line for each row. Null is an empty cell; an empty text is two quotes."""
+    """Write a line with the names of the columns, and a line for each row. Null is written as an empty cell,
+    and an empty text as two quotation marks.
+    """
     header = [pa.array([name], TEXT) for name in result.names]
     stream.write(_data(_csv_lines(header)))
     for batch in result.batches:
@@ -64,7 +69,7 @@ def _csv_cells(column: pa.Array) -> pa.Array:
 
 
 def ndjson(result: Result, stream: BinaryIO) -> None:
-    """Write each row as a line with a JSON object."""
+    """Write a line with a JSON object for each row."""
     names = distinct(result.names)
     for batch in result.batches:
         lines = pc.binary_join_element_wise(json_rows(names, result.kinds, batch), _scalar("\n"), _scalar(""))
@@ -72,13 +77,13 @@ def ndjson(result: Result, stream: BinaryIO) -> None:
 
 
 def json_array(result: Result, stream: BinaryIO) -> None:
-    """Write a JSON array with an object for each row, one a line."""
+    """Write a JSON array with an object for each row. Each object is on a line of its own."""
     names, begin = distinct(result.names), b"["
     for batch in result.batches:
         lines = pc.binary_join_element_wise(
             _scalar(",\n"), json_rows(names, result.kinds, batch), _scalar("")
         )
-        if len(lines):  # before the first row, "[" replaces the comma
+        if len(lines):  # Before the first row, "[" replaces the comma.
             stream.write(begin)
             stream.write(_data(lines)[len(begin) :])
             begin = b""
@@ -90,7 +95,9 @@ def _scalar(text: str) -> Any:
 
 
 def _data(lines: pa.Array) -> Any:
-    """Return the bytes of all texts of an array, without a copy. The array must be new, not a slice."""
+    """Return the bytes of all texts in an array, without a copy. The array must not be a slice of another
+    array.
+    """
     size = pc.sum(pc.binary_length(lines)).as_py() or 0
     return memoryview(lines.buffers()[2])[:size] if size else b""
 
@@ -99,7 +106,7 @@ def _data(lines: pa.Array) -> Any:
 
 
 def parquet(result: Result, stream: BinaryIO) -> None:
-    """Write Parquet, compressed with zstd."""
+    """Write Parquet with zstd compression."""
     import pyarrow.parquet
 
     schema = _renamed(result)
@@ -109,7 +116,7 @@ def parquet(result: Result, stream: BinaryIO) -> None:
 
 
 def groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield lists of batches, each large enough for a row group."""
+    """Yield lists of batches. All batches of a list together are large enough for a row group."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -123,7 +130,7 @@ def groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
 
 
 def arrow(result: Result, stream: BinaryIO) -> None:
-    """Write Arrow IPC in the streaming form, for files and pipes."""
+    """Write Arrow IPC in the streaming format, which can be written to files and pipes."""
     import pyarrow.ipc
 
     with pyarrow.ipc.new_stream(stream, result.schema) as writer:
@@ -146,7 +153,9 @@ WRITERS: dict[str, Callable[[Result, BinaryIO], None]] = {
 
 
 def write(form: str, result: Result, stream: BinaryIO) -> None:
-    """Write a result in a format. Raises SegstoreError for a column type that the format does not support."""
+    """Write a result in the format `form`. Raises SegstoreError if the format does not support the type of a
+    column.
+    """
     try:
         WRITERS[form](result, stream)
     except pa.ArrowNotImplementedError as error:

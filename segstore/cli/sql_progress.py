@@ -1,6 +1,6 @@
-"""`ScanProgress`: a progress bar of the rows that queries read from topics.
+"""`ScanProgress`: a progress bar that counts the rows that queries read from topics.
 
-On disk: nothing. Threads: DuckDB's threads report rows; the other methods are for the main thread.
+Nothing is on disk. Threads: DuckDB's threads call `count`. Only the main thread calls the other methods.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class ScanProgress:
-    """A progress bar of all scans of a store, shown once there are rows to read. It is a context manager,
-    which counts the scans within its block.
+    """A progress bar for all scans of a store. The bar is shown if there are rows to read. `ScanProgress` is
+    a context manager: the scans that begin within its `with` block are counted.
     """
 
     def __init__(self, store: Store) -> None:
@@ -47,7 +47,7 @@ class ScanProgress:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Hide the bar during a block that prints."""
+        """Hide the progress bar during a `with` block that prints."""
         self._show(False)
         try:
             yield
@@ -62,7 +62,9 @@ class ScanProgress:
                 self._bar = None
 
     def count(self, expected: int, read: int) -> None:
-        """Add to the number of rows to read, and to the number of rows that were read or need not be read."""
+        """Add `expected` to the number of rows to read, and `read` to the number of rows that were read or
+        need not be read.
+        """
         with self._lock:
             self._expected += expected
             self._read += read
@@ -78,7 +80,7 @@ class ScanProgress:
 
 
 class WatchedScan:
-    """A `TopicScan` whose batches are counted."""
+    """A `TopicScan` that counts the rows of its batches."""
 
     def __init__(self, scan: TopicScan, reading: ScanProgress) -> None:
         self._scan, self._reading = scan, reading
@@ -101,7 +103,7 @@ class WatchedScan:
         except SegstoreError as error:
             self._reading.failed = error
             raise
-        finally:  # offsets without records, and rows beyond a limit, count as read
+        finally:  # Offsets without records, and rows after the limit of a query, count as read.
             self._reading.count(0, left)
 
     @staticmethod

@@ -1,8 +1,9 @@
-"""`SqlSession`: a connection of DuckDB with a view for every topic of a store, and its statements.
+"""`SqlSession`: runs the user's statements on a connection of DuckDB that has a view for each topic of a
+store.
 
-On disk: only reads, except for writes of the user's own statements, and DuckDB's temporary files in the
-system's temporary directory. Threads: statements run in a thread of the session, so that the main thread sees
-Ctrl-C at once; all methods are for the main thread.
+On disk: the store is only read. The user's statements may write files, and DuckDB writes temporary files into
+the system's temporary directory. Threads: only the main thread calls the methods. Statements run in a thread
+of the session, so that the main thread can handle Ctrl-C at once.
 """
 
 from __future__ import annotations
@@ -31,36 +32,39 @@ if TYPE_CHECKING:
     from segstore.storage.meta.topic_info import TopicInfo
 
 BATCH_ROWS = 8192
-"""Rows of a result that are in memory at a time, besides those that DuckDB holds."""
+"""The number of rows of a result that are in memory at a time, apart from rows in DuckDB's own memory."""
 _STEP = 0.05
 _LINE = re.compile(r"\n+LINE (\d+): .*", re.DOTALL)
 _OURS = re.compile(r".*\bTraceback .*\bsegstore\.errors\.\w+: ", re.DOTALL)
-"""Text that DuckDB puts before the message if a topic's dataset raises an error."""
+"""Text that DuckDB adds before the message of an error that the scan of a topic has raised."""
 _OFFSET = re.compile(r'(?<!")\boffset\b(?!")', re.IGNORECASE)
 _WRONG = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
 
 
 class WrongQueryError(click.ClickException):
-    """The query is not valid SQL, or names an unknown table or column."""
+    """Raised if a query is not valid SQL, or names an unknown table or column."""
 
     exit_code = 2
 
 
 class SqlSession:
-    """A session that runs statements. It is a context manager that closes the connection."""
+    """Runs statements. `SqlSession` is a context manager, which closes the connection at the end of the
+    `with` block.
+    """
 
     def __init__(
         self, store: Store, text: str, values: Mapping[str, Mapping[str, str]], isolation_level: str
     ) -> None:
-        """`text` has the statements; `values` has the arguments for decoding values, by topic. Raises the
-        errors of `segstore.duckdb.attach`.
+        """`text` has the statements. For each topic, `values` has the arguments with which its values are
+        decoded. Raises the errors of `segstore.duckdb.attach`.
         """
         from segstore.duckdb import attach
 
         place = os.path.join(tempfile.gettempdir(), f"segstore-sql-{os.getpid()}")
         self._con = duckdb.connect(config={"temp_directory": place})
         self._con.execute("SET TimeZone = 'UTC'")
-        self._con.execute("SET python_enable_replacements = false")  # queries must not see variables
+        # Queries must not find Python variables by their names.
+        self._con.execute("SET python_enable_replacements = false")
         self._text, self._line = text, 0
         self._topics = attached(store.topics(), text)
         self._pool = ThreadPoolExecutor(1, "segstore-sql")
@@ -77,8 +81,9 @@ class SqlSession:
         self._con.close()
 
     def results(self) -> Iterator[Result]:
-        """Run the statements in order; yield the result of each statement that has result rows. The caller
-        must read all rows of a result before it asks for the next one. Raises WrongQueryError, SegstoreError.
+        """Run the statements in order. Yield the result of each statement that has result rows. The caller
+        must read all rows of a result before it asks for the next result. Raises WrongQueryError,
+        SegstoreError.
         """
         at = 0
         for statement in self._call(self._con.extract_statements, self._text):
@@ -98,9 +103,9 @@ class SqlSession:
         return Result(relation.columns, [str(each) for each in relation.types], reader.schema, batches)
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call DuckDB in the session's thread, and wait. An interrupt of the main thread stops the call. An
-        interrupt within `submit` would lose the future that `submit` returns, so this method makes a future
-        of its own.
+        """Call DuckDB in the session's thread, and wait for the result. Ctrl-C stops the call. If Ctrl-C came
+        within `submit`, the future that `submit` returns would be lost, so this method makes the future
+        itself, before the call of `submit`.
         """
         done = self._running = Future[Any]()
         try:
@@ -112,14 +117,14 @@ class SqlSession:
             self._stop(done)
 
     def _stop(self, running: Future[Any]) -> None:
-        """Interrupt a running call, and wait until it has stopped; a second Ctrl-C is ignored."""
+        """Interrupt a running call, and wait until it has stopped. A Ctrl-C during the wait is ignored."""
         while not (running.done() or running.cancel()):
             with suppress(KeyboardInterrupt):
                 self._con.interrupt()
                 wait([running], _STEP)
 
     def _statement_error(self, error: Exception) -> Exception:
-        """Return the error of a statement with a message in one line, for DuckDB's `error`."""
+        """Convert DuckDB's `error` to an error of segstore. Its message is one line."""
         message = _OURS.sub("", str(error)).replace(WAY_OUT, "--on-bad null or --on-bad column passes it by")
         found = _LINE.search(message)
         place = f" (line {self._line + (int(found[1]) if found else 1)})" * ("\n" in self._text.strip())
@@ -131,8 +136,8 @@ class SqlSession:
         return WrongQueryError(message)
 
     def _hint(self, message: str) -> str:
-        """Return a hint for an error message: a name that must be quoted, or the existing topics; "" if there
-        is none.
+        """Return a hint for an error message: a name that must be quoted, or the existing topics. If there is
+        no hint, return "".
         """
         for name in self._topics:
             if not re.fullmatch(r"[A-Za-z_]\w*", name) and re.search(
@@ -155,9 +160,10 @@ def _carry_out(done: Future[Any], call: Callable[..., Any], arguments: tuple[Any
 
 
 def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
-    """Return the topics that become views. Internal topics become views only if the statements name them.
-    DuckDB does not distinguish names that differ only in case, so only one of several such topics becomes a
-    view, unless the statements name more of them.
+    """Return the names of the topics that become views. An internal topic becomes a view only if the
+    statements name it. For DuckDB, names that differ only in case are equal. If topics have such names, those
+    that the statements name become views. If the statements name none of them, one of these topics becomes a
+    view.
     """
     named = [name for name in sorted(topics) if name in text]
     seen = {name.lower() for name in named}
@@ -169,7 +175,7 @@ def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
 
 
 def _has_rows(statement: Any, relation: Any) -> bool:
-    """Return whether a statement has result rows, not only a count of changed rows."""
+    """Return whether a statement has result rows. A count of changed rows is no result row."""
     kinds = {each.name for each in statement.expected_result_type}
     if "CHANGED_ROWS" in kinds and relation.columns == ["Count"]:
         return bool(statement.type.name == "MULTI")

@@ -1,6 +1,7 @@
-"""Prints a query's result as a table: names with their types, the first rows, and the number of further rows.
+"""Prints a query's result as a table: the names and types of the columns, the first rows, and the number of
+further rows.
 
-On disk: nothing. Threads: one. It imports pyarrow, and is imported only when a query is run.
+Nothing is on disk. Threads: one. The module imports pyarrow, so it is imported only when a query is run.
 """
 
 from __future__ import annotations
@@ -21,22 +22,24 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_ROWS = 40
-"""Most rows that are printed."""
+"""The largest number of rows that are printed."""
 _LEAST_WIDTH = 7
-"""No column of text is cut below this width. No column is wider than this only because of its type's name."""
+"""A column of text is not made narrower than this width. If only the name of its type is wider, a column is
+not made wider than this width.
+"""
 _GAP = 2
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEFT_OUT = "…"
 _NUMBERS = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?$|BIGNUM|DECIMAL.*[^]]$|FLOAT$|DOUBLE$")
 _WHOLE = re.compile(rf"{_NUMBERS.pattern}|(DATE|TIME|TIMESTAMP|BOOLEAN|UUID)[^]]*$")
 _PLAN = ["explain_key", "explain_value"]
-"""The columns of EXPLAIN's result, whose values are drawings of several lines."""
+"""The columns of the result of EXPLAIN. Its values are drawings with several lines."""
 _SHORT = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMPTZ", '"NULL"': "NULL"}
 
 
 def show(result: Result, aside: Callable[[], AbstractContextManager[object]]) -> None:
-    """Print the first rows as a table, then read the remaining rows and print their number. Everything is
-    printed within blocks of `aside`, which hide the progress bar.
+    """Print the first rows as a table. Then read the remaining rows, and print their number. All output is
+    printed within `with` blocks of `aside`, which hide the progress bar.
     """
     shown, more = _first(result)
     with aside():
@@ -48,7 +51,7 @@ def show(result: Result, aside: Callable[[], AbstractContextManager[object]]) ->
 
 
 def _first(result: Result) -> tuple[pa.Table, int]:
-    """Return the rows to print, and the number of rows that were read beyond these."""
+    """Return (rows to print, number of rows that were read and are not printed)."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in result.batches:
@@ -102,7 +105,7 @@ def _width(column: Sequence[str | None]) -> int:
 
 
 def _least(column: Sequence[str | None]) -> int:
-    """Return the least width to which a column may be cut. Numbers and times are never cut."""
+    """Return the smallest width to which a column may be cut. Numbers and times are never cut."""
     name, _, *cells = _lengths(column)
     widest = max(min(name, _LEAST_WIDTH), *cells, 1)
     return min(_width(column), widest if _WHOLE.match(str(column[1])) else _LEAST_WIDTH)
@@ -115,9 +118,9 @@ def _lengths(column: Sequence[str | None]) -> list[int]:
 
 
 def fitted(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return column widths that fit into `room` cells of a terminal. First the widest columns are cut, but
-    not below `least`. If that is not enough, columns in the middle get width 0, and one column with an
-    ellipsis is shown in place of them.
+    """Return column widths that fit into `room` cells of a terminal. First the widest columns are cut, but no
+    column is cut below its width in `least`. If that is not enough, columns in the middle get the width 0:
+    one column with an ellipsis is shown in place of all of them.
     """
     count = len(widths)
     for kept in range(count, 1, -1):
@@ -130,8 +133,8 @@ def fitted(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
 
 
 def _cut(widths: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Cut the widest columns so that the sum of all widths is at most `room`, and return the widths; None if
-    that needs less than `least`.
+    """Cut the widest columns until the sum of all widths is at most `room`, and return the widths. Return
+    None if a column would become narrower than its width in `least`.
     """
     for most in range(max(widths), 0, -1):
         cut = [max(low, min(each, most)) for low, each in zip(least, widths, strict=True)]

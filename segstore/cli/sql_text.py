@@ -1,7 +1,7 @@
 """Converts columns of a query's result to text, and to JSON.
 
-Bytes are text if they are UTF-8. Nothing on disk; functions without state. It imports pyarrow, and is
-imported only when a query's result is printed.
+Bytes are treated as text if they are UTF-8. Nothing is on disk. Threads: any. The module imports pyarrow, so
+it is imported only when a query's result is printed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TEXT = pa.large_string()
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """Return a column as text. Bytes are decoded as UTF-8, with an escape such as `\\xff` for each invalid
-    byte; times are ISO 8601; lists and structs are JSON.
+    """Return a column as text. Bytes are decoded as UTF-8, and each invalid byte becomes an escape sequence
+    such as `\\xff`. Times become ISO 8601. Lists and structs become JSON.
     """
     kind = column.type
     if column.null_count == len(column):
@@ -43,7 +43,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether Arrow can cast the type to text."""
+    """Return whether Arrow can cast a column of this type to text."""
     t = pa.types
     kinds = (t.is_string, t.is_large_string, t.is_boolean, t.is_integer, t.is_floating, t.is_decimal)
     return any(is_kind(kind) for is_kind in (*kinds, t.is_date, t.is_null))
@@ -58,13 +58,13 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def escaped_text(data: bytes) -> str:
-    """Return bytes decoded as UTF-8, with an escape such as `\\xff` for each invalid byte."""
+    """Decode bytes as UTF-8. Each invalid byte becomes an escape sequence such as `\\xff`."""
     return data.decode(errors="backslashreplace")
 
 
 def _times(column: pa.Array) -> pa.Array:
-    """Return times as ISO 8601, such as 2013-01-01T05:00:00Z; the fraction of a second is omitted if it is 0,
-    and the Z if the column has no time zone.
+    """Return times in ISO 8601, such as 2013-01-01T05:00:00Z. If the fraction of a second is 0, it is
+    omitted. If the column has no time zone, the Z is omitted.
     """
     zone = column.type.tz
     in_utc = column.cast(pa.timestamp(column.type.unit, "UTC" if zone else None))
@@ -83,8 +83,8 @@ def _text(value: Any) -> str:
 
 
 def json_rows(names: Sequence[str], kinds: Sequence[str], batch: pa.RecordBatch) -> pa.Array:
-    """Return each row as a JSON object. Bytes that are not UTF-8 are base64, and a field NAME_encoding says
-    so, as in the output of `consume`. Values of SQL's type JSON are copied unchanged.
+    """Return a JSON object for each row. Bytes that are not UTF-8 are base64, and then the field
+    NAME_encoding is "base64", as in the output of `consume`. Values of SQL's type JSON are copied unchanged.
     """
     parts: list[Any] = []
     for name, kind, column in zip(names, kinds, batch.columns, strict=True):
@@ -94,7 +94,7 @@ def json_rows(names: Sequence[str], kinds: Sequence[str], batch: pa.RecordBatch)
 
 
 def _as_it_is(column: pa.Array) -> pa.Array:
-    """Return a column of JSON texts, whose line ends are replaced by blanks."""
+    """Return a column of JSON texts, with line ends replaced by blanks."""
     return pc.fill_null(pc.replace_substring_regex(column.cast(TEXT), "[\r\n]", " "), "null")
 
 
@@ -103,8 +103,8 @@ def _operand(part: Any) -> Any:
 
 
 def _json(name: str, column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the column of JSON texts that follow a field's name, and possibly a second column with the
-    encoding's field.
+    """Yield a column with the JSON text of each value. If values may be base64, yield a second column, which
+    has the text of the field NAME_encoding, or "".
     """
     kind, t = column.type, pa.types
     if column.null_count == len(column):
@@ -125,8 +125,8 @@ def _json(name: str, column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _json_text(column: pa.Array) -> pa.Array | None:
-    """Return a column as text for JSON strings, not quoted yet; None if its rows must be converted one by
-    one.
+    """Return a column as texts for JSON strings that are not quoted yet. Return None if the values must be
+    converted one by one.
     """
     kind = column.type
     if _is_binary(kind):
@@ -157,8 +157,8 @@ def _quoted(column: pa.Array) -> pa.Array:
 
 
 def members(name: str, value: object) -> dict[str, object]:
-    """Return the field NAME of an object, and a field NAME_encoding if the value is or contains bytes that
-    are not UTF-8.
+    """Return a dict with the field NAME. If the value is or contains bytes that are not UTF-8, the dict has a
+    field NAME_encoding, too.
     """
     found = value_of(value)
     if _has_bytes(value) and not _is_text(value):
@@ -167,14 +167,14 @@ def members(name: str, value: object) -> dict[str, object]:
 
 
 def value_of(value: Any) -> Any:
-    """Return a value that `json` accepts: NaN and infinities become null, bytes and times become text,
-    decimal numbers become int or float.
+    """Convert a value to one that the module `json` accepts. NaN and infinities become null, bytes and times
+    become text, and decimal numbers become int or float.
     """
     if isinstance(value, bytes):
         return escaped_text(value)
     if isinstance(value, dict):
         return _object(value.items())
-    if isinstance(value, tuple):  # an interval: months, days and nanoseconds
+    if isinstance(value, tuple):  # The value is an interval: (months, days, nanoseconds).
         return _interval(*value)
     if isinstance(value, list):
         return [value_of(each) for each in value]

@@ -1,7 +1,7 @@
-"""The commands of topics: `segstore topics`, `create`, `alter` and `delete`, for a store or a cluster.
+"""The commands for topics of a store or a cluster: `segstore topics`, `create`, `alter` and `delete`.
 
-On disk: `topics` only reads, beside a live writer too; the other commands write through the engine. Threads:
-one.
+On disk: `topics` only reads, and another process may be writing. The other commands write through the engine.
+Threads: one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _settings(row: dict[str, Any]) -> str:
 
 # --- create ------------------------------------------------------------------------------------
 
-# `segstore create` creates a topic, and its store if necessary.
+# `segstore create` creates a topic. If there is no store, it creates the store, too.
 
 
 @click.command()
@@ -145,8 +145,8 @@ def alter(
 
 
 def _check_grows(place: Place, topic: str, partitions: int | None) -> None:
-    """Raise InvalidPartitionsError, before any setting is changed, if a topic already has that many
-    partitions.
+    """Raise InvalidPartitionsError if a topic has `partitions` or more partitions already. Called before
+    settings are changed.
     """
     has = place.topics()[topic].partitions
     if partitions is not None and partitions <= has:
@@ -157,7 +157,7 @@ def _check_grows(place: Place, topic: str, partitions: int | None) -> None:
 
 # --- delete ------------------------------------------------------------------------------------
 
-# `segstore delete` removes a topic and all its records.
+# `segstore delete` removes a topic and all of its records.
 
 
 @click.command()

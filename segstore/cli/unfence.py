@@ -1,4 +1,6 @@
-"""`segstore unfence`: makes a demoted primary lead again. On disk: through the engine. Threads: one."""
+"""`segstore unfence`: makes a demoted primary take appends again. On disk: the engine writes the store.
+Threads: one.
+"""
 
 from __future__ import annotations
 

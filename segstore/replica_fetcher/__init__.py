@@ -1,3 +1,5 @@
-"""The common part of mirrors and standbys: logs of this store that replicate logs of another machine, by
-fetches over Kafka's protocol, byte for byte.
+"""The common base of mirrors and standbys, which replicate logs of another machine into logs of this store,
+byte for byte, by fetches over Kafka's protocol. A followed log is a log of this store that replicates such a
+log. The source is the machine or cluster that is replicated: the mirrored Kafka cluster, or the standby's
+primary.
 """

@@ -1,7 +1,8 @@
-"""`ComparedFetch`: fetches that compare logs with the leader's logs, before any batch of the leader is
-appended. One request fetches for several logs, outside of the fetch session.
+"""`ComparedFetch`: makes fetches to compare logs of this store with the leader's logs. A log is compared
+before batches of the leader are appended to it. One request fetches for several logs, outside of the fetch
+session.
 
-On disk only the logs are changed. Threads: the fetcher's thread.
+On disk only the logs are changed. Threads: only the fetcher's thread.
 """
 
 from __future__ import annotations
@@ -19,42 +20,43 @@ from segstore.replica_fetcher.followed_log import FollowedLog, Key, Question
 from segstore.replica_fetcher.remote_end_point import RemoteEndPoint
 
 TOGETHER = 128
-"""The largest number of logs in one request, which takes some KiB of memory for each log."""
+"""The largest number of logs in one request. The request takes some KiB of memory for each log."""
 
 
 class Steps(Protocol):
-    """The calls of `ComparedFetch` to its fetcher."""
+    """Methods of the fetcher that `ComparedFetch` calls."""
 
     def ask(self, followed: FollowedLog) -> Question | None:
-        """Return the next fetch of a log, None if its topic was removed."""
+        """Return a log's next fetch, None if the log's topic was removed."""
 
     def run(self, followed: FollowedLog, step: Callable[[], bool]) -> bool:
-        """Call `step`, and return its result. If it raises, handle the error, for example by a delay of the
-        log's next fetch, and return False.
+        """Call `step`, and return its result. If `step` raises an error, handle the error (for example, delay
+        the log's next fetch), and return False.
         """
 
     def unserved(self, followed: FollowedLog, code: int) -> None:
-        """Handle an error code of the leader for one log."""
+        """Handle an error code that the leader has answered for one log."""
 
     def refused(self, code: int) -> None:
-        """Handle the error code of a whole answer. Raises BrokerError, unless the code is an error of the
-        fetch session.
+        """Handle an error code that the leader has answered for the whole request. Raises BrokerError, unless
+        the code is an error of the fetch session.
         """
 
 
 class ComparedFetch:
-    """The comparisons of the logs that are fetched over one connection."""
+    """Compares the logs that are fetched over one connection."""
 
     def __init__(self, leader: RemoteEndPoint, steps: Steps) -> None:
         self._leader, self._steps = leader, steps
         self._begun: dict[FollowedLog, LogComparison] = {}
         self._waiting: set[FollowedLog] = set()
-        """The logs whose comparison continues after an ordinary fetch."""
+        """The logs whose comparison can continue only after a fetch that is not part of the comparison."""
 
     def step(self, logs: Iterable[FollowedLog]) -> bool:
-        """Compare the next window of some of these logs, and return True: the caller calls again at once. If
-        all of them need an ordinary fetch first, compare nothing and return False. The answer to that fetch
-        may have a diverging epoch or a higher high watermark. Raises the errors of `BrokerConnection.ask`.
+        """Compare the next window of some of these logs, and return True: the caller calls `step` again at
+        once. If each comparison must wait for an ordinary fetch (one that is not part of a comparison),
+        compare nothing, and return False. The answer to an ordinary fetch may have a diverging epoch or a
+        higher high watermark. Raises the errors of `BrokerConnection.ask`.
         """
         ready = list(islice(self._ready(logs), TOGETHER))
         alone = [each for each in ready if each.alone][:1]
@@ -70,8 +72,8 @@ class ComparedFetch:
         return True
 
     def _ready(self, logs: Iterable[FollowedLog]) -> Iterator[LogComparison]:
-        """Yield the comparisons that can be continued now. A comparison that waits for an ordinary fetch is
-        left out. The comparison of a log that has changed begins anew.
+        """Yield the comparisons that can continue now. Comparisons that wait for an ordinary fetch are left
+        out. If a log has changed, its comparison begins anew.
         """
         for followed in logs:
             if followed in self._waiting or (question := self._steps.ask(followed)) is None:
@@ -86,8 +88,8 @@ class ComparedFetch:
             followed.compared(question)
 
     def _fetched(self, asked: list[LogComparison], sizes: Mapping[Key, int]) -> dict[Key, Any]:
-        """Fetch each log from the offset of its window on, and return key -> the partition's part of the
-        answer.
+        """Fetch batches for each comparison, beginning at the offset of its window. Return {key of the
+        partition: the partition's data in the answer}.
         """
         positions = {
             each.followed.key: each.question.position._replace(offset=each.at, last_fetched_epoch=-1)
@@ -108,8 +110,9 @@ class ComparedFetch:
         return self._steps.run(each.followed, lambda: each.take(data, was_alone=was_alone))
 
     def _begins_later(self, each: LogComparison) -> bool:
-        """If the leader's log begins after the window's offset, continue at the leader's log start offset,
-        and return True. Else return False.
+        """If the leader's log start offset is above the window's offset, continue the comparison at the
+        leader's log start offset, and return True. If the leader's log does not begin above the window,
+        return False.
         """
         try:
             start = self._leader.earliest_offset(each.followed, each.question)

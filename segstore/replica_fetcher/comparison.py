@@ -1,16 +1,18 @@
-"""`LogComparison`: compares one log with its leader's log, before any batch of the leader is appended. At
-offsets that both logs have, the records must be the same. Equal offsets and leader epochs don't prove this. A
-leader that was restored from an older copy, and then took appends, may have other records with the same
-offsets and leader epochs, because a broker of Kafka begins no new epoch in that case.
+"""`LogComparison`: compares one log of this store with its leader's log. The comparison is made before
+batches of the leader are appended. At offsets that both logs have, the records must be the same. Equal
+offsets and leader epochs don't prove that they are: if a leader was restored from an older copy and has taken
+appends after that, it may have other records with the same offsets and leader epochs, because a Kafka broker
+does not begin a new epoch in this case.
 
-Windows of this log, which are a few batches each, are compared with the same offsets of the leader's log.
-Only records with equal offsets are compared, because compaction may have removed records from either log. The
-first window begins a few offsets before this log's end. While a window has no common record, or a difference,
-an earlier window is tried, by growing steps. After a window without a difference, the next windows follow up
-to the end of this log. At the first difference this log is truncated after the newest batch that both logs
-have.
+A window is a few batches of this log. Its records are compared with the leader's records at the same offsets.
+Only records with equal offsets are compared, because compaction may have removed records from each of the
+logs. The first window begins a few offsets before this log's end. If a window has a difference or no common
+record, a window at a lower offset is compared, in growing steps. After a window with common records and
+without a difference, the windows after it are compared, up to the end of this log. At the first difference
+this log is truncated after the last batch that both logs have.
 
-On disk files are only read. Threads: that of the leader's fetcher.
+On disk this class only reads the log, and `FollowedLog` truncates the log. Threads: only the thread of the
+leader's fetcher.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ if TYPE_CHECKING:
     from segstore.replica_fetcher.followed_log import FollowedLog, Question
 
 _FIRST, _STEP = 8, 16
-"""The comparison begins `_FIRST` offsets before the log's end. Each step back multiplies this distance by
-`_STEP`.
+"""The comparison begins `_FIRST` offsets before the log's end. Each step to a lower offset multiplies this
+distance by `_STEP`.
 """
 _WINDOW = 1 << 16
-"""The largest window in bytes; a single batch may be larger."""
+"""The largest size of a window in bytes. A window of a single batch may be larger."""
 
 
 class ComparedWindow(NamedTuple):
-    """Stored batches of this log, from offset `at` to `end` (exclusive)."""
+    """Stored batches of this log, from the offset `at` up to `end` (exclusive)."""
 
     at: int
     end: int
@@ -47,8 +49,8 @@ class ComparedWindow(NamedTuple):
 
 
 class LogComparison:
-    """The comparison of one log. `question` is the log's next fetch. If `alone`, the log must be fetched by a
-    request of its own, because an answer for several logs had no complete batch of this log.
+    """The comparison of one log. `question` is the log's next fetch. If `alone`, the next request must be for
+    this log only, because an answer for several logs had no complete batch of this log.
     """
 
     def __init__(self, followed: FollowedLog, question: Question) -> None:
@@ -56,19 +58,19 @@ class LogComparison:
         self._floor, self._end = question.follower.log.start_offset, question.position.offset
         self._back = _FIRST
         self._on = -1
-        """The offset of the next window, -1 until a window with common records and without a difference is
-        found.
+        """The offset of the next window after a window with common records and without a difference, -1
+        before there is such a window.
         """
         self._agreed = self._floor
-        """The offset after the newest batch that both logs have."""
+        """The offset after the last batch that both logs have."""
         self._asked_epochs = False
-        """True after the first difference. The comparison then waits for an ordinary fetch, which may find a
-        diverging epoch.
+        """True after the first difference. At this difference the comparison waits for an ordinary fetch,
+        whose answer may have a diverging epoch.
         """
         self.window = self._read()
 
     def _read(self) -> ComparedWindow | None:
-        """Return the next window, None if the comparison is complete or the log can't be read."""
+        """Return the next window. Return None if the comparison is complete or this log can't be read."""
         while True:
             at = self._on if self._on >= 0 else max(self._floor, self._end - self._back)
             if at >= self._end:
@@ -76,14 +78,15 @@ class LogComparison:
             try:
                 data = bytes(self.followed.replica.read(at, self._end, _WINDOW))
             except (CorruptRecordError, OffsetOutOfRangeError):
-                return None  # the log is damaged, which `segstore check` reports, or was just truncated
+                # The log was just truncated, or it is damaged (`segstore check` reports the damage).
+                return None
             batches, _ = scan(data, check_crcs=False)
             if len(batches):
                 end = min(int(batches["last_offset"][-1]) + 1, self._end)
                 return ComparedWindow(at, end, data, batches)
             if self._on >= 0 or at == self._floor:
                 return None
-            self._back *= _STEP  # this log has no batch from offset `at` on
+            self._back *= _STEP  # This log has no batch at offset `at` or above.
 
     @property
     def at(self) -> int:
@@ -92,18 +95,20 @@ class LogComparison:
 
     @property
     def most_bytes(self) -> int:
-        """Return the number of bytes to fetch from the leader: the size of the window."""
+        """Return the number of bytes to fetch from the leader, which is the size of the window in bytes."""
         return 0 if self.window is None else len(self.window.data)
 
     def begins_at(self, start: int) -> None:
-        """Begin the comparison anew, and compare nothing below `start`, the leader's log start offset."""
+        """Begin the comparison anew. `start` is the leader's log start offset: no record below it is
+        compared.
+        """
         self._floor, self._on, self._back = start, -1, _FIRST
         self.window = self._read()
 
     def take(self, data: FetchedData, *, was_alone: bool) -> bool:
         """Compare the window with the leader's batches in `data`, which begin at the window's offset. Return
-        True if the comparison may go on at once, and False if an ordinary fetch must come first. Raises
-        CorruptRecordError for damaged bytes.
+        True if the comparison can continue at once, and False if it can continue only after an ordinary
+        fetch. Raises CorruptRecordError if batches in `data` are damaged.
         """
         window = self.window
         assert window is not None
@@ -131,8 +136,8 @@ class LogComparison:
             return True
         self._agreed = self._agreed if found.agreed is None else found.agreed
         if is_unlike:
-            # This removes the batches between `_agreed` and the first difference too. The leader has no
-            # records at these offsets now, but may have had other records, which compaction removed.
+            # The batches between `_agreed` and the first difference are removed, too. The leader has no
+            # records at these offsets now, but it may have had other records, which compaction has removed.
             self.followed.cut_unlike(self.question, self._agreed)
             return True
         self._on = covered
@@ -144,9 +149,9 @@ class LogComparison:
 
 class Divergence(NamedTuple):
     """The result of a window's comparison. `other` is the base offset of this log's first batch with a record
-    that differs from the leader's record at the same offset, None without a difference. `agreed` is the end
-    offset of the last batch before `other` that shares a record with the leader's log, None without such a
-    batch.
+    that differs from the leader's record at the same offset, None if no record differs. `agreed` is the
+    offset after the last batch before `other` that has a record in common with the leader's log, None if
+    there is no such batch.
     """
 
     agreed: int | None
@@ -154,7 +159,9 @@ class Divergence(NamedTuple):
 
 
 def compare(window: ComparedWindow, theirs: bytes, batches: NDArray[np.void], where: str) -> Divergence:
-    """Compare the batches of a window with the leader's. Raises CorruptRecordError."""
+    """Compare the batches of a window with batches of the leader. Raises CorruptRecordError if the leader's
+    batches are damaged.
+    """
     same = frozenset(_marks(batches))
     held: dict[int, Record] | None = None
     agreed = None
@@ -173,8 +180,8 @@ def compare(window: ComparedWindow, theirs: bytes, batches: NDArray[np.void], wh
 
 
 def _is_like(window: ComparedWindow, n: int, held: Mapping[int, Record], where: str) -> bool | None:
-    """Return whether the records of a batch equal the leader's records at the same offsets; None if the
-    leader has no record at these offsets.
+    """Return whether the records of a batch equal the leader's records at the same offsets. Return None if
+    the leader has no record at these offsets.
     """
     found: bool | None = None
     try:
@@ -183,7 +190,7 @@ def _is_like(window: ComparedWindow, n: int, held: Mapping[int, Record], where: 
             if other is not None and other != record:
                 return False
             found = found or (True if other is not None else None)
-    except CorruptRecordError:  # a batch that is damaged in this log counts as different
+    except CorruptRecordError:  # If a batch is damaged in this log, it counts as different.
         return False
     return found
 

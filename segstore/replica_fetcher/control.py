@@ -1,7 +1,8 @@
-"""`Control`: the thread that asks the source for its metadata, and starts fetchers for its partitions.
+"""`Control`: the thread that asks the source (the mirrored cluster, or the standby's primary) for metadata,
+and starts fetchers for the source's partitions.
 
-On disk: changes topics, by `FollowedTopics`, and `.segstore/role`. Threads: its own; any thread may call
-`close`, `stale`, `failed` and `soon`.
+On disk: `FollowedTopics` changes topics, and `.segstore/role` is written. Threads: `Control` has its own
+thread. Any thread may call `close`, `stale`, `failed` and `soon`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from segstore.wire.metadata import ClusterMetadata
 
 log = Logger("segstore")
 _WAITING = 1.0
-"""Seconds between two metadata requests while a topic is missing, or a partition has no leader."""
+"""Seconds between two metadata requests if a topic can't be followed, or a partition has no leader."""
 
 
 class Followed(NamedTuple):
-    """The objects that a `Control` works with. `names` are the topics that its metadata requests name; None
-    means all topics.
+    """The objects that a `Control` uses. `names` are the names of the topics that metadata requests ask for.
+    None means all topics.
     """
 
     context: StoreContext
@@ -44,10 +45,10 @@ class Followed(NamedTuple):
 
 
 class Control:
-    """The control thread of a mirror or standby. `failure` is the error that stopped the thread, None without
-    one. `error` is the error of the last metadata request, None if it succeeded. `rounds` is the number of
-    successful requests. A subclass may do more work before (`_begin_round`) and after (`_end_round`) each
-    request.
+    """The control thread of a mirror or standby. `failure` is the error that has stopped the thread, None if
+    there is none. `error` is the error of the last metadata request, None if the request succeeded. `rounds`
+    is the number of successful metadata requests. The methods `_begin_round` and `_end_round` are called
+    before and after each request, for work of a subclass.
     """
 
     kind = "mirror"
@@ -60,7 +61,7 @@ class Control:
         self.error: Exception | None = None
         self.rounds = 0
         self.done = Latch()
-        """Opened after a failure, or by `close`."""
+        """A latch that is opened after a failure, or by `close`."""
         self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._ended = Latch()
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
@@ -69,7 +70,7 @@ class Control:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Return the reasons why topics can't be followed, by topic name."""
+        """For each topic that can't be followed, return its name and the reason."""
         return self._topics.problems
 
     def start(self) -> None:
@@ -77,7 +78,7 @@ class Control:
         Background(self._run, f"segstore-{self.kind}").start()
 
     def close(self, seconds: float) -> None:
-        """Stop all threads, and wait for at most `seconds` for each."""
+        """Stop all threads. Wait for the end of each thread for at most `seconds`."""
         self.done.open()
         self._news.put(None)
         self._cluster.abort()
@@ -86,16 +87,18 @@ class Control:
         self._cluster.close()
 
     def stale(self, error: Exception) -> None:
-        """Ask the source for its leaders again, after an error of a fetcher."""
+        """Make the thread ask the source for its leaders again, because a fetcher had an error."""
         self._news.put(None)
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Stop following because of `error`: a disk failed, or a log can't be made equal to the leader's."""
+        """Stop the mirror or standby because of `error`: a disk has failed, or a log can't be made equal to
+        the leader's log.
+        """
         log.error("%r can't be followed any more: %s", followed, error)
         self._fail(error)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Let the thread call `work`, and then ask the source for its metadata again."""
+        """Make the thread call `work`, and then ask the source for its metadata again."""
         self._news.put(work)
 
     def _fail(self, error: Exception) -> None:
@@ -116,7 +119,9 @@ class Control:
             self._ended.open()
 
     def _round(self) -> float:
-        """Ask the source for its metadata once; return the seconds until the next request."""
+        """Ask the source for its metadata once. Return the number of seconds to wait before the next
+        request.
+        """
         try:
             self._begin_round()
             self.take(self._cluster.metadata(self._names))
@@ -138,14 +143,16 @@ class Control:
         return 0.0
 
     def _begin_round(self) -> None:
-        """Called before each metadata request. Raises the errors of `Cluster.ask`."""
+        """Do a subclass's work before a metadata request. Raises the errors of `Cluster.ask`."""
 
     def _end_round(self) -> None:
-        """Called after each metadata answer was applied. Raises the errors of `Cluster.ask`, StorageError."""
+        """Do a subclass's work after a metadata answer was applied. Raises StorageError, and the errors of
+        `Cluster.ask`.
+        """
 
     def _failed_round(self, error: OSError) -> float:
-        """Return the seconds until a retry if the source is not reached or the disk is full. After any other
-        error, stop following, and return 0.
+        """If the source can't be reached or the disk is full, return the number of seconds to wait before a
+        retry. After any other error, stop the mirror or standby, and return 0.
         """
         if isinstance(error, ConnectionError | TimeoutError) or error.errno in NO_ROOM:
             return self._retry_after(error)
@@ -165,8 +172,8 @@ class Control:
         return min(waits)
 
     def take(self, metadata: ClusterMetadata) -> None:
-        """Apply the source's metadata: topics, leaders and the largest leader epoch. Raises
-        StaleDirectoryError if the source is another cluster; StorageError and the errors of `Cluster.ask`.
+        """Apply the source's metadata: topics, leaders and the largest leader epoch. Raises StorageError, the
+        errors of `Cluster.ask`, and StaleDirectoryError if the source belongs to another cluster than before.
         """
         if metadata.cluster_id != self.role.cluster_id:
             raise StaleDirectoryError(
@@ -184,7 +191,7 @@ class Control:
         self.fetchers.changed()
 
     def _await(self, seconds: float) -> None:
-        """Wait for at most `seconds`, or until `_news` has an entry; call all queued work."""
+        """Wait for at most `seconds` until `_news` has an item. Then call all functions in `_news`."""
         try:
             work = take(self._news, seconds)
         except Empty:

@@ -1,5 +1,5 @@
-"""Builds Fetch requests, and finds partitions in their answers (Kafka: FetchRequest.Builder). Nothing is on
-disk. Threads: any; functions without state.
+"""Builds Fetch requests, and finds the data of partitions in their answers (Kafka: FetchRequest.Builder).
+Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from segstore.wire.settings import WireConfig
 _Request = structs("FetchRequest")
 _IDS_SINCE, _STATE_SINCE = 13, 15
 _WHOLE, _FIRST = 8 << 20, 1 << 20
-"""Most bytes that a request asks for of one partition. `_FIRST` is for a request of only one partition. If
-its answer has records, `RepeatedFetch` makes the next requests, which ask for more, because their answers are
-appended while they arrive.
+"""The largest number of bytes that a request asks for from one partition. `_FIRST` applies if the request has
+only one partition. If the answer to such a request has records, `RepeatedFetch` makes the next requests,
+which ask for more bytes, because the records of their answers are appended while the answers arrive.
 """
 
 
 def no_epoch() -> int:
-    """Return -1, the broker epoch of a consumer."""
+    """Return -1, which a consumer sends as its broker epoch."""
     return -1
 
 
 class FetchTerms(NamedTuple):
-    """The fields that all fetches of one mirror or standby have in common. `replica_id` is -1 for a consumer;
-    `isolation` is `UNCOMMITTED` or `COMMITTED`. `broker_epoch()` returns the broker epoch of the replica's
-    current registration (KIP-903).
+    """The fields that all fetches of one mirror or standby have in common. `replica_id` is -1 if the fetches
+    are those of a consumer. `isolation` is `UNCOMMITTED` or `COMMITTED`. `broker_epoch` returns the broker
+    epoch of the replica's current registration (KIP-903).
     """
 
     replica_id: int
@@ -50,7 +50,8 @@ def fetch_request(
     sizes: Mapping[Key, int] = MappingProxyType({}),
 ) -> Any:
     """Return the body of a Fetch request. `broker_epoch` is the result of `terms.broker_epoch`. `sizes` has
-    for a partition the most bytes to fetch; a partition without an entry gets the default.
+    the largest number of bytes to fetch from a partition. If a partition is not in `sizes`, the default
+    applies.
     """
     most = _FIRST if len(asked.positions) == 1 and terms.isolation == UNCOMMITTED else _WHOLE
     return _Request(
@@ -68,7 +69,9 @@ def fetch_request(
 
 
 def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
-    """Yield (key, the partition's struct) for each partition of an answer that is one of `keys`."""
+    """Yield (key, the partition's struct in the answer) for each partition of an answer whose key is in
+    `keys`.
+    """
     held = {(key.topic, key.partition): key for key in keys}
     by_id = {names.topic_id_bytes(key.topic_id): key.topic for key in held.values() if key.topic_id}
     for topic in answer.responses:
@@ -79,8 +82,8 @@ def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
 
 
 def version_for(connection: BrokerConnection, keys: Iterable[Key]) -> int:
-    """Return the largest Fetch version of the connection that can name all keys. Version 13 and later name
-    topics by id, so each key must have a topic id.
+    """Return the largest version of Fetch that the connection supports and that can name all partitions
+    `keys`. From version 13 on, a request names topics by id, so each key must have a topic id.
     """
     version = connection.version("Fetch")
     return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)
@@ -111,7 +114,7 @@ def _forgotten(version: int, keys: Iterable[Key]) -> list[Any]:
 
 
 def _by_topic(kind: Any, version: int, partitions: Mapping[Key, Any]) -> list[Any]:
-    """Return a struct of type `kind` for each topic, with its partitions."""
+    """Return one struct of type `kind` for each topic. A struct has its topic's partitions."""
     found: dict[tuple[str, str], Any] = {}
     for key, partition in partitions.items():
         if key[:2] not in found:

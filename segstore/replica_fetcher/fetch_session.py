@@ -1,5 +1,6 @@
-"""`FetchSession`: the client's side of a fetch session. A request names only partitions whose position has
-changed, and an answer has only partitions with new data (KIP-227; Kafka: FetchSessionHandler).
+"""`FetchSession`: the client's side of a fetch session. A request names only partitions whose fetch position
+has changed since the last request, and an answer has only partitions with new data (KIP-227; Kafka:
+FetchSessionHandler).
 
 Nothing is on disk. Threads: one.
 """
@@ -24,12 +25,12 @@ SESSION_ERRORS = frozenset(
         Code.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Errors of a whole answer, after which the session begins anew."""
+"""Error codes of a whole answer after which a new session is begun."""
 
 
 class SessionRequest(NamedTuple, Generic[K, P]):
-    """The session fields of a request. `positions` has the partitions to fetch, in order, with their
-    positions. `forgotten` has the partitions to remove from the session.
+    """The session fields of a request. `positions` has the fetch position of each partition that the request
+    names, in the order of the request. `forgotten` has the partitions to remove from the session.
     """
 
     positions: Mapping[K, P]
@@ -40,7 +41,7 @@ class SessionRequest(NamedTuple, Generic[K, P]):
 
 class FetchSession(Generic[K, P]):
     """One session with one broker. `epoch` is the session epoch of the next request. If the broker answers
-    with session id 0, there is no session, and each request names all partitions.
+    with the session id 0, it keeps no session, and each request names all partitions.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,9 @@ class FetchSession(Generic[K, P]):
         self._known: dict[K, P] = {}
 
     def ask(self, wanted: Mapping[K, P]) -> SessionRequest[K, P]:
-        """Return the next request's session fields, to fetch exactly the partitions in `wanted`."""
+        """Return the session fields of the next request, which fetches the partitions in `wanted` and no
+        others.
+        """
         if self.epoch == INITIAL_EPOCH:
             self._known = dict(wanted)
             return SessionRequest(wanted, (), self.id, self.epoch)
@@ -58,13 +61,13 @@ class FetchSession(Generic[K, P]):
         return SessionRequest(changed, forgotten, self.id, self.epoch)
 
     def named(self, key: K, position: P) -> None:
-        """Note that the next request, which `ask` does not make, names only the partition `key`, with
-        `position`.
+        """Record that the next request names only the partition `key`, with `position`. Called if the request
+        is made from a template and not by `ask`.
         """
         self._known[key] = position
 
     def answered(self, session_id: int) -> None:
-        """Note the session id of an answer without an error, and advance the session's epoch."""
+        """Store the session id of an answer without an error code, and add 1 to the session epoch."""
         if session_id == NO_SESSION:
             self.begin_anew()
             return
@@ -72,7 +75,7 @@ class FetchSession(Generic[K, P]):
         self.epoch = next_epoch(self.epoch)
 
     def begin_anew(self) -> None:
-        """Begin a new session, because the connection was lost or the broker has forgotten the session. The
-        next request then names all partitions.
+        """Begin a new session, because the connection was lost, the broker has dropped the session, or
+        answers must have all partitions again. The next request names all partitions.
         """
         self.id, self.epoch, self._known = NO_SESSION, INITIAL_EPOCH, {}

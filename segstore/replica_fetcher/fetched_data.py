@@ -1,5 +1,5 @@
-"""`FetchedData`: one partition's part of an answer to Fetch (Kafka: FetchResponse.PartitionData). Threads:
-any; immutable.
+"""`FetchedData`: the data of one partition in an answer to Fetch (Kafka: FetchResponse.PartitionData).
+Threads: any. `FetchedData` is immutable.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 from segstore.leader_epochs import EpochEnd
 
 UNCOMMITTED, COMMITTED = 0, 1
-"""Kafka's isolation levels: fetches read up to the high watermark, or up to the last stable offset."""
+"""Kafka's isolation levels. With UNCOMMITTED a fetch reads up to the high watermark, with COMMITTED up to the
+last stable offset.
+"""
 
 
 class FetchedData(NamedTuple):
-    """One partition's part of a fetch answer. `error` is Kafka's error code. At isolation level COMMITTED,
-    `high_watermark` is the last stable offset instead. If this log diverges from the leader's log,
-    `diverging` has the leader epoch and its end offset in the leader's log, and `records` is empty. Else
-    `diverging` is None. `records` is a slice of the answer, not a copy.
+    """The data of one partition in a fetch answer. `error` is Kafka's error code. If the isolation level is
+    COMMITTED, `high_watermark` is not the high watermark, but the last stable offset. If this log diverges
+    from the leader's log, `diverging` has a leader epoch and its end offset in the leader's log, and
+    `records` is empty. If this log does not diverge, `diverging` is None. `records` is a slice of the answer,
+    not a copy.
     """
 
     error: int
@@ -27,7 +30,7 @@ class FetchedData(NamedTuple):
 
 
 def read_part(held: Any, isolation: int) -> FetchedData:
-    """Return the `FetchedData` of a partition in an answer."""
+    """Return a partition's `FetchedData`. `held` is the partition's struct in the answer."""
     found = held.diverging_epoch
     diverging = EpochEnd(found.epoch, found.end_offset) if found.epoch >= 0 else None
     shown = held.last_stable_offset if isolation == COMMITTED else held.high_watermark

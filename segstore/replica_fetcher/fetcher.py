@@ -1,7 +1,7 @@
 """`ReplicaFetcher`: the thread that fetches from one broker, for all logs that this broker leads (Kafka:
 AbstractFetcherThread, ReplicaFetcherThread).
 
-On disk only the logs are changed. Threads: its own; any thread may call `close`.
+On disk only the logs are changed. Threads: each fetcher has its own thread. Any thread may call `close`.
 """
 
 from __future__ import annotations
@@ -41,36 +41,41 @@ from segstore.wire.connection import BrokerConnection, Coming
 log = Logger("segstore")
 _SESSIONS_SINCE = 7
 _FULL_DISK, _REFUSED = 1.0, 5.0
-"""Seconds until the next fetch of a log, after a full disk, and after a refusal by the broker."""
+"""Seconds that a log's next fetch is delayed: `_FULL_DISK` if the disk is full, `_REFUSED` if the broker
+refuses the fetch.
+"""
 
 
 class FetcherContext(Protocol):
-    """The calls of a fetcher to its owner. `unreported` are the logs that have reached the high watermark of
-    their first fetch answer, if no later fetch has reported this to the leader yet.
+    """Methods of a fetcher's owner that the fetcher calls. `unreported` has the logs that have reached the
+    high watermark of their first fetch answer, and whose leader does not know that yet, because no fetch was
+    made after that.
     """
 
     unreported: set[FollowedLog]
 
     def led_by(self, node: int) -> Sequence[FollowedLog]:
-        """Return the logs that the broker `node` leads now."""
+        """Return the followed logs whose leader is the broker `node` now."""
 
     def note_reported(self, logs: Sequence[FollowedLog]) -> None:
-        """Note that a fetch has reported the ends of these logs to their leader."""
+        """Record that a fetch has sent the log end offsets of these logs to their leader."""
 
     def stale(self, error: Exception) -> None:
-        """Note that the cluster's leaders must be asked for again, because of `error`."""
+        """Ask for the cluster's leaders again, because a fetcher had the error `error`."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Note that a log can't be fetched any more, because of `error`."""
+        """Handle the error `error`, after which a log can't be fetched any more."""
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """If the fetcher's broker leads no log any more, remove the fetcher, which then stops, and return
-        True. Else return False.
+        """If the fetcher's broker leads no followed log any more, remove the fetcher, and return True: the
+        fetcher stops. If the broker leads one, return False.
         """
 
 
 class ReplicaFetcher(BrokerThread):
-    """A thread that fetches from the broker `node`, until that broker leads no log, or until `close`."""
+    """A thread that fetches from the broker `node`. The thread stops when this broker leads no followed log
+    any more, or after `close`.
+    """
 
     def __init__(self, node: int, cluster: Cluster, terms: FetchTerms, home: FetcherContext) -> None:
         super().__init__("fetcher", node, cluster)
@@ -115,8 +120,11 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> None:
-        """Report the new ends of caught-up logs to the broker, by a fetch that is answered at once."""
-        # `wait_caught_up` waits until the broker has these ends, so this fetch must not wait for new records.
+        """Make a fetch that is answered at once, to send the log end offsets of the logs in `unreported` to
+        the broker.
+        """
+        # `wait_caught_up` waits until the broker knows these log end offsets, so this fetch must not wait for
+        # new records.
         reached = [each for each in logs if each in self._home.unreported]
         if reached:
             self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)
@@ -128,8 +136,8 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> bool:
-        """Fetch the logs that are not delayed, and return True. If all logs are delayed, wait until the first
-        delay is over, and return False.
+        """Fetch for the logs that are not delayed, and return True. If all logs are delayed, wait for the end
+        of the shortest delay, and return False.
         """
         now = time.monotonic()
         ready = {each.key: each for each in logs if each.not_before <= now}
@@ -142,15 +150,15 @@ class ReplicaFetcher(BrokerThread):
         return True
 
     def _compare_anew(self) -> None:
-        """Mark all logs for a comparison with the leader's logs. After a new connection, or the loss of the
-        session, the leader may be another store than before.
+        """Mark all logs of the broker for a comparison with the leader's logs. The connection is new or the
+        fetch session was lost, so the broker may have another store than before.
         """
         for each in self._home.led_by(self.node):
             each.is_compared = False
 
     def _compare(self, logs: Iterable[FollowedLog]) -> bool:
-        """Continue the comparison of the logs that are not compared yet. Return True if the comparison can go
-        on before an ordinary fetch.
+        """Continue the comparison of those logs that are not compared yet. Return True if a comparison can
+        continue before an ordinary fetch.
         """
         begun = [each for each in logs if not each.is_compared]
         return bool(begun) and self._compared.step(begun)
@@ -164,9 +172,9 @@ class ReplicaFetcher(BrokerThread):
         *,
         waits: bool = True,
     ) -> None:
-        """Fetch the logs in `ready` by one request, and handle its answer. `logs` are all logs that the
-        broker leads, but empty if one of them is not in `ready`. If `waits` is False, the broker answers at
-        once, even without records.
+        """Fetch for the logs in `ready` with one request, and handle the answer. `logs` has all logs that the
+        broker leads if all of them are in `ready`, and is empty if not. If `waits` is False, the broker
+        answers at once, even if it has no records.
         """
         questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})
@@ -199,7 +207,9 @@ class ReplicaFetcher(BrokerThread):
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Make a template of the next requests, because only the log `alone` had records in an answer."""
+        """Make a template for the next requests, because only the log `alone` has got records from the last
+        answer.
+        """
         again = self._again
         if again is None or not again.is_of(alone, logs, session_id):
             is_usual = self._terms.isolation == UNCOMMITTED
@@ -215,15 +225,15 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> bool:
-        """Send the next request from the template, and handle its answer. Return False, without a request, if
-        the template does not fit.
+        """Make the next request from the template, send it, handle the answer, and return True. If the
+        template does not fit, send nothing, and return False.
         """
         again = self._again
         if again is None or not again.has_moved:
             return False
         try:
             request = again.request(logs, session, self._terms.broker_epoch())
-        except StoreClosedError:  # the topic was deleted a moment ago
+        except StoreClosedError:  # The topic was just deleted.
             request = None
         if request is None:
             return False
@@ -233,7 +243,7 @@ class ReplicaFetcher(BrokerThread):
         data = connection.rest(coming)
         if self._is_brought(again, session, data):
             return True
-        if again.is_outdated:  # the answer to an outdated request is ignored (rule R11)
+        if again.is_outdated:  # The answer to an outdated request is ignored (rule R11).
             self._begin_anew(session)
             return True
         asked = {each.key: each for each in again.logs}
@@ -251,9 +261,9 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         coming: Coming,
     ) -> bool:
-        """If an answer is long, and has only records of the template's partition, append them while they
-        arrive, and return True. Else return False. If a piece of the records can't be appended, the later
-        pieces are received and dropped.
+        """If an answer is long and has only records of the template's partition, append the records while
+        they arrive, and return True. If a piece of the records can't be appended, receive the pieces after
+        it, and drop them. If the answer is not of this kind, return False.
         """
         begun = again.begun(coming.here, coming.size) if len(coming.here) < coming.size else None
         if begun is None:
@@ -277,8 +287,8 @@ class ReplicaFetcher(BrokerThread):
     def _is_brought(
         self, again: RepeatedFetch, session: FetchSession[Key, FetchPosition], data: memoryview
     ) -> bool:
-        """If an answer has only the next records of the template's partition, append them and return True.
-        Else return False.
+        """If an answer has only the next records of the template's partition, append the records, and return
+        True. If the answer has other records, other partitions or an error, return False.
         """
         brought = again.brought(data)
         if brought is None or not self.run(again.followed, partial(again.take, brought)):
@@ -295,8 +305,8 @@ class ReplicaFetcher(BrokerThread):
         questions: Mapping[Key, Question],
         data: memoryview,
     ) -> FollowedLog | None:
-        """Decode an answer, and handle each partition. If the answer has one partition, and its records were
-        appended, return the partition's log. Else return None.
+        """Decode an answer, and handle each of its partitions. If the answer has a single partition and its
+        records were appended, return the partition's log. In all other cases return None.
         """
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:
@@ -311,17 +321,17 @@ class ReplicaFetcher(BrokerThread):
                 alone = logs[key]
             is_quiet = is_quiet and not part.error_code and not part.records
             if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
-                # This log is truncated, and needs the leader's high watermark again. An answer of the session
-                # would omit the partition if it has not changed at the leader. The first answer of a new
-                # session has all partitions.
+                # The log was truncated, so it needs the leader's high watermark again. If nothing has changed
+                # at the leader, an answer in this session would leave out the partition. The first answer of
+                # a new session has all partitions.
                 session.begin_anew()
         if is_quiet:
             self._go_on(logs, questions)
         return alone if parts == 1 else None
 
     def _go_on(self, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]) -> None:
-        """After an answer without records, move the end of each log to the end of the leader's log, if the
-        leader has no batch between these ends (rule R41).
+        """Called after an answer without records. For each log, set the log end offset to the leader's log
+        end offset if the leader has no batch between the two (rule R41).
         """
         for key, question in questions.items():
             each = logs[key]
@@ -334,8 +344,8 @@ class ReplicaFetcher(BrokerThread):
         return found is not None and each.go_on(question, *found)
 
     def refused(self, code: int) -> None:
-        """Handle an error of a whole answer. After a session error all logs are compared again; any other
-        error is raised as a BrokerError.
+        """Handle an error code of a whole answer. After an error of the fetch session all logs are compared
+        again. For any other code, raise a BrokerError.
         """
         asked = f"Fetch from broker {self.node}"
         if code not in SESSION_ERRORS:
@@ -346,17 +356,17 @@ class ReplicaFetcher(BrokerThread):
             self._closing.wait(self._config.retry_backoff_ms / 1000)
 
     def ask(self, each: FollowedLog) -> Question | None:
-        """Return the next fetch of a log, None if its topic was removed."""
+        """Return a log's next fetch. If the log's topic was removed, delay the log, and return None."""
         try:
             return each.ask()
-        except StoreClosedError:  # the topic was deleted a moment ago
+        except StoreClosedError:  # The topic was just deleted.
             each.delay(self._config.retry_backoff_ms / 1000, None)
             return None
 
     # --- answers ----------------------------------------------------------------------------------
 
     def _take(self, each: FollowedLog, question: Question, held: Any) -> bool:
-        """Handle one partition's part of an answer; return whether its log has changed."""
+        """Handle the data of one partition in an answer. Return whether the partition's log has changed."""
         data = read_part(held, self._terms.isolation)
 
         def take() -> bool:
@@ -371,13 +381,13 @@ class ReplicaFetcher(BrokerThread):
         return self.run(each, take)
 
     def run(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
-        """Call `take`, and return its result. After an error, delay the log's next fetch, or report to the
-        owner that the log can't be fetched any more (`FetcherContext.failed`), and return False.
+        """Call `take`, and return its result. If `take` raises an error, return False. Before that, delay the
+        log's next fetch, or call `FetcherContext.failed`, because the log can't be fetched any more.
         """
         pause = self._config.retry_backoff_ms / 1000
         try:
             return take()
-        except StoreClosedError:  # the topic was deleted, or the store is being closed
+        except StoreClosedError:  # The topic was deleted, or the store is being closed.
             each.delay(pause, None)
         except StorageError as error:
             self._disk_failed(each, error)
@@ -393,14 +403,16 @@ class ReplicaFetcher(BrokerThread):
         return False
 
     def unserved(self, each: FollowedLog, code: int) -> None:
-        """Delay the next fetch of a log that the broker refuses, and ask the owner for the leaders."""
+        """Delay the next fetch of a log for which the broker has answered the error `code`, and ask for the
+        cluster's leaders again.
+        """
         error = broker_error(code, f"Fetch of {each!r} from broker {self.node}")
         each.delay(self._config.retry_backoff_ms / 1000 if is_passing(error) else _REFUSED, error)
         self._home.stale(error)
 
     def _disk_failed(self, each: FollowedLog, error: StorageError) -> None:
-        """If the disk is full, delay the next fetch. After any other error of the disk, stop fetching the
-        log.
+        """If the disk is full, delay the log's next fetch. After any other error of the disk, fetch no more
+        for the log.
         """
         if error.errno not in NO_ROOM:
             self._home.failed(each, error)
@@ -410,8 +422,8 @@ class ReplicaFetcher(BrokerThread):
         each.delay(_FULL_DISK, error)
 
     def _out_of_range(self, each: FollowedLog, question: Question) -> None:
-        """Ask for the start and the end of the leader's log. If the question's offset is not between them,
-        truncate this log or begin it anew (rule R12).
+        """Ask the leader for its log start and log end offset. If the fetch offset of `question` is not
+        between them, truncate this log, or empty it and begin it anew (rule R12).
         """
         try:
             end = self._leader.latest_offset(each, question)

@@ -1,7 +1,7 @@
-"""`Fetchers`: the followed logs, and a fetcher for each broker that leads some of them (Kafka:
-AbstractFetcherManager).
+"""`Fetchers`: the logs that replicate a leader's log, and one fetcher for each broker that is such a leader
+(Kafka: AbstractFetcherManager).
 
-Nothing is on disk. Threads: any; one thread calls `follow` and `stop`.
+Nothing is on disk. Threads: any, but only one thread calls `follow` and `stop`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from segstore.wire.metadata import NO_LEADER, LeaderAndEpoch
 
 
 class Watcher(Protocol):
-    """The receiver of the fetchers' errors. No call may block."""
+    """Receives errors of the fetchers. Its methods must not block."""
 
     def stale(self, error: Exception) -> None:
-        """Note that the cluster's leaders must be asked for again."""
+        """Ask for the cluster's leaders again, because a fetcher had the error `error`."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Note that a log can't be fetched any more, because of `error`."""
+        """Handle the error `error`, after which a log can't be fetched any more."""
 
 
 class Fetchers:
-    """The `FetcherContext` of all fetchers."""
+    """The owner of all fetchers: implements `FetcherContext`."""
 
     def __init__(self, cluster: Cluster, terms: FetchTerms, watcher: Watcher) -> None:
         self._cluster, self._terms, self._watcher = cluster, terms, watcher
@@ -39,17 +39,21 @@ class Fetchers:
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
         self.unreported: set[FollowedLog] = set()
-        """The logs that have caught up, if no later fetch has reported this to the leader yet."""
+        """The logs that have reached the high watermark of their first fetch answer, and whose leader does
+        not know that yet.
+        """
         self.change = Latch()
-        """Opened, and replaced by a new latch, when logs may have caught up."""
+        """A latch that is opened when logs may have caught up. A new latch then takes its place."""
 
     @property
     def logs(self) -> Mapping[Key, FollowedLog]:
-        """Return the followed logs; a change replaces the mapping."""
+        """Return the followed logs. If the set of followed logs changes, a new dict takes the place of the
+        old one.
+        """
         return self._logs
 
     def follow(self, logs: Iterable[FollowedLog], leaders: Mapping[Key, LeaderAndEpoch]) -> None:
-        """Fetch exactly these logs, each from its leader in `leaders`."""
+        """From now on, fetch for these logs and no others, each from its leader in `leaders`."""
         held = {each.key: each for each in logs}
         for key, led in leaders.items():
             if key in held:
@@ -82,7 +86,9 @@ class Fetchers:
             fetcher.start()
 
     def stop(self, seconds: float) -> bool:
-        """Stop all fetchers, and wait for at most `seconds` for each; return whether all have stopped."""
+        """Stop all fetchers. Wait for the end of each for at most `seconds`, and return whether all have
+        stopped.
+        """
         with self._lock:
             self._closed = True
             fetchers = list(self._fetchers.values())
@@ -94,19 +100,19 @@ class Fetchers:
     # --- calls of fetchers ------------------------------------------------------------------------
 
     def led_by(self, node: int) -> Sequence[FollowedLog]:
-        """Return the logs that the broker `node` leads now."""
+        """Return the followed logs whose leader is the broker `node` now."""
         return self._by_leader.get(node, ())
 
     def note_reported(self, logs: Sequence[FollowedLog]) -> None:
-        """Note that a fetch has reported the ends of these logs to their leader."""
+        """Record that a fetch has sent the log end offsets of these logs to their leader."""
         self.unreported.difference_update(logs)
         for each in logs:
             each.source.is_reported = True
         self.changed()
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """If the fetcher's broker leads no log any more, remove the fetcher, which then stops, and return
-        True. Else return False.
+        """If the fetcher's broker leads no followed log any more, remove the fetcher, and return True: the
+        fetcher stops. If the broker leads one, return False.
         """
         with self._lock:
             if self._by_leader.get(fetcher.node):
@@ -116,11 +122,11 @@ class Fetchers:
             return True
 
     def stale(self, error: Exception) -> None:
-        """Tell the watcher that the cluster's leaders must be asked for again, because of `error`."""
+        """Make the watcher ask for the cluster's leaders again, because of `error`."""
         self._watcher.stale(error)
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Stop fetching a log, and report its error to the watcher."""
+        """Fetch no more for a log, and pass its error to the watcher."""
         followed.error = error
         with self._lock:
             by_leader = {

@@ -1,8 +1,8 @@
 """`FollowedLog`: one partition's log, which replicates the log of a leader on another machine (Kafka:
 ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6, R9 to R13, R41 of docs/replication.md).
 
-On disk: changes the partition's log, by `storage.log.replica`. Threads: any, one at a time, by `lock`. The
-answer to an outdated request is ignored (rule R11).
+On disk the partition's log is changed, through `storage.log.replica`. Threads: any. `lock` ensures that one
+thread at a time changes the log. The answer to an outdated request is ignored (rule R11).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = Logger("segstore")
 
 
 class Key(NamedTuple):
-    """The key of a partition. A topic that was deleted and created again has another `topic_id`."""
+    """The key of a partition. A topic that is deleted and created again gets a new `topic_id`."""
 
     topic: str
     topic_id: str
@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 
 class FetchPosition(NamedTuple):
-    """The fields of Kafka's FetchPartition in a request. Unknown epochs are -1."""
+    """Fields of Kafka's FetchPartition in a Fetch request. An epoch of -1 is unknown."""
 
     offset: int
     current_leader_epoch: int
@@ -50,7 +50,9 @@ class FetchPosition(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A fetch under way: its position, the leader, and the follower's state at the request."""
+    """A fetch in flight: its fetch position, the leader, and the follower's state when the request was
+    made.
+    """
 
     position: FetchPosition
     led: LeaderAndEpoch
@@ -59,9 +61,9 @@ class Question(NamedTuple):
 
 
 class FollowedLog:
-    """One followed log. `led` is its leader with the leader epoch. `source` has the end of the leader's log,
-    as the last answer says. `replica_id` is the id of this replica, -1 for a consumer. `error` is the error
-    of the last fetch, None without one.
+    """One log that replicates a leader's log. `led` is the leader and the leader epoch. `source` has the
+    leader's high watermark in the last answer. `replica_id` is the id of this replica, -1 if it fetches as a
+    consumer. `error` is the error of the last fetch, None if there was none.
     """
 
     def __init__(self, topic: str, topic_id: str, partition: int, replica: Replica, replica_id: int) -> None:
@@ -72,13 +74,17 @@ class FollowedLog:
         self.led = LeaderAndEpoch(NO_LEADER, -1)
         self.source = SourceEnd()
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
-        """Called after a truncation, with the paths of the copies in the quarantine."""
+        """A function that is called after a truncation, with the paths of copies of the removed segments in
+        the quarantine.
+        """
         self.on_reached: Callable[[FollowedLog], None] | None = None
-        """Called once, when this log's high watermark reaches the leader's high watermark of the first fetch
-        answer."""
+        """A function that is called once: when this log's high watermark reaches the high watermark in the
+        leader's first fetch answer.
+        """
         self.is_compared = False
-        """Whether `LogComparison` has found equal records in this log and the leader's. Until then nothing is
-        appended."""
+        """Whether `LogComparison` has found that this log and the leader's log have equal records. No batch
+        is appended while it is False.
+        """
         self.error: Exception | None = None
         self.not_before = 0.0
         """The earliest time of the next fetch, by the monotonic clock."""
@@ -92,23 +98,27 @@ class FollowedLog:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Set the leader. Ignore `led` if its leader epoch is lower: it comes from outdated metadata."""
+        """Set the leader. If the leader epoch of `led` is lower than before, ignore `led`: it comes from
+        outdated metadata.
+        """
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led
             self.led = led
 
     def lacks(self, end: int) -> bool:
-        """Return whether this log may lack records of the leader below `end`. Raises StoreClosedError."""
+        """Return whether this log may lack records that the leader has below the offset `end`. Raises
+        StoreClosedError.
+        """
         return not self.is_compared or self.replica.log_end_offset < end
 
     def delay(self, seconds: float, error: Exception | None) -> None:
-        """Set `error`, and delay the next fetch by `seconds`."""
+        """Set `error`, and delay this log's next fetch by `seconds`."""
         self.error, self.not_before = error, time.monotonic() + seconds
 
     # --- the fetcher's thread ---------------------------------------------------------------------
 
     def ask(self) -> Question:
-        """Return the next fetch (rule R8). Raises StoreClosedError if the topic was removed."""
+        """Return this log's next fetch (rule R8). Raises StoreClosedError if the topic was removed."""
         with self.lock:
             held, led = log_of(self.replica), self.led
         # If the leader epoch is unknown, batches of any epoch may be appended.
@@ -120,11 +130,11 @@ class FollowedLog:
         return Question(position, led, follower, request)
 
     def take(self, question: Question, data: FetchedData) -> bool:
-        """Handle an answer without an error: append its batches, or truncate the log. Return whether the log
-        has changed.
+        """Handle an answer without an error code: append its batches, or truncate the log. Return whether the
+        log has changed.
 
-        Raises CorruptRecordError for damaged batches; InvalidArgumentError for batches that do not continue
-        this log; UnusableAnswerError; StorageError.
+        Raises UnusableAnswerError and StorageError. Raises CorruptRecordError if batches are damaged, and
+        InvalidArgumentError if they do not begin at this log's end.
         """
         with self.lock:
             if question.led != self.led or not (self.is_compared or data.diverging):
@@ -139,8 +149,8 @@ class FollowedLog:
         return has_changed
 
     def _note_answer(self, high_watermark: int, end: int, size: int) -> None:
-        """Note the leader's high watermark of an answer, this log's end, and the size of the answer's
-        records.
+        """Pass the leader's high watermark in an answer, this log's end offset, and the size of the answer's
+        records to `source`.
         """
         self.source.note_answer(high_watermark, end, size)
         on_reached = self.on_reached
@@ -149,9 +159,9 @@ class FollowedLog:
             on_reached(self)
 
     def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Append the batches of an answer, and return True. This is a fast path of `take`. Return False if
-        only `take` can handle the answer: it is outdated, its first batch begins below the log's end, or a
-        batch is not of the latest leader epoch. Raises StorageError, StoreClosedError.
+        """Append the batches of an answer, and return True. `take_next` is a fast path of `take`. If only
+        `take` can handle the answer, return False: the answer is outdated, its first batch begins below the
+        log's end, or a batch does not have the latest leader epoch. Raises StorageError, StoreClosedError.
         """
         high_watermark, _, start, records = brought
         with self.lock:
@@ -166,8 +176,8 @@ class FollowedLog:
         return True
 
     def take_piece(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Append the next complete batches of a long answer, and return True. If `led` is no longer the
-        leader, or the batches can't be appended, return False. Raises the errors of `take`.
+        """Append the next complete batches of a long answer, and return True. If `led` is not the leader any
+        more, or the batches can't be appended, return False. Raises the errors of `take`.
         """
         if self.take_next(led, brought):
             return True
@@ -178,9 +188,9 @@ class FollowedLog:
         return self.take(question, data)
 
     def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
-        """Move the log end offset to `end_offset`, the end of the leader's log, because the leader's log has
-        no batch from the question's position on (rule R41). `data` has the leader's high watermark. Return
-        whether the log has changed. Raises StorageError, StoreClosedError.
+        """Set the log end offset to `end_offset`, the leader's log end offset, because the leader's log has
+        no batch at the fetch offset of `question` or above (rule R41). `data` has the leader's high
+        watermark. Return whether the log has changed. Raises StorageError, StoreClosedError.
         """
         answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
         with self.lock:
@@ -193,9 +203,9 @@ class FollowedLog:
         return has_changed
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
-        """If the question's offset is outside the leader's log, truncate this log, or begin it anew (rule
-        R12). `start` and `end` are the leader's log start and log end offset. Return whether this log has
-        changed. Raises StorageError, StoreClosedError.
+        """If the fetch offset of `question` is outside the leader's log, truncate this log, or empty it and
+        begin it anew (rule R12). `start` and `end` are the leader's log start and log end offset. Return
+        whether this log has changed. Raises StorageError, StoreClosedError.
         """
         role = question.follower
         with self.lock:
@@ -210,16 +220,16 @@ class FollowedLog:
         return has_changed
 
     def compared(self, question: Question) -> None:
-        """Note that this log and the log of the question's leader have the same records at all common
-        offsets.
+        """Record that this log and the log of the leader in `question` have the same records at all offsets
+        that both logs have.
         """
         with self.lock:
             if question.led == self.led:
                 self.is_compared = question.position.offset == self.replica.log_end_offset
 
     def cut_unlike(self, question: Question, offset: int) -> None:
-        """Truncate this log to `offset`, because the question's leader has different records from there on.
-        Raises StorageError, StoreClosedError.
+        """Truncate this log to `offset`, because the leader in `question` has different records at that
+        offset or above. Raises StorageError, StoreClosedError.
         """
         with self.lock:
             if question.led == self.led:
@@ -231,8 +241,8 @@ class FollowedLog:
         self._cut(before, cut, why or "which is shorter")
 
     def _cut(self, before: int, cut: Truncated, why: str) -> None:
-        """Mark the log for a new comparison after a truncation, and log a warning with the offsets that were
-        removed.
+        """Called after a truncation. Mark the log for a new comparison, and log a warning with the offsets
+        that were removed.
         """
         self.is_compared = False
         if not cut.cut_bytes:

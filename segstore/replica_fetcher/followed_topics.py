@@ -1,7 +1,8 @@
-"""`FollowedTopics`: the topics of this store, with the ids, partitions and settings of the source's topics.
+"""`FollowedTopics`: gives this store topics with the ids, partitions and settings of the source's topics.
+(The source is the mirrored cluster, or the standby's primary.)
 
-On disk: changes topics' settings and directories, by `TopicAdmin`. Threads: one calls `take`; any reads
-`problems`.
+On disk `TopicAdmin` changes the settings and directories of topics. Threads: only one thread calls `take`.
+Any thread may read `problems`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from segstore.wire.metadata import NO_LEADER, ClusterMetadata, LeaderAndEpoch, T
 
 log = Logger("segstore")
 CONSUMER = -1
-"""The replica id of a consumer, in a Fetch request (Kafka: FetchRequest.CONSUMER_REPLICA_ID)."""
+"""The replica id that a consumer sends in a Fetch request (Kafka: FetchRequest.CONSUMER_REPLICA_ID)."""
 
 
 class FollowedTopics:
-    """The followed topics. `recreated` decides about a topic that was deleted and created again at the
-    source: "keep" keeps the old topic here, and ignores the new one; "replace" deletes the old topic, and
-    follows the new one. "delete" does the same as "replace", and also deletes topics that the source no
-    longer has; standbys use it. `replica_id` is the id of this store's replicas, `CONSUMER` for a mirror.
+    """The followed topics: the topics of this store that replicate topics of the source. `recreated` says
+    what happens if a topic was deleted and created again at the source. If `recreated` is "keep", the old
+    topic stays here, and the new topic is ignored. If `recreated` is "replace", the old topic is deleted
+    here, and the new topic is replicated. "delete" means the same as "replace", and topics that the source
+    does not have any more are deleted here, too. (Standbys use "delete".) `replica_id` is the id of this
+    store's replicas. If this store is a mirror, `replica_id` is `CONSUMER`.
     """
 
     def __init__(
@@ -52,21 +55,23 @@ class FollowedTopics:
         self._logs: dict[Key, FollowedLog] = {}
         self._settings_due = 0.0
         self.problems: Mapping[str, str] = {}
-        """The reasons why topics can't be followed, by topic name."""
+        """For each topic that can't be followed: its name, and the reason."""
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
-        """Called after a truncation or a deletion, with the paths of the copies in the quarantine."""
+        """A function that is called after a truncation or a deletion, with the paths of copies of the removed
+        segments in the quarantine.
+        """
         self.own: frozenset[str] = frozenset()
-        """Ids of topics that this store has created, and the source has never had. Before such a topic is
-        deleted, its logs are copied to the quarantine.
+        """Ids of topics that this store has created and the source has never had. Before such a topic is
+        deleted here, its logs are copied to the quarantine.
         """
         self.waits = False
-        """Whether the next metadata request must follow soon, because a topic can't be followed, or a
+        """Whether the next metadata request must be made soon, because a topic can't be followed, or a
         partition has no leader.
         """
 
     def take(self, metadata: ClusterMetadata) -> dict[Key, LeaderAndEpoch]:
-        """Create, change and delete topics to match the source's metadata; return the leaders of the
-        partitions to follow. Raises StorageError and the errors of `Cluster.ask`.
+        """Create, change and delete topics so that they match the source's metadata. Return the leaders of
+        the partitions to replicate. Raises StorageError and the errors of `Cluster.ask`.
         """
         found = {name: each for name, each in metadata.topics.items() if self._choice.has(name)}
         problems = {name: fault for name, fault in faults(metadata).items() if name in found}
@@ -93,7 +98,7 @@ class FollowedTopics:
 
     @property
     def logs(self) -> Iterable[FollowedLog]:
-        """Return the logs of the partitions whose leaders the last `take` returned."""
+        """Return the logs of the partitions that the last `take` returned."""
         return self._logs.values()
 
     def _problem(self, topic: Topic) -> str | None:
@@ -119,7 +124,9 @@ class FollowedTopics:
         self._writer.topic_admin.delete(name)
 
     def _keep(self, topic: TopicInfo | None) -> None:
-        """Copy a topic's logs to the quarantine before its deletion, if only this store has the topic."""
+        """If only this store has a topic, copy the topic's logs to the quarantine. Called before the topic is
+        deleted.
+        """
         if topic is None or topic.topic_id not in self.own:
             return
         replicas = (self._writer.partitions.replica(topic.name, number) for number in topic.partition_ids)
@@ -136,8 +143,8 @@ class FollowedTopics:
     # --- changes ----------------------------------------------------------------------------------
 
     def _settings(self, found: Mapping[str, Topic]) -> dict[str, TopicConfig]:
-        """Return the source's settings of new topics. Every sync.topic.configs.interval.seconds return the
-        settings of all topics.
+        """Return the settings that the source has for new topics. Every sync.topic.configs.interval.seconds,
+        return the settings of all topics.
         """
         if not self._config.sync_topic_configs_enabled:
             return {}
@@ -156,8 +163,8 @@ class FollowedTopics:
             self._keep(known)
             admin.delete(name)
             known = None
-        # The source's topic may have been compacted earlier, even if its settings exclude compaction now, so
-        # its logs may have gaps.
+        # The topic may have been compacted at the source, even if its settings do not allow compaction any
+        # more. So its logs may have gaps.
         gaps = dict.fromkeys(topic.partitions, names.MAX_OFFSET)
         if known is None:
             ids = tuple(sorted(topic.partitions))

@@ -1,6 +1,8 @@
-"""`Announcer`: once the old primary answers again, notifies it that a promoted store leads in its place.
+"""`Announcer`: notifies the old primary that a promoted standby leads in its place. The announcer tries until
+the old primary answers.
 
-On disk: `.segstore/promotion`. Threads: its own; any thread may call `announce` and `close`.
+On disk is `.segstore/promotion`. Threads: the announcer has its own thread. Any thread may call `announce`
+and `close`.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from segstore.wire.settings import WireConfig
 
 log = Logger("segstore")
 _PAUSE = 3.0
-"""Seconds between two tries to reach the old primary."""
+"""Seconds from one try to reach the old primary to the next."""
 
 
 class Announcer:
-    """The notifier of a store's last promotion; one for each store."""
+    """Notifies the old primary of a store's last promotion. Each store has one `Announcer`."""
 
     def __init__(self, store: Store) -> None:
         self._context = store.context
@@ -36,9 +38,9 @@ class Announcer:
         self._error = ""
 
     def announce(self, settings: WireConfig) -> None:
-        """If this store was promoted, and its old primary was not notified yet, begin to notify the old
-        primary. `settings` are client settings for the connection; a later call only replaces these settings.
-        Raises CorruptCheckpointError, StorageError.
+        """If this store was promoted and its old primary was not notified yet, start the thread, which
+        notifies the old primary. `settings` are client settings for the connection. If the method was called
+        before, only set `settings`. Raises CorruptCheckpointError, StorageError.
         """
         with self._lock:
             has_begun, self._settings = self._settings is not None, settings
@@ -51,7 +53,7 @@ class Announcer:
                 Background(lambda: self._run(promotion), "segstore-announcer").start()
 
     def close(self, seconds: float = 30.0) -> None:
-        """Stop the thread, and wait for at most `seconds`."""
+        """Stop the thread, and wait for its end for at most `seconds`."""
         self._closing.open()
         if (cluster := self._cluster) is not None:
             cluster.abort()
@@ -65,7 +67,7 @@ class Announcer:
             self._ended.open()
 
     def _is_over(self) -> bool:
-        """Return whether the store is closing, or was demoted since the promotion."""
+        """Return whether the store is closing, or was demoted after the promotion."""
         return self._closing.is_open or bool(self._context.demoted)
 
     def _notify(self, held: Promotion) -> bool:

@@ -1,6 +1,6 @@
-"""`PrimaryClient`: the requests of a standby to its primary, other than fetches: the registration of the
-standby (Kafka: BrokerRegistration), and the notice of the leader epoch from which on the standby leads
-(Kafka: BeginQuorumEpoch).
+"""`PrimaryClient`: sends the requests of a standby to its primary that are not fetches: the registration of
+the standby (Kafka: BrokerRegistration), and the leader epoch under which the standby begins to lead (Kafka:
+BeginQuorumEpoch).
 
 Nothing is on disk. Threads: one.
 """
@@ -21,7 +21,9 @@ from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster
 
 _EPOCHS = 10
-"""Most leader epochs that `begin_epoch` tries, if the primary answers each try with a later epoch."""
+"""The largest number of leader epochs that `begin_epoch` tries if the primary answers each try with a later
+epoch.
+"""
 _REFUSALS = {
     Code.CLUSTER_AUTHORIZATION_FAILED: ", which takes this standby if its setting standby.addresses names"
     " this machine, or its list of rights gives CLUSTER_ACTION",
@@ -30,12 +32,12 @@ _REFUSALS = {
     Code.INVALID_REQUEST: ", whose standby is in sync mode (`demote --standby` ends that), or which several"
     " processes share: then a standby follows in async mode",
 }
-"""Explanations of a primary's refusals, with remedies, by error code."""
+"""For each error code of a primary's refusal: an explanation and a remedy."""
 
 
 class PrimaryClient:
-    """A client of the primary. `directory_id` is the random id of the standby's directory, by which the
-    primary recognizes the standby.
+    """A client of the primary. `directory_id` is the random id of the standby's directory. The primary
+    recognizes the standby by this id.
     """
 
     def __init__(self, cluster: Cluster, cluster_id: str, directory_id: str, mode: str) -> None:
@@ -43,10 +45,10 @@ class PrimaryClient:
         self._directory_id, self._mode = directory_id, mode
 
     def register(self) -> int:
-        """Register this standby at the primary; return the broker epoch for its fetches.
+        """Register this standby at the primary. Return the broker epoch that the standby's fetches must have.
 
-        Raises InvalidArgumentError if the other side is no primary of segstore; BrokerError if the primary
-        refuses; the errors of `Cluster.ask`.
+        Raises the errors of `Cluster.ask`, InvalidArgumentError if the other machine is not a primary of
+        segstore, and BrokerError if the primary refuses the registration.
         """
         kind = structs("BrokerRegistrationRequest")
         features = [FEATURE, *([SYNC_FEATURE] if self._mode == SYNC else [])]
@@ -72,9 +74,9 @@ class PrimaryClient:
         return int(answer.broker_epoch)
 
     def begin_epoch(self, epoch: int) -> int:
-        """Fence the primary, and return the leader epoch from which on this standby leads: `epoch`, or a
-        later epoch if the primary knows one. Raises BrokerError if the primary refuses, or answers each try
-        with a later epoch; UnusableAnswerError; the errors of `Cluster.ask`.
+        """Fence the primary. Return the leader epoch under which this standby begins to lead: `epoch`, or a
+        later epoch if the primary knows one. Raises UnusableAnswerError, the errors of `Cluster.ask`, and
+        BrokerError if the primary refuses, or answers each try with a later epoch.
         """
         for _ in range(_EPOCHS):
             part = self._begin(epoch)
@@ -87,8 +89,8 @@ class PrimaryClient:
         return epoch
 
     def announce(self, epoch: int) -> None:
-        """Fence the primary with exactly this leader epoch. Raises BrokerError if the primary refuses; the
-        errors of `Cluster.ask`.
+        """Fence the primary with the leader epoch `epoch`. Raises the errors of `Cluster.ask`, and
+        BrokerError if the primary refuses.
         """
         part = self._begin(epoch)
         if part.error_code:

@@ -1,5 +1,5 @@
-"""`RemoteEndPoint`: requests of a fetcher to its broker outside of the fetch session (Kafka:
-RemoteLeaderEndPoint). Nothing is on disk. Threads: the fetcher's thread.
+"""`RemoteEndPoint`: sends a fetcher's requests that are made outside of the fetch session to the fetcher's
+broker (Kafka: RemoteLeaderEndPoint). Nothing is on disk. Threads: only the fetcher's thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _LATEST, _EARLIEST = -1, -2
 
 
 class RemoteEndPoint:
-    """A broker, over one connection. Calls raise the errors of `BrokerConnection.ask`."""
+    """A broker, which is reached over one connection. Each method may raise the errors of
+    `BrokerConnection.ask`.
+    """
 
     def __init__(self, connection: BrokerConnection, terms: FetchTerms, config: WireConfig) -> None:
         self._connection, self.terms, self._config = connection, terms, config
@@ -31,7 +33,9 @@ class RemoteEndPoint:
     def fetch(
         self, positions: Mapping[Key, FetchPosition], sizes: Mapping[Key, int] = MappingProxyType({})
     ) -> Any:
-        """Fetch without waiting for records, and return the answer; `sizes` is as in `fetch_request`."""
+        """Make a fetch that does not wait for records, and return the answer. `sizes` is as in
+        `fetch_request`.
+        """
         version, epoch = version_for(self._connection, positions), self.terms.broker_epoch()
         asked = SessionRequest(positions, (), NO_SESSION, FINAL_EPOCH)
         body = fetch_request(version, asked, self.terms, epoch, self._config, sizes)
@@ -39,14 +43,14 @@ class RemoteEndPoint:
         return self._connection.ask_in("Fetch", version, body)
 
     def latest_offset(self, each: FollowedLog, question: Question) -> int:
-        """Return the leader's latest offset (rule R12). Raises BrokerError if the leader refuses, for example
-        because its leader epoch is not that of the question.
+        """Return the leader's end offset at the isolation level of the fetches (rule R12). Raises BrokerError
+        if the leader refuses, for example because its leader epoch is not that of `question`.
         """
         return self._offset(each, question, _LATEST)
 
     def earliest_offset(self, each: FollowedLog, question: Question) -> int:
         """Return the leader's log start offset (rule R12). Raises BrokerError if the leader refuses, for
-        example because its leader epoch is not that of the question.
+        example because its leader epoch is not that of `question`.
         """
         return self._offset(each, question, _EARLIEST)
 
@@ -68,11 +72,13 @@ class RemoteEndPoint:
         return int(found.offset)
 
     def gap_to_end(self, each: FollowedLog, question: Question) -> tuple[int, FetchedData] | None:
-        """If the leader certainly has no batch from the question's position on, return (the leader's log end
-        offset, an empty fetch answer) (rule R41). Else return None.
+        """If the leader certainly has no batch at the fetch offset of `question` or above, return (the
+        leader's log end offset, data of a fetch answer without records) (rule R41). If the leader may have
+        such a batch, return None.
         """
-        # This partition alone is fetched after the log end offset was asked for. A leader does not truncate
-        # in its leader epoch, so a batch below that offset would be in the answer.
+        # The fetch is for this partition only, and is made after the log end offset was asked for. A leader
+        # does not truncate its log in its leader epoch. So if there were a batch below that offset, the
+        # answer would have records.
         end = self._log_end(each, question.position.current_leader_epoch)
         if end <= question.position.offset:
             return None
@@ -83,13 +89,14 @@ class RemoteEndPoint:
         data = read_part(parts[0], self.terms.isolation)
         if data.diverging is not None or len(data.records):
             return None
-        # A consumer gets only records below the high watermark, so an empty answer to a consumer does not
-        # prove that the leader has no batch above the high watermark.
+        # A consumer gets only records below the high watermark. So an answer without records does not prove
+        # to a consumer that the leader has no batch above the high watermark.
         return (end, data) if self.terms.replica_id >= 0 or data.high_watermark >= end else None
 
     def _log_end(self, each: FollowedLog, leader_epoch: int) -> int:
-        """Return the end offset of the leader's current epoch, which is its log end offset. Return -1 if the
-        leader's epoch is not `leader_epoch`, or if the leader refuses or does not know this request.
+        """Return the end offset of the leader's current epoch, which is the leader's log end offset. Return
+        -1 if the current epoch is not `leader_epoch`, or if the leader refuses or does not support the
+        request.
         """
         if leader_epoch < 0 or not self._connection.has("OffsetForLeaderEpoch"):
             return -1

@@ -1,8 +1,8 @@
-"""`RepeatedFetch`: templates for requests and answers, if each request of a fetch session names the same
-single partition, as is usual for a standby in sync mode. With a template a request is not encoded field
-by field, and an answer is not decoded.
+"""`RepeatedFetch`: templates for requests and answers of a fetch session in which each request names the same
+single partition. (This is usual for a standby in sync mode.) With templates, requests are not encoded field
+by field, and answers are not decoded.
 
-On disk only the log is changed. Threads: the fetcher's thread.
+On disk only the log is changed. Threads: only the fetcher's thread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from segstore.protocol.template import SIZE, MatchedStart, MessageField, Message
 from segstore.replica_fetcher.fetch_session import FetchSession
 from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key
 
-# Each repeated fetch makes a position; this constructor runs no Python code.
+# Each repeated fetch makes a `FetchPosition`. This constructor runs no Python code, so it is faster.
 _position: Callable[[tuple[Any, ...]], FetchPosition] = partial(tuple.__new__, FetchPosition)
 
 
 class Sent(NamedTuple):
-    """A sent request. `frame` is the encoded request with its size prefix."""
+    """A request that was sent. `frame` has the bytes of the encoded request, with the size in front of
+    them.
+    """
 
     frame: bytearray
     body: Any
@@ -33,9 +35,10 @@ class Sent(NamedTuple):
 
 
 class RepeatedFetch:
-    """The templates for one partition. `followed` is the partition's log. `logs` are all logs of the session;
-    if they change, a new sequence object replaces `logs`. `has_moved` is True if the position of this
-    partition has changed since the last request, and no other position.
+    """The templates for one partition. `followed` is the partition's log. `logs` are all logs of the session.
+    If these logs change, the owner makes a new sequence object, so `logs` is compared by identity.
+    `has_moved` is True if the fetch position of this partition, and of no other partition, has changed after
+    the last request.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class RepeatedFetch:
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Make the templates. `sent` is a request for the partition, `template` the template of `sent`."""
+        """Make the templates. `sent` is a request that names only the partition. `template` is a template of
+        this request.
+        """
         self.followed, self.key, self.logs = followed, followed.key, logs
         self.version, self.has_moved = sent.version, False
         self._leds = [each.led for each in logs]
@@ -59,12 +64,16 @@ class RepeatedFetch:
         )
 
     def is_of(self, followed: FollowedLog, logs: Sequence[FollowedLog], session_id: int) -> bool:
-        """Return whether the templates fit these arguments, and the log's leader and epochs are the same."""
+        """Return whether the templates were made for these arguments, and the log's leader, leader epochs and
+        log start offset have not changed.
+        """
         same = followed is self.followed and logs is self.logs and session_id == self._session_id
         return same and self._is_unchanged()
 
     def _is_unchanged(self) -> bool:
-        """Return whether the leader, leader epochs and log start offset are those of the template."""
+        """Return whether the log's leader, leader epochs and log start offset are those for which the
+        templates were made.
+        """
         replica, (_, _, fetched_epoch, start) = self.followed.replica, self._position
         same = self.followed.led is self._led and replica.epoch_cache.current == fetched_epoch
         return same and start in (-1, replica.start_offset)
@@ -72,8 +81,8 @@ class RepeatedFetch:
     def request(
         self, logs: Sequence[FollowedLog], session: FetchSession[Key, FetchPosition], broker_epoch: int
     ) -> bytearray | None:
-        """Return the session's next request, with correlation id 0; None if the template does not fit. Raises
-        StoreClosedError if the topic was removed.
+        """Return the session's next request, with correlation id 0. Return None if the template does not fit.
+        Raises StoreClosedError if the topic was removed.
         """
         if not self.has_moved or logs is not self.logs or session.id != self._session_id:
             return None
@@ -84,35 +93,37 @@ class RepeatedFetch:
         return self._request.fill((0, session.epoch, end))[0]
 
     def brought(self, answer: memoryview) -> Brought | None:
-        """Return the fields and records of an answer. Return None if it has no records of this partition, or
-        has other partitions.
+        """Return the fields and records of an answer. Return None if the answer has no records of this
+        partition, or has another partition.
         """
         found = self._answer.match(answer)
         return Brought(*found[1:]) if found is not None and found[-1] else None
 
     def begun(self, received: memoryview, size: int) -> MatchedStart | None:
         """Return the fields before the records of an answer, None if the template does not fit. `received`
-        are the answer's first bytes, `size` is its length.
+        are the first bytes of the answer. `size` is the number of all bytes of the answer.
         """
         return self._answer.begin(received, size)
 
     def is_end(self, after: memoryview) -> bool:
-        """Return whether `after` are the bytes that follow the records in an answer of the template."""
+        """Return whether `after` equals the bytes that the template has after the records of an answer."""
         records = self._answer.records
         return records is not None and after == records.end
 
     def take(self, brought: Brought) -> bool:
-        """Append the records of an answer by `FollowedLog.take_next`; return whether they were appended."""
+        """Append the records of an answer with `FollowedLog.take_next`. Return whether they were appended."""
         self.has_moved = self.followed.take_next(self._led, brought)
         return self.has_moved
 
     def take_piece(self, brought: Brought) -> bool:
-        """Append a piece of an answer's records by `FollowedLog.take_piece`; return its result."""
+        """Append a piece of an answer's records with `FollowedLog.take_piece`. Return whether it was
+        appended.
+        """
         return self.followed.take_piece(self._led, brought)
 
     @property
     def is_outdated(self) -> bool:
-        """Return whether a leader or leader epoch of the session's logs has changed since the template was
+        """Return whether the leader or leader epoch of one of `logs` has changed after the templates were
         made.
         """
         return any(each.led is not led for each, led in zip(self.logs, self._leds, strict=True))
@@ -126,9 +137,9 @@ def learned(
     session_id: int,
     most: int,
 ) -> RepeatedFetch | None:
-    """Return the templates for further requests like `sent`, a request for `positions`. These requests ask
-    for at most `most` bytes. Return None if `sent` has named a partition other than that of `followed`, has
-    begun the session, or has unknown epochs.
+    """Return templates for further requests like `sent`, which is a request with the fetch positions
+    `positions`. The further requests ask for at most `most` bytes. Return None if `sent` names another
+    partition than that of `followed`, has begun the session, or has unknown epochs.
     """
     position, body = positions.get(followed.key), sent.body
     if position is None or len(positions) > 1 or body.forgotten_topics_data:

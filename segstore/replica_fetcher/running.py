@@ -1,5 +1,6 @@
-"""`Running`: the base of mirrors and standbys, which run in threads of their own until they are closed.
-`Following` is the base of mirrors and standbys that fetch from a source. Nothing is on disk. Threads: any.
+"""`Running`: the base class of mirrors and standbys, which run in their own threads until they are closed.
+`Following`: the base class of mirrors and standbys that fetch from a source (the mirrored cluster, or the
+standby's primary). Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from segstore.threads import Latch
 
 _ENDING = 30.0
 _LOOK = 0.05
-"""The longest pause in seconds between two checks of a wait."""
+"""The longest time in seconds from one check of a condition that is waited for to the next."""
 
 
 def _seconds(timeout_ms: float | None) -> float | None:
@@ -30,16 +31,16 @@ def _seconds(timeout_ms: float | None) -> float | None:
 
 
 def deadline_in(timeout_ms: float | None) -> float | None:
-    """Return the deadline of a wait, by the monotonic clock; None without a timeout. Raises
-    InvalidArgumentError, InvalidTypeError.
+    """Return the deadline of a wait, as a time of the monotonic clock. If `timeout_ms` is None, return None.
+    Raises InvalidArgumentError, InvalidTypeError.
     """
     seconds = _seconds(timeout_ms)
     return None if seconds is None else time.monotonic() + seconds
 
 
 class Running(Closing, ABC):
-    """A running mirror or standby. At the end of a `with` block it is closed. `done` is a latch that is
-    opened when the mirror or standby stops.
+    """A running mirror or standby. `Running` is a context manager: the end of a `with` block closes the
+    mirror or standby. `done` is a latch that is opened when the mirror or standby stops.
     """
 
     def __init__(self, done: Latch) -> None:
@@ -50,19 +51,21 @@ class Running(Closing, ABC):
         """Stop all threads. A second call does nothing."""
 
     def wait(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the mirror or standby has stopped; return False after `timeout_ms`. Raises the error
-        that has stopped it, for example StorageError or StaleDirectoryError.
+        """Wait until the mirror or standby has stopped, and return True. After `timeout_ms` return False. If
+        an error has stopped the mirror or standby, raises this error, for example StorageError or
+        StaleDirectoryError.
         """
         ended = self._done.wait(_seconds(timeout_ms))
         self._check()
         return ended
 
     def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until `holds` returns true, and return True. Return False after the deadline, or if the mirror
-        or standby was closed. Raises the error that has stopped it.
+        """Wait until `holds` returns True, and return True. Return False after the deadline, or if the mirror
+        or standby was closed. If an error has stopped the mirror or standby, raises this error.
         """
         while True:
-            change = self._change()  # the latch is got before `holds()`, so that no later change is missed
+            # The latch is read before `holds` is called, so that no change after the call is missed.
+            change = self._change()
             if holds():
                 return True
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
@@ -73,12 +76,16 @@ class Running(Closing, ABC):
                 return False
 
     def _change(self) -> Latch:
-        """Return the latch that the next change opens, to end the pause of a wait early."""
+        """Return a latch that is opened at the next change. A waiting thread then checks its condition at
+        once.
+        """
         return self._done
 
     @property
     def _failure(self) -> Exception | None:
-        """Return the error that has stopped this mirror or standby; None while it runs, and after `close`."""
+        """Return the error that has stopped this mirror or standby. Return None if it runs, or was stopped by
+        `close`.
+        """
         return None
 
     def _check(self) -> None:
@@ -90,8 +97,9 @@ C = TypeVar("C", bound=Control)
 
 
 class Following(Running, Generic[C]):
-    """A mirror or standby: it follows another machine's topics into `store`, which may be read. `http` is the
-    address of metrics and health, "HOST:PORT", None without one.
+    """A mirror or standby, which replicates topics of another machine into `store`. Applications may read
+    `store`. `http` is the address HOST:PORT at which metrics and health are served, None if they are not
+    served.
     """
 
     def __init__(self, store: FollowingStore, control: C) -> None:
@@ -104,8 +112,8 @@ class Following(Running, Generic[C]):
 
     @property
     def error(self) -> Exception | None:
-        """Return the error that has stopped this mirror or standby. Without such an error, return the error
-        of the last request to the source, None if that request was answered.
+        """If an error has stopped this mirror or standby, return this error. If no error has stopped it,
+        return the error of the last metadata request to the source, None if that request succeeded.
         """
         return self._control.failure or self._control.error
 
@@ -114,30 +122,31 @@ class Following(Running, Generic[C]):
         return {(each.topic, each.partition): each.source.lag(end) for each, end in self._own_ends()}
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until readers of each partition see all records that the source had at the partition's first
-        fetch, and a later fetch has reported this to the source. Return False after `timeout_ms`, or if the
-        mirror or standby was closed. Raises the errors of `wait`.
+        """Wait until, in each partition, readers can read all records that the source had at the partition's
+        first fetch, and a fetch has reported that to the source, and return True. Return False after
+        `timeout_ms`, or if the mirror or standby was closed. Raises the errors of `wait`.
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return the reasons why topics are not followed, by topic name: they are missing at the source, may
-        not be read, were deleted and created again, or have invalid metadata.
+        """For each topic that can't be replicated, return its name and the reason. A topic may be missing at
+        the source, this client may lack the right to read it, it may have been deleted and created again, or
+        its metadata may be invalid.
         """
         return dict(self._control.problems)
 
     def _has_caught_up(self) -> bool:
         for each in self._control.fetchers.logs.values():
-            with suppress(StoreClosedError):  # the topic was just deleted
+            with suppress(StoreClosedError):  # The topic was just deleted.
                 source = each.source
                 if not (source.has_reached_target(each.replica.high_watermark) and source.is_reported):
                     return False
         return self._control.rounds > 0
 
     def _own_ends(self) -> list[tuple[FollowedLog, int]]:
-        """Return the followed logs with their log end offsets here, except for logs of a topic that was just
-        deleted.
+        """Return (followed log, its log end offset) for each followed log. Logs of a topic that was just
+        deleted are left out.
         """
         found = []
         for each in self._control.fetchers.logs.values():

@@ -1,5 +1,5 @@
-"""`FollowingConfig`: the common settings of mirrors and standbys, by the names of Kafka's clients and of
-MirrorMaker 2. Nothing is on disk. Threads: any; immutable.
+"""`FollowingConfig`: the settings that mirrors and standbys have in common. Their names are those of Kafka's
+clients and of MirrorMaker 2. Nothing is on disk. Threads: any. The settings are immutable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from segstore.wire.settings import WireConfig
 
 @dataclass(frozen=True, kw_only=True)
 class FollowingConfig(WireConfig):
-    """Settings that mirrors and standbys share."""
+    """Settings that mirrors and standbys have in common."""
 
     sync_topic_configs_enabled: bool = switch(True, "whether settings of topics are taken over")
     sync_topic_configs_interval_seconds: int = whole(

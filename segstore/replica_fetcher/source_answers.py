@@ -1,6 +1,7 @@
-"""Checks the answers of a source: each name and number is checked here before it gets into files of this
-store, because a source may be damaged or hostile. A topic or partition with a wrong value is not followed,
-and the error names the value. Nothing is on disk. Threads: any; functions without state.
+"""Checks the answers of a source (the mirrored cluster, or the standby's primary). A source may be damaged or
+hostile, so each name and number is checked here before it is written into files of this store. If a topic or
+partition has a wrong value, it is not replicated, and the error has the value. Nothing is on disk. Threads:
+any.
 """
 
 from __future__ import annotations
@@ -20,16 +21,22 @@ from segstore.wire.metadata import NO_LEADER, ClusterMetadata, LeaderAndEpoch, T
 
 UNKNOWN_EPOCH = -1
 MOST_EPOCH = INT32_MAX - DISTANCE
-"""The largest leader epoch that is followed. A promotion, and the end of a mirror, need a later epoch."""
+"""The largest leader epoch that is accepted. A promotion, or the end of a mirror, must be able to begin a
+larger epoch.
+"""
 MOST_PARTITION = 999_999
-"""The largest partition number that is followed. It is above the number of partitions of any Kafka cluster.
-Numbers need not begin at 0, because a broker's copied directory may have only some partitions of a topic."""
+"""The largest partition number that is accepted. No Kafka cluster has as many partitions. The partition
+numbers of a topic need not begin at 0: the source may serve a copy of a broker's directory, which has only
+some partitions of a topic.
+"""
 _METADATA_ID = names.topic_id_of(bytes(15) + b"\1")
 _MOST_CLUSTER_ID = 255
 
 
 def faults(metadata: ClusterMetadata) -> dict[str, str]:
-    """Return topic name -> the fault of its metadata. Topics with an error code of Kafka are left out."""
+    """Return {topic name: description of a fault in the topic's metadata}. Topics with an error code of Kafka
+    are left out.
+    """
     ids = Counter(topic.topic_id for topic in metadata.topics.values() if topic.topic_id)
     found = {}
     for name, topic in metadata.topics.items():
@@ -76,7 +83,7 @@ def _partition_fault(name: str, number: int, led: LeaderAndEpoch) -> str | None:
 
 
 def largest_epoch(metadata: ClusterMetadata) -> int:
-    """Return the largest leader epoch of the topics without faults, -1 without a topic."""
+    """Return the largest leader epoch of the topics without faults, -1 if there is no such topic."""
     without = faults(metadata)
     led = (
         each.leader_epoch
@@ -88,8 +95,8 @@ def largest_epoch(metadata: ClusterMetadata) -> int:
 
 
 def check_cluster_id(text: str, source: object) -> None:
-    """Raise UnusableAnswerError unless a cluster id is at most 255 printable ASCII characters without
-    blanks.
+    """Raise UnusableAnswerError unless a cluster id has at most 255 characters, which are printable ASCII and
+    not blanks.
     """
     if len(text) > _MOST_CLUSTER_ID or not text.isascii() or not text.isprintable() or " " in text:
         raise UnusableAnswerError(
@@ -113,7 +120,7 @@ def check_data(data: FetchedData, fetched: FetchedSpan | None, where: object) ->
 
 
 def check_range(start: int, end: int, where: object) -> None:
-    """Raise UnusableAnswerError unless these can be the log start and log end offset of a log."""
+    """Raise UnusableAnswerError unless `start` and `end` can be the log start and log end offset of a log."""
     _check(where, "log start offset", start, 0, names.MAX_OFFSET)
     _check(where, "log end offset", end, start, names.MAX_OFFSET)
 
@@ -131,7 +138,9 @@ def _check(where: object, what: str, value: int, least: int, most: int) -> None:
 
 
 def only_part(topics: Iterable[Any], where: object) -> Any:
-    """Return the only partition of an answer. Raises UnusableAnswerError if it has not exactly one."""
+    """Return the only partition of an answer. Raises UnusableAnswerError if the answer has no partition, or
+    more than one.
+    """
     parts = [part for topic in topics for part in topic.partitions]
     if len(parts) != 1:
         raise UnusableAnswerError(f"{where!s:.300}: the source answers {len(parts)} partitions, and not one")

@@ -1,5 +1,5 @@
-"""`FollowingStore`: the store of a running mirror or standby, which applications may read. On disk only the
-engine writes. Threads: any.
+"""`FollowingStore`: the store of a running mirror or standby. Applications may read the store. On disk only
+the engine writes. Threads: any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from segstore.storage.store.store import Store
 
 
 def lag_metrics(kind: str) -> tuple[Metric, ...]:
-    """Return the lag metrics of a store of this kind."""
+    """Return the metrics of the lag. `kind` is "mirror" or "standby"."""
     name, prom = f"{kind}-lag", f"segstore_{kind}_lag"
     return (
         Metric(name, f"{prom}_records", "gauge", "records behind the source", "records"),
@@ -25,14 +25,14 @@ def lag_metrics(kind: str) -> tuple[Metric, ...]:
 
 
 class FollowingStore(Store):
-    """A store whose topics come from another cluster, and can be changed only there. `kind` is "mirror" or
-    "standby".
+    """A store whose topics are replicated from another cluster, and can be changed only in that cluster.
+    `kind` is "mirror" or "standby".
     """
 
     kind = "mirror"
 
     lags: Callable[[], Mapping[tuple[str, int], Lag]] = staticmethod(dict)
-    """Returns the lag of each partition, by (topic, partition)."""
+    """A function that returns the lag of each partition, by (topic, partition)."""
 
     def create_topic(
         self,
@@ -73,7 +73,9 @@ class FollowingStore(Store):
         return ReadOnlyError(f"{call}: this store is a {self.kind}: its topics are changed at the source")
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {"topic-partition": {Kafka's name: value}} as `Store.metrics`, with each partition's lag."""
+        """Return {"topic-partition": {Kafka's name: value}}, as `Store.metrics` does. The lag of each
+        partition is added.
+        """
         self.context.check_open()
         lags = self.lags()
         with os_errors():
@@ -84,8 +86,8 @@ class FollowingStore(Store):
         return found
 
     def all_families(self) -> list[Family]:
-        """Return all metrics, with each partition's lag, without reading records. Raises StoreClosedError,
-        StorageError.
+        """Return all metrics, including the lag of each partition. No records are read. Raises
+        StoreClosedError, StorageError.
         """
         self.context.check_open()
         lags = self.lags()

@@ -1,7 +1,6 @@
-"""`Arriving`: receives a long answer in pieces, so that the first records are appended while the next ones
-arrive.
+"""`Arriving`: receives a long answer in pieces, so that one piece is appended while the next piece arrives.
 
-Nothing is on disk. Threads: the caller's thread receives, and a second thread appends.
+Nothing is on disk. Threads: the caller's thread receives pieces, and a second thread appends them.
 """
 
 from __future__ import annotations
@@ -16,18 +15,22 @@ from segstore.threads import Worker
 from segstore.wire.connection import BrokerConnection, Coming
 
 _PIECE = 1 << 20
-"""The size of a piece in bytes; the last piece may be smaller, and a piece with one large batch larger."""
+"""The size of a piece in bytes. The last piece may be smaller. If a batch is larger than this size, a piece
+may be larger, too.
+"""
 
 
 class Arriving:
-    """Receives the long answers of one connection, one after the other. At the end of its `with` block the
-    second thread is stopped.
+    """Receives long answers from one connection, one answer after another. `Arriving` is a context manager:
+    the end of its `with` block stops the second thread.
     """
 
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
         self._room = self._other = memoryview(b"")
-        self._have = self._left = 0  # numbers of bytes received in `_room`, and not received yet
+        # `_have` is the number of bytes that are in `_room`, `_left` the number of bytes that have not
+        # arrived yet.
+        self._have = self._left = 0
         self._worker: Worker | None = None
 
     def __enter__(self) -> Arriving:
@@ -38,11 +41,11 @@ class Arriving:
             self._worker.end()
 
     def take(self, coming: Coming, begun: MatchedStart, take: Callable[[memoryview], None]) -> None:
-        """Receive the records of an answer, and call `take` with each piece. A piece has complete batches,
-        and is valid until `take` returns. `take` runs in the second thread, while the calling thread receives
-        the next piece. For the last piece `take` runs in the calling thread. An incomplete batch at the end
-        is dropped. From a damaged batch on, a piece may begin or end within a batch. Raises the errors of
-        `BrokerConnection.ask` and of `take`.
+        """Receive the records of an answer, and call `take` with each piece of them. A piece has complete
+        batches, and is valid until `take` returns. `take` runs in the second thread, while the calling thread
+        receives the next piece. Only for the last piece `take` runs in the calling thread. An incomplete
+        batch at the end of the records is dropped. After a damaged batch, a piece may begin or end within a
+        batch. Raises the errors of `BrokerConnection.ask` and of `take`.
         """
         taken: Worker | None = None
         try:
@@ -61,14 +64,15 @@ class Arriving:
 
     def _beside(self) -> Worker:
         if self._worker is None:
-            # The worker is set before its start, so that `__exit__` can stop it.
+            # `_worker` is set before the worker is started, so that `__exit__` can stop the worker in any
+            # case.
             self._worker = Worker("segstore-follow-append")
             self._worker.start()
         return self._worker
 
     def _pieces(self, coming: Coming, begun: MatchedStart) -> Iterator[memoryview]:
-        """Yield the records in pieces. Two buffers are used in turn, so a piece stays valid while the next
-        piece is received.
+        """Yield the records in pieces. Successive pieces are in different buffers (there are two), so a piece
+        stays valid while the next piece is received.
         """
         self._begin(coming.here[begun.at : begun.stop], begun.stop - begun.at)
         wanted = _PIECE
@@ -82,7 +86,9 @@ class Arriving:
                 self._go_on(cut)
 
     def _go_on(self, cut: int) -> None:
-        """Copy the bytes from `cut` on to the beginning of the other buffer, and switch to that buffer."""
+        """Copy the received bytes after the first `cut` bytes to the beginning of the other buffer. The other
+        buffer becomes `_room`.
+        """
         tail = self._room[cut : self._have]
         if len(self._other) < max(len(tail), 2 * _PIECE):
             self._other = memoryview(bytearray(max(len(tail), 2 * _PIECE)))
@@ -90,20 +96,26 @@ class Arriving:
         self._room, self._other, self._have = self._other, self._room, len(tail)
 
     def behind(self, coming: Coming, begun: MatchedStart) -> memoryview:
-        """Receive and return the bytes after the records. Raises the errors of `BrokerConnection.ask`."""
+        """Receive the bytes after the records of an answer, and return them. Raises the errors of
+        `BrokerConnection.ask`.
+        """
         self._begin(coming.here[begun.stop :], coming.size - begun.stop)
         self._receive(coming, self._left + self._have)
         return self._room[: self._have]
 
     def _begin(self, received: memoryview, size: int) -> None:
-        """Begin to receive a part of the answer, which has `size` bytes; `received` are its first bytes."""
+        """Begin to receive a part of the answer. `size` is the number of bytes of this part. `received` are
+        those that have arrived already.
+        """
         if not self._room:
             self._room = memoryview(bytearray(2 * _PIECE))
         self._have, self._left = len(received), size - len(received)
         self._room[: self._have] = received
 
     def _receive(self, coming: Coming, wanted: int) -> None:
-        """Receive until the buffer has `wanted` bytes, or all bytes of the current part of the answer."""
+        """Receive bytes until the buffer has `wanted` bytes. If the current part of the answer has fewer
+        bytes, receive all of them.
+        """
         wanted = min(wanted, self._have + self._left)
         if wanted > len(self._room):
             larger = memoryview(bytearray(wanted))
@@ -117,7 +129,8 @@ class Arriving:
 
 def _whole(data: memoryview) -> tuple[int, int]:
     """Return (number of bytes in the next piece, number of bytes to receive for the piece after it). A piece
-    has the complete batches in `data`, or all of `data` if it begins with a damaged batch.
+    has the complete batches at the beginning of `data`. If `data` begins with a damaged batch, the piece is
+    all of `data`.
     """
     _, stop = scan(data, check_crcs=False)
     if stop.status in (lib.SEG_END, lib.SEG_SHORT):

@@ -1,5 +1,5 @@
-"""`TopicConfigs`: reads the settings of the source's topics (Kafka: DescribeConfigs). Nothing is on disk.
-Threads: one.
+"""`TopicConfigs`: reads the settings of topics at the source, which is the mirrored cluster or the standby's
+primary (Kafka: DescribeConfigs). Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from segstore.wire.cluster import Cluster
 log = Logger("segstore")
 _TOPIC = 2
 _OF_TOPIC = 1
-"""The `config_source` of a topic's own settings (Kafka: ConfigSource.TOPIC_CONFIG)."""
+"""The `config_source` of a setting that was set for a topic itself (Kafka: ConfigSource.TOPIC_CONFIG)."""
 
 
 class TopicConfigs:
-    """Reads topics' settings. If this client may not see the settings of a topic, this is logged once."""
+    """Reads settings of topics. If this client has no right to read the settings of a topic, a warning is
+    logged once.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._warned: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Return topic -> those of its settings that segstore knows. Topics whose settings this client may
-        not see are left out. Raises the errors of `Cluster.ask`.
+        """Return {topic: its settings, without those that segstore does not have}. If this client has no
+        right to read the settings of a topic, the topic is left out. Raises the errors of `Cluster.ask`.
         """
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
         asked = [kind(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in topics]
@@ -51,9 +53,9 @@ class TopicConfigs:
 
 
 def _settings(configs: Iterable[Any]) -> TopicConfig:
-    """Return the topic's own settings, without the source's defaults."""
-    # The source's defaults, such as retention, are not needed, because this store follows the source's log
-    # start offset.
+    """Return the settings that were set for the topic itself, without the source's defaults."""
+    # The source's defaults, such as the retention, are not needed, because the log start offsets of this
+    # store follow those of the source.
     made: dict[str, Any] = {}
     for each in configs:
         if each.config_source != _OF_TOPIC or each.value is None:

@@ -1,4 +1,6 @@
-"""`TopicChoice`: a filter of topic names. Nothing is on disk. Threads: any; immutable."""
+"""`TopicChoice`: chooses topics by their names. Nothing is on disk. Threads: any. A `TopicChoice` is
+immutable.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,13 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicChoice:
-    """A filter by topic names, and by regular expressions that must match a whole name. A text that can be a
-    topic's name counts as a name. If `internal`, all internal topics are chosen too; they can't be chosen by
-    name.
+    """Chooses topics by names and by regular expressions, which must match a whole name. If a text is a valid
+    topic name, it is taken as a name, not as a regular expression. If `internal`, all internal topics are
+    chosen, too. An internal topic can't be chosen by its name.
 
-    Raises InvalidArgumentError for an invalid regular expression, or without any name or pattern;
-    InvalidTopicError for an invalid topic name, or the name of an internal topic; InvalidTypeError.
+    Raises InvalidTypeError. Raises InvalidArgumentError if a regular expression is invalid, or if there is
+    neither a name nor a regular expression. Raises InvalidTopicError if a topic name is invalid or is that of
+    an internal topic.
     """
 
     def __init__(self, topics: object, *, internal: bool = False) -> None:
@@ -35,12 +38,14 @@ class TopicChoice:
 
     @property
     def names(self) -> list[str] | None:
-        """Return the chosen names, None if patterns or internal topics are chosen, too."""
+        """Return the names that were chosen. If regular expressions or internal topics were chosen, too,
+        return None.
+        """
         return None if self._patterns or self.internal else sorted(self._names)
 
     @property
     def named(self) -> frozenset[str]:
-        """Return the topics that are chosen by name."""
+        """Return the names of the topics that were chosen by name."""
         return self._names
 
     def has(self, topic: str) -> bool:

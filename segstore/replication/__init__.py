@@ -1,4 +1,5 @@
-"""Replication of partitions. `core` has the protocol, the other modules have its threads, files and stores.
+"""Replication of partitions. The package `core` has the protocol. The other modules have the threads, files
+and stores that the protocol needs.
 
 The rules R1 to R41, and the properties P1 to P9 that follow from them, are in docs/replication.md.
 """

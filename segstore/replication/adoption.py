@@ -1,15 +1,15 @@
-"""Adopts a plain store (a store without replicas) as a directory of a replicated store. Nothing is copied:
-each partition begins with one replica, in that directory. Kafka has no such class.
+"""Adopts a plain store (a store without replicas) as a directory of a replicated store. No record is copied:
+each partition has one replica at first, in that directory. Kafka has no counterpart.
 
-On disk is `.segstore/plain-epochs.json` during the adoption. Threads: one. The steps, each of which may be
-repeated after a crash:
-1. The directory is opened as a plain store, and closed cleanly. The open recovers the store, and appends
+During the adoption the file `.segstore/plain-epochs.json` is on disk. Threads: one. A crash may make it
+necessary to repeat a step. The steps are:
+1. The directory is opened as a plain store, and closed cleanly. Opening it recovers the store, and appends
    staged records. The leader epochs of all partitions are written into `plain-epochs.json`, because a replica
    forgets an epoch that has no batch (R7), and no epoch may be begun twice (R2).
-2. All directories get their `meta.properties`, and then a metadata log each. The plain store gets its
-   metadata log first. Before that, a process could still open the directory as a plain store, and append.
+2. Each directory gets a `meta.properties`. After that each directory gets a metadata log, the plain store
+   before all others: until then a process could open it as a plain store, and append to it.
 3. One batch of the metadata log registers the directories, and creates the topics with their settings and
-   partitions. An open that finds a metadata log without registrations repeats this step.
+   partitions. If the metadata log has no registrations when the store is opened, this step is repeated.
 4. `plain-epochs.json` is removed.
 """
 
@@ -42,7 +42,9 @@ from segstore.storage.store.writer import StoreWriter
 _LONGEST = 1 << 26  # bytes
 
 Epochs = dict[str, dict[str, int]]
-"""Leader epochs by topic name and partition number; the numbers are strings, as keys of JSON are."""
+"""Leader epochs by topic name and partition number. The partition numbers are strings, because keys of JSON
+objects are.
+"""
 
 
 # --- before the directory gets `meta.properties` -----------------------------------------------
@@ -51,9 +53,9 @@ Epochs = dict[str, dict[str, int]]
 def settle(root: str, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None) -> None:
     """Recover the plain store at `root`, write its leader epochs, and close it cleanly (the first step).
 
-    Raises InvalidArgumentError if a broker made one of the topics, if a topic has no id, or if staged records
-    can't be appended now. Raises StorageError if the store can't be closed cleanly. Raises the error of a
-    topic or partition that can't be opened.
+    Raises InvalidArgumentError if a topic has no settings of segstore, because a Kafka broker made it, if a
+    topic has no id, or if staged records can't be appended now. Raises StorageError if the store can't be
+    closed cleanly. If a topic or partition can't be opened, raises the error that opening it raises.
     """
     writer = StoreWriter(open_context(root, settings, clock, files, file_mode), settings)
     try:
@@ -89,7 +91,7 @@ def _check_topic(root: str, info: TopicInfo) -> None:
 
 
 def _epochs(writer: StoreWriter) -> Epochs:
-    """Open all partitions, and return the latest leader epoch of each."""
+    """Open all partitions of the store, and return the latest leader epoch of each partition."""
     return {
         info.name: {str(n): writer.partition(info.name, n).epochs.current for n in info.partition_ids}
         for info in writer.topics.values()
@@ -105,8 +107,8 @@ def write_epochs(files: Files, root: str, epochs: Epochs) -> None:
 
 
 def read_epochs(files: Files, root: str) -> Epochs:
-    """Return the leader epochs in `plain-epochs.json`. Raises CorruptCheckpointError if the file is damaged
-    or missing, and StorageError.
+    """Return the leader epochs in `plain-epochs.json`. Raises StorageError, and CorruptCheckpointError if the
+    file is damaged or missing.
     """
     path = _path(root)
     try:
@@ -124,7 +126,7 @@ def read_epochs(files: Files, root: str) -> Epochs:
 
 
 def forget_epochs(files: Files, root: str) -> None:
-    """Remove `plain-epochs.json`, if it is there. Raises OSError."""
+    """Remove `plain-epochs.json`, if it exists. Raises OSError."""
     if files.exists(_path(root)):
         files.unlink(_path(root))
         files.sync_dir(names.below(root, names.OURS))
@@ -138,9 +140,9 @@ def _path(root: str) -> str:
 
 
 class Adopted(NamedTuple):
-    """The content of a plain store that becomes the directory with the id `broker`: its topics, the leader
-    epochs of its partitions, and `kept`, the records of its quotas, credentials, group settings and producer
-    ids.
+    """The content of a plain store that becomes the data directory with the broker id `broker`: the topics,
+    the leader epochs of the partitions, and `kept`, the metadata records of quotas, credentials, group
+    settings and producer ids.
     """
 
     broker: int
@@ -149,8 +151,8 @@ class Adopted(NamedTuple):
     kept: Sequence[MetadataRecord]
 
     def decision(self, core: Controller, settings: ReplicationConfig) -> Decision:
-        """Return the metadata records of all topics. The partitions have no leader at first. Once the broker
-        is registered and unfenced, its replicas are elected, under new leader epochs (R25).
+        """Return the metadata records of all topics. At first the partitions have no leader. When the broker
+        is registered and unfenced, the controller elects its replicas, under new leader epochs (R25).
         """
         records: list[MetadataRecord] = [*self.kept]
         effects: Effects = ()
@@ -170,7 +172,7 @@ class Adopted(NamedTuple):
 
 
 def find_adopted(writers: Mapping[int, StoreWriter]) -> Adopted | None:
-    """Return the content of the one directory that has topics, None if all directories are empty. Raises
+    """Return the content of the only directory that has topics, None if no directory has topics. Raises
     CorruptCheckpointError, StorageError.
     """
     for broker, writer in writers.items():

@@ -1,7 +1,8 @@
-"""`ChangeCounter`: a counter of changes in a replicated store, on which the threads of this process wait.
+"""`ChangeCounter`: a counter of changes in a replicated store. Threads of this process wait for the counter's
+next change.
 
-Nothing is on disk. Threads: any. `increment` does not block, and may be called with locks held. Threads of
-other processes can't use the counter.
+Nothing is on disk. Threads: any, but only of this process. `increment` does not block, and its caller may
+hold locks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LONGEST_WAIT = 1e9  # seconds
 
 
 class ChangeCounter:
-    """A counter of `increment` calls, modulo 2**32. Threads can wait for its next change."""
+    """A counter of `increment` calls, modulo 2**32. Threads can wait for the next call."""
 
     __slots__ = ("_count", "_waiting", "number")
 
@@ -27,16 +28,16 @@ class ChangeCounter:
         self._waiting: list[SimpleQueue[None]] = []
 
     def increment(self) -> None:
-        """Raise the counter, and wake all waiting threads."""
+        """Add 1 to the counter, and wake all waiting threads."""
         self.number = next(self._count) & 0xFFFFFFFF
-        if not self._waiting:  # a thread that begins to wait now reads the new number first
+        if not self._waiting:  # A thread that is not in the list yet reads the new number before it sleeps.
             return
         for waiter in list(self._waiting):
             waiter.put(None)
 
     def until(self, look: Callable[[], bool], seconds: float, pause: float = _LONGEST_WAIT) -> bool:
-        """Wait for at most `seconds` until `look` returns true; return the last result of `look`. `look` is
-        called after each `increment`, and every `pause` seconds.
+        """Call `look` until it returns True, for at most `seconds`. Return the last result of `look`. `look`
+        is called at once, after each `increment`, and every `pause` seconds.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -47,11 +48,12 @@ class ChangeCounter:
             self.wait(seen, min(left, pause))
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until `number` differs from `seen`, for at most `seconds`; may return early."""
+        """Sleep until `number` differs from `seen`, for at most `seconds`. The call may return earlier."""
         mine: SimpleQueue[None] = SimpleQueue()
         self._waiting.append(mine)
         try:
-            if self.number == seen:  # from here on each `increment` wakes this thread
+            # This thread is in the list now: each `increment` after the comparison wakes it.
+            if self.number == seen:
                 with suppress(Empty):
                     take(mine, seconds)
         finally:

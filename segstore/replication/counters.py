@@ -1,6 +1,7 @@
-"""Counts leader elections and ISR changes of a replicated store since it was opened, for `metrics`.
+"""Counts the leader elections and ISR changes after a replicated store was opened. The counts are metrics of
+the store.
 
-Nothing is on disk. Threads: each method names its thread.
+Nothing is on disk. Threads: the docstring of each method names the thread that calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Counters:
-    """Counters of ISR changes and elections, and the time until elected leaders take appends."""
+    """Counters of ISR changes and elections, and of the time from an election until the leader takes
+    appends.
+    """
 
     def __init__(self) -> None:
         self._lock = Mutex()
@@ -27,8 +30,8 @@ class Counters:
         self.election_ms = self.longest_election_ms = 0.0
 
     def changed(self, key: PartitionKey, before: PartitionRegistration, now: PartitionRegistration) -> None:
-        """Count a change of a partition's state. The controller's thread calls this before it publishes the
-        change to replicas.
+        """Count a change of a partition's state. The controller's thread calls this method before it
+        publishes the change to replicas.
         """
         self.isr_shrinks += not {*before.isr} <= {*now.isr}
         self.isr_expands += not {*now.isr} <= {*before.isr}
@@ -40,7 +43,7 @@ class Counters:
             self._elected[key] = time.monotonic()
 
     def leads(self, key: PartitionKey) -> None:
-        """Note that a partition's elected leader takes appends now. Any thread."""
+        """Record that a partition's elected leader takes appends now. Called in any thread."""
         with self._lock:
             began = self._elected.pop(key, None)
             if began is not None:
@@ -49,5 +52,7 @@ class Counters:
                 self.longest_election_ms = max(self.longest_election_ms, took)
 
     def answered(self, reply: AlterPartitionReply) -> None:
-        """Count an AlterPartition request that the controller refused. Called in the controller's thread."""
+        """Count an answer to an AlterPartition request if it has an error. Called in the controller's
+        thread.
+        """
         self.failed_isr_updates += reply.error is not None

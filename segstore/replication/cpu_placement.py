@@ -1,8 +1,9 @@
-"""`CpuPlacement`: moves a thread off the processor of another thread that works at the same time.
+"""`CpuPlacement`: moves a thread to another processor if two threads that work at the same time run on one
+processor.
 
 If two threads wake each other again and again, the kernel may leave both on one processor, though another
-processor is idle. A native thread that writes batches is then replaced by a new thread
-(`_native/hand_over.c`); a Python thread takes much longer to start, so it is moved.
+processor is idle. If one of the two is a native thread that writes batches, native code replaces it by a new
+thread (`_native/hand_over.c`). A Python thread takes much longer to start, so this class moves it instead.
 
 Nothing is on disk. Threads: the thread that stays calls `note_other`, the thread that moves calls `keep`.
 """
@@ -12,13 +13,14 @@ from __future__ import annotations
 from segstore._native import lib
 
 MOST = 16
-"""The largest limit of a `CpuPlacement`."""
+"""The limit of a `CpuPlacement` does not rise above this number."""
 
 
 class CpuPlacement:
-    """Two threads: the thread that stays, and the thread that moves. The moving thread counts its pieces of
-    work in a row on the processor of the staying thread. At the limit it moves, and the limit doubles, so
-    useless moves become rare. Each piece of work on a different processor lowers the limit by one.
+    """Two threads: the thread that stays, and the thread that moves. Each piece of work that the moving
+    thread does on the processor of the staying thread is counted. If the count reaches a limit, the thread
+    moves to another processor, and the limit doubles, so that useless moves become rare. A piece of work on a
+    different processor sets the count to 0, and lowers the limit by one.
     """
 
     def __init__(self) -> None:
@@ -26,12 +28,15 @@ class CpuPlacement:
         self._together, self._limit = 0, 1
 
     def note_other(self) -> None:
-        """Note the processor of the calling thread, which is the thread that stays."""
+        """Store the number of the processor that the calling thread runs on. Only the thread that stays calls
+        this method.
+        """
         self._other = lib.seg_processor()
 
     def keep(self) -> None:
-        """Move the calling thread to another processor if the limit is reached. Called between two pieces of
-        work. If the process may use only one processor, nothing moves.
+        """Move the calling thread to another processor if the count has reached the limit. The thread that
+        moves calls this method after each piece of work. If the process may use only one processor, the
+        thread stays.
         """
         here = lib.seg_processor()
         if here != self._other or here < 0:

@@ -1,10 +1,11 @@
-"""A data directory of a replicated store. Each directory is one broker (Kafka: ReplicaManager,
+"""A data directory of a replicated store. Each directory is registered as one broker (Kafka: ReplicaManager,
 ReplicaFetcherThread, BrokerLifecycleManager; rules R27, R32).
 
-On disk is a Kafka log directory with `meta.properties`. Threads: each directory has three, so a disk that
-hangs holds up no other directory. The first changes roles and fetches (`Fetching`); the second reads logs for
-followers in other directories (`ReadThread`); the third is native, and writes the batches of leaders in other
-directories to the followers here (`DiskThread`). Any thread may call `post`, `ask`, `read` and `go_offline`.
+On disk is a Kafka log directory with `meta.properties`. Threads: each directory has three, so that other
+directories go on if the disk of one hangs. The first thread changes the roles of replicas, and fetches for
+followers (`Fetching`). The second thread reads logs for followers in other directories (`ReadThread`). The
+third thread is native, and writes batches of leaders in other directories to the logs of this directory's
+followers (`DiskThread`). Any thread may call `post`, `ask`, `read` and `go_offline`.
 """
 
 from __future__ import annotations
@@ -58,21 +59,27 @@ log = Logger("segstore")
 
 T = TypeVar("T")
 LOOK = 0.5
-"""Seconds after which a caller of `DataDirectory.call` checks whether the thread still runs."""
+"""Interval in seconds at which a thread in `DataDirectory.call` checks whether the directory's thread still
+runs.
+"""
 ROUNDS = 8
-"""The largest number of fetches of one partition in a row, before the next partition is served."""
+"""The largest number of fetches for one replica in a row. After them the thread fetches for the next
+replica.
+"""
 SILENCE = 60.0
-"""Seconds in which the same warning is logged only once, because a follower on a full disk fails again with
-each append of its leader."""
+"""A warning is logged at most once in this number of seconds: on a full disk a follower fails with each
+append of its leader.
+"""
 LAST_ROUND = 0.5
-"""Seconds after which an idle follower fetches once more, to learn the high watermark (Kafka:
-replica.fetch.wait.max.ms)."""
+"""A follower that has fetched all records fetches once more after this number of seconds, to get the newest
+high watermark (Kafka: replica.fetch.wait.max.ms).
+"""
 
 
 class DirectoryChange(NamedTuple):
-    """A change of one topic's metadata, for one directory. `info` has the settings, and the ids of the
-    partitions, perhaps none, that are assigned to this directory. `partitions` has the new states of changed
-    partitions.
+    """A change of one topic's metadata, for one directory. `info` has the topic's settings, and the ids of
+    the partitions that are assigned to this directory (perhaps none). `partitions` has (partition id, new
+    state) of each changed partition.
     """
 
     info: TopicInfo
@@ -81,18 +88,20 @@ class DirectoryChange(NamedTuple):
 
 
 class DirectoryContext(Links, Protocol):
-    """The calls of a directory to its store."""
+    """Methods of the store that a directory calls."""
 
     def heartbeat(self, broker: int) -> None:
-        """Report to the controller that the directory's thread runs, and that its disk answers."""
+        """Report to the controller that the directory's thread runs, and that the directory's disk works."""
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Call `work` as soon as the elected leader of the partition takes appends, perhaps at once."""
+        """Call `work` when the elected leader of the partition takes appends. If the leader takes appends
+        already, call `work` at once.
+        """
 
 
 class DataDirectory:
-    """One directory, open for writing; `broker` is its id. `error` is the error that took the directory
-    offline, None while it is online.
+    """One data directory, open for writing. `broker` is its broker id. `error` is the error that took the
+    directory offline, None while the directory is online.
     """
 
     def __init__(
@@ -108,14 +117,14 @@ class DataDirectory:
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
-        self._topics_published = False  # whether `write_topic_files` has written all topics
+        self._topics_published = False  # True if the last `write_topic_files` did not fail
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
         thread = None if settings.inline else self._disk_thread
         self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
-        self._warned: dict[str, float] = {}  # when each text was logged last
-        self._fenced = False  # whether a log takes no more appends, because the disk refused a call
+        self._warned: dict[str, float] = {}  # time of the last warning with this text, by text
+        self._fenced = False  # True if a log refuses all appends because a call of the disk failed
         writer.context.on_background_error = self._on_background_error
 
     def __repr__(self) -> str:
@@ -129,25 +138,25 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Have the reading thread call `read`, which must not raise. If `read` returns a further read, the
-        thread calls that read next, unless the queue has other reads.
+        """Queue `read` for the reading thread, which calls it. `read` must not raise an error. `read` returns
+        None, or another read, which the thread calls next if its queue is empty.
         """
         self._reading.post(read)
 
     @property
     def hangs(self) -> bool:
-        """Return whether the directory's thread has made no progress for two heartbeat intervals. The disk or
-        the machine is then too slow, or hangs.
+        """Return whether the directory's thread has made no progress for two heartbeat intervals. If so, the
+        disk or the machine hangs or is too slow.
         """
         return time.monotonic() - self._thread.turned > 2 * self._settings.heartbeat_interval_ms / 1000
 
     def post(self, work: Callable[[], object]) -> None:
-        """Have the directory's thread call `work`."""
+        """Queue `work` for the directory's thread, which calls it."""
         self._thread.post(work)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Have the directory's thread call `work`, and return the result of `work`. Raises the errors of
-        `work`; ReplicaOfflineError if the directory is offline or its thread has ended.
+        """Call `work` in the directory's thread, and return its result. Raises the errors of `work`, and
+        ReplicaOfflineError if the directory is offline or its thread has ended.
         """
         outcome: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
 
@@ -156,7 +165,8 @@ class DataDirectory:
                 outcome.put((work(), None))
             except Exception as error:
                 outcome.put((None, error))
-                # A disk error is also passed to `on_error`, which may take the directory offline.
+                # A disk error is raised in the directory's thread, too, which passes it to `on_error`: the
+                # directory may go offline.
                 if isinstance(error, OSError):
                     raise
 
@@ -171,8 +181,8 @@ class DataDirectory:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
     def announce(self, address: str) -> None:
-        """Have the directory's thread write the address of the store into the directory's lock file. The
-        address is only a hint, so the directory stays online if the disk refuses the write.
+        """Ask the directory's thread to write the address of the store into the directory's lock file. The
+        address is only a hint: the directory stays online if the write fails.
         """
 
         def write() -> None:
@@ -182,41 +192,48 @@ class DataDirectory:
         self._thread.post(write)
 
     def ask(self, replica: LocalReplica) -> None:
-        """Have the directory's thread fetch for a replica."""
+        """Queue a fetch for a replica. The directory's thread makes the fetch."""
         if not replica.asked:
             try:
                 replica.asked = True
                 self._thread.post(replica)
             except BaseException:
-                replica.asked = False  # else later calls would queue no fetch
+                replica.asked = False  # If `asked` stayed True, later calls would queue no fetch.
                 raise
 
     def ask_all(self) -> None:
-        """Have the directory's thread fetch for all replicas."""
+        """Queue a fetch for each replica of the directory."""
         for replica in list(self.replicas.values()):
             self.ask(replica)
 
     def go_offline(self, error: Exception) -> None:
-        """Stop all replicas of the directory; nothing is written any more (R32)."""
+        """Stop all replicas of the directory, because of `error`. After this call they write nothing
+        (R32).
+        """
         self.error = error
         for replica in list(self.replicas.values()):
             replica.go_offline()
 
     def _log_fenced(self, error: BaseException) -> None:
-        """Take the directory offline after a disk error fenced a log (R32; Kafka: LogDirFailureChannel)."""
-        # The caller holds the log's locks, so the error is raised again, and handled, in the directory's
-        # thread.
+        """Take the directory offline, because a disk error has fenced a log (R32; Kafka:
+        LogDirFailureChannel).
+        """
+        # The caller holds locks of the log. So the directory's thread raises the error again, and handles the
+        # error.
         if is_refusal(error):
             self._fenced = True
             self._thread.post(partial(_raise, error))
 
     def _on_background_error(self, error: Exception) -> None:
-        """Have the directory's thread handle a disk error of background work."""
-        if is_refusal(error) and error.errno != errno.ENOENT:  # `heal` repairs a missing file
+        """Pass a disk error of background work to the directory's thread, which handles it."""
+        # ENOENT is no reason to go offline: `heal` repairs a missing file.
+        if is_refusal(error) and error.errno != errno.ENOENT:
             self._thread.post(partial(_raise, error))
 
     def stop(self, seconds: float) -> bool:
-        """Stop the threads, and wait for at most `seconds`; return whether they have ended."""
+        """Stop the three threads, and wait for each for at most `seconds`. Return whether all of them have
+        ended.
+        """
         reading = self._reading.stop(seconds)
         ended = self._thread.stop(seconds)
         return self._disk_thread.end(seconds if ended else 0) and ended and reading
@@ -228,8 +245,8 @@ class DataDirectory:
         for change in changes:
             if self.error is not None:
                 return
-            # On a full disk the change uses reserved space, because a majority of voters has already decided
-            # it.
+            # A majority of voters has decided the change, so the change must not fail on a full disk, and may
+            # use the reserved space.
             with self.writer.context.reserve:
                 self._apply(change)
 
@@ -246,8 +263,8 @@ class DataDirectory:
             if number in here:
                 replica = self._replica(PartitionKey(info.name, number), change.config)
                 replica.become(registration)
-                # `become` comes first: a replica that stops leading must not use the new settings as a
-                # leader.
+                # `configure` is called after `become`: a replica that ceases to be leader must not apply the
+                # new settings while it is leader.
                 replica.configure(change.config)
                 self._thread.breathe()
         for key in leaving:
@@ -255,9 +272,9 @@ class DataDirectory:
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
 
     def write_topic_files(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
-        """Write the settings of topics into the inbox, for processes that stage records. `changed` are the
-        names of the topics to write, None for all. If this call fails, the next call writes all topics.
-        Raises OSError.
+        """Write the settings of topics into the inbox. Processes that stage records read these settings.
+        `changed` are the names of the topics to write, None means all topics. If this call fails, the next
+        call writes all topics. Raises OSError.
         """
         if self.error is not None:
             return
@@ -268,8 +285,8 @@ class DataDirectory:
         self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
-        """Create or change the topic, so that it has the assigned partitions and those in `leaving`, which
-        are still to be removed. Without any partition, delete the topic.
+        """Create or change the topic, so that its partitions are those of `info` and those in `leaving`,
+        which will be removed later. If the topic would have no partition, delete the topic.
         """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)
@@ -279,8 +296,8 @@ class DataDirectory:
             self.writer.topic_admin.make(replace(info, partition_ids=ids))
 
     def _leave(self, key: PartitionKey) -> None:
-        """Remove a partition that was moved to another directory, unless it was assigned here again. Called
-        only after another replica has become leader, because until then readers read this replica.
+        """Remove a partition that was moved to other directories, unless it was assigned to this directory
+        again. Called only after another replica has become leader: until then readers read this replica.
         """
         info, replica = self._assigned.get(key.topic), self.replicas.get(key)
         if info is not None and replica is not None and key.partition not in info.partition_ids:
@@ -289,7 +306,8 @@ class DataDirectory:
 
     def _replica(self, key: PartitionKey, config: ReplicaConfig) -> LocalReplica:
         found = self.replicas.get(key)
-        if found is None or found.core.role is None:  # the partition is new, or was moved away and back
+        # The partition is new, or was moved to other directories and back.
+        if found is None or found.core.role is None:
             partition = self.writer.partition(*key)
             partition.segments.on_fence = self._log_fenced
             found = self.replicas[key] = LocalReplica(
@@ -312,8 +330,9 @@ class DataDirectory:
                 self.writer.topic_admin.delete(topic)
 
     def step(self, replica: LocalReplica) -> bool | None:
-        """Fetch for a replica until there are no more records, at most ROUNDS times. Return True if there may
-        be more records, None if the leader can't answer yet, else False.
+        """Fetch for a replica until it has all records, but at most ROUNDS times. Return True if the leader
+        may have more records, None if the leader can't answer yet, and False if the replica has all records
+        or is not in this directory any more.
         """
         replica.asked = False
         if self.error is not None or self.replicas.get(replica.key) is not replica:
@@ -325,29 +344,32 @@ class DataDirectory:
         return True
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Call `work`, which appends records for a replica, and then have the replica fetch again."""
+        """Call `work`, which appends records to a replica. Fetch for the replica again, unless `work` returns
+        None.
+        """
         if self.error is None and self.replicas.get(replica.key) is replica:
             self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
 
     def check(self) -> None:
-        """Check that the directory is still at its path (R32). Raises StorageError if it is not."""
+        """Raise StorageError if the directory is not at its path any more (R32)."""
         if self._look() != self._identity:
             raise StorageError(errno.ENOENT, "the data directory is not there any more", self.path)
 
     def _look(self) -> tuple[int, ...] | None:
-        """Return the identity of the file `meta.properties`; None without one. Raises OSError."""
+        """Return the result of `Files.identity` for the file `meta.properties`, None if there is no such
+        file. Raises OSError.
+        """
         files, path = self.writer.context.files, names.below(self.path, names.META_PROPERTIES)
         return files.identity(path) if files.exists(path) else None
 
     def on_error(self, error: Exception) -> bool:
-        """Handle an error of the thread's work; return True if the work should be tried again later. Work is
-        tried again after damage in the leader's log. It is also tried again after a full disk, unless a log
-        was fenced: a fenced log takes no more appends. After any other error, except for StoreClosedError,
-        the directory goes offline.
+        """Handle an error of the thread's work. Return True if the thread should retry the work later: the
+        leader's log is damaged, or the disk is full and no log of the directory is fenced (a fenced log
+        refuses all appends). After all other errors, except for StoreClosedError, the directory goes offline.
         """
         if isinstance(error, StoreClosedError):
             return False
-        if isinstance(error, CorruptRecordError):  # the damage is in the leader's log
+        if isinstance(error, CorruptRecordError):  # The damage is in the leader's log.
             self._warn(str(error))
             return True
         if isinstance(error, OSError) and error.errno in NO_ROOM and not self._fenced:
@@ -365,12 +387,14 @@ class DataDirectory:
             log.warning("%r: %s", self, text)
 
     def checkpoint(self) -> None:
-        """Write the checkpoints that have changed, first of all the high watermarks (R36)."""
+        """Write the checkpoint files that have changed, beginning with the high watermarks (R36)."""
         if self.error is None:
             self.writer.partitions.checkpoint()
 
     def beat(self) -> None:
-        """Check that the directory is still at its path, and send a heartbeat to the controller."""
+        """Check that the directory is still at its path, and report to the controller that it is. Raises
+        StorageError.
+        """
         if self.error is None:
             self.check()
             self._home.heartbeat(self.broker)
@@ -382,18 +406,20 @@ def open_directory(
     """Open a directory for writing, and return its writer. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
-    # Another open in this thread takes the lock of a writer without a living owner. So the context is the
-    # owner until there is a store.
+    # If a writer's owner is garbage, another open in this thread takes the writer's lock. So the context is
+    # the owner until there is a store.
     writer.owner = lambda: context
     return writer
 
 
 def _raise(error: Exception) -> NoReturn:
-    raise copy_of(error)  # a copy, because the error is raised in two threads
+    raise copy_of(error)  # The error is raised in two threads, so each needs its own copy.
 
 
 def claim(place: VoterDirectory, files: Files) -> None:
-    """Write the `meta.properties` of a new directory, which then belongs to this store. Raises OSError."""
+    """If the directory is new, write its `meta.properties`, which makes the directory a part of this store.
+    Raises OSError.
+    """
     if place.new:
         write_properties(files, place.path, place.properties)
 
@@ -406,19 +432,21 @@ class ReadThread:
         self._asked: SimpleQueue[LeaderRead | None] = SimpleQueue()
         self._ended = Latch()
         self._separation = CpuPlacement()
-        """Keeps this thread off the processor of the thread that writes the batches."""
+        """Moves this thread to another processor if it runs on the processor of the thread that queues the
+        reads.
+        """
 
     def start(self) -> None:
         """Start the thread."""
         Background(self._run, f"segstore-reader-{self._broker}").start()
 
     def post(self, read: LeaderRead) -> None:
-        """Queue a read."""
+        """Queue a read. Called in the thread that appends the batches that are read."""
         self._separation.note_other()
         self._asked.put(read)
 
     def stop(self, seconds: float) -> bool:
-        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread. Wait for its end for at most `seconds`, and return whether it has ended."""
         self._asked.put(None)
         return self._ended.wait(seconds)
 
@@ -432,13 +460,13 @@ class ReadThread:
             self._ended.open()
 
     def _call(self, read: LeaderRead) -> LeaderRead | None:
-        if (more := read()) is not None:  # `more` reads ahead for a follower that catches up
+        if (more := read()) is not None:  # `more` reads ahead: the follower lags behind the leader.
             self._separation.keep()
         return more
 
 
 class Fetching:
-    """The thread in which a directory's replicas change roles and fetch."""
+    """The thread that changes the roles of a directory's replicas, and fetches for followers."""
 
     def __init__(self, directory: DataDirectory, settings: ReplicationConfig) -> None:
         self._directory, self._settings = directory, settings
@@ -460,11 +488,11 @@ class Fetching:
         return self._ended.is_open
 
     def post(self, work: LocalReplica | Callable[[], object]) -> None:
-        """Queue work."""
+        """Queue `work`: a function to call, or a replica to fetch for."""
         self._asked.put(work)
 
     def stop(self, seconds: float) -> bool:
-        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread. Wait for its end for at most `seconds`, and return whether it has ended."""
         self._over = True
         self._asked.put(None)
         return self._ended.wait(seconds)
@@ -478,7 +506,9 @@ class Fetching:
             self._ended.open()
 
     def _guarded(self, work: Callable[[], object]) -> bool:
-        """Call `work`, and pass an error to `on_error`; return False if the work must not be retried."""
+        """Call `work`, and pass its error to `on_error`. Return False if `work` failed and must not be
+        retried.
+        """
         try:
             work()
         except (SegstoreError, OSError) as error:
@@ -489,10 +519,10 @@ class Fetching:
         return True
 
     def _turn(self) -> None:
-        """Do the due work, or the next piece of work in the queue."""
+        """Do the periodic work that is due. If none is due, do the next piece of work in the queue."""
         self.turned = time.monotonic()
         pause = self._pause()
-        if pause <= 0:  # due work goes first, as the queue may never be empty
+        if pause <= 0:  # The due work is done before the queue is read, because the queue may never be empty.
             self._due()
             return
         try:
@@ -511,7 +541,7 @@ class Fetching:
         return max(at - time.monotonic(), 0.0)
 
     def _due(self) -> None:
-        """Do the due work: heartbeats, checkpoints, and fetches that are retried."""
+        """Do the periodic work that is due: heartbeats, checkpoints, and fetches that are retried."""
         now = time.monotonic()
         while self._later and self._later[0][0] <= now:
             self._directory.ask(heapq.heappop(self._later)[2])
@@ -524,8 +554,8 @@ class Fetching:
             self._directory.checkpoint()
 
     def breathe(self) -> None:
-        """Send a due heartbeat between two parts of long work, because an election of thousands of partitions
-        may take longer than the session timeout.
+        """Send the heartbeat if it is due. Called during long work, because an election of thousands of
+        partitions may take longer than the session timeout.
         """
         self.turned = now = time.monotonic()
         if self._beats_at <= now and not self._over:
@@ -536,16 +566,16 @@ class Fetching:
         self._directory.beat()
 
     def _last_round(self) -> None:
-        """Fetch once more for idle followers, so that they learn the high watermark."""
+        """Fetch once more for followers that have all records, so that they get the newest high watermark."""
         again, self._once_more = self._once_more, {}
         for replica in again:
             self._guarded(partial(self._directory.step, replica))
             self._guarded(self.breathe)
 
     def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
-        """Call `step`, which fetches for a replica, and schedule the next fetch by the result of `step`. If
-        the leader's log is damaged, the fetch is tried again and again, as in Kafka. The follower then makes
-        no progress, and leaves the ISR.
+        """Call `step`, which fetches for a replica, and schedule the next fetch. If the leader's log is
+        damaged, the fetch is retried again and again, as in Kafka: the follower makes no progress, and is
+        removed from the ISR.
         """
         more: bool | None = None
         try:
@@ -559,6 +589,6 @@ class Fetching:
         elif more:
             self._directory.ask(replica)
         else:
-            if not self._once_more:  # the first idle follower sets the time of the round
+            if not self._once_more:  # The first follower of a round sets the time of the round.
                 self._more_at = time.monotonic() + LAST_ROUND
             self._once_more[replica] = None

@@ -26,15 +26,17 @@ def _fetched(batches: NDArray[np.void]) -> FetchedSpan:
 
 
 class Nothing:
-    """The result of a read if the leader has no batch between the fetch offset and its log end offset."""
+    """The result of a read of the leader's log if it has no batch between the fetch offset and the log end
+    offset.
+    """
 
 
 NOTHING = Nothing()
 
 
 class FetchedBatches(NamedTuple):
-    """Batches of a fetch answer, with valid CRCs. `buffer` is the pool's memory that has their bytes, None if
-    the bytes are not in the pool.
+    """Batches of a fetch answer, with valid CRCs. If the bytes of the batches are in memory of the pool,
+    `buffer` is that memory. If the bytes are in other memory, `buffer` is None.
     """
 
     chunk: Encoded
@@ -42,8 +44,8 @@ class FetchedBatches(NamedTuple):
     buffer: NDArray[np.uint8] | None = None
 
     def below(self, offset: int) -> Encoded:
-        """Return the batches below `offset`. `offset` is the base offset of a batch, or not below the end of
-        the last batch.
+        """Return the batches below `offset`. `offset` must be the base offset of a batch, or the offset after
+        the last batch, or higher.
         """
         if offset >= self.fetched.next_offset:
             return self.chunk
@@ -51,7 +53,7 @@ class FetchedBatches(NamedTuple):
         return Encoded.of(self.chunk.data, batches[: int(batches["base_offset"].searchsorted(offset))])
 
     def release(self) -> None:
-        """Give the memory back to the pool, after the append."""
+        """Return `buffer` to the pool. Called after the batches were appended."""
         if self.buffer is not None:
             pool.give(self.buffer)
 
@@ -59,8 +61,8 @@ class FetchedBatches(NamedTuple):
 def brought(
     data: bytes | memoryview, end_offset: int = INT64_MAX, buffer: NDArray[np.uint8] | None = None
 ) -> FetchedBatches | None:
-    """Return the complete batches of a fetch answer below `end_offset`, None if there are none. Raises
-    CorruptRecordError.
+    """Return the complete batches in `data` that are below `end_offset`, None if there are none. `data` are
+    the records of a fetch answer. Raises CorruptRecordError.
     """
     chunk = checked(data, end_offset)
     return None if chunk is None else FetchedBatches(chunk, _fetched(chunk.batches), buffer)

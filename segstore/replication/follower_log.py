@@ -1,8 +1,8 @@
-"""`FollowerLog`: carries out the decisions of the replication core on the log of one replica (Kafka: the
-changes that Partition and ReplicaFetcherThread make to a UnifiedLog; rules R1, R5, R6, R9 to R13, R41).
+"""`FollowerLog`: changes the log of one replica as the replication core decides (Kafka: the changes that
+Partition and ReplicaFetcherThread make to a UnifiedLog; rules R1, R5, R6, R9 to R13, R41).
 
-On disk are the partition's log and checkpoints, by `storage.log.replica`. Threads: one at a time changes the
-log; any may call `shows`, under the lock.
+On disk are the partition's log and checkpoints, which `storage.log.replica` writes. Threads: one thread at a
+time changes the log. Any thread that holds the lock may call `shows`.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ if TYPE_CHECKING:
     from segstore.storage.log.replica import Replica, Truncated
 
 CarryOut = Callable[[Effects], list[Effect]]
-"""Carries out effects in memory, and returns the effects that change files."""
+"""A function that carries out the effects that change only memory, and returns the effects that change
+files.
+"""
 OnTruncated = Callable[[int, "Truncated", "EpochEnd | None"], None]
-"""Called after a truncation, with three arguments: the log end offset before the truncation; the result of
-the truncation; and the leader's epoch and end offset at which the logs diverge (Kafka: divergingEpoch), or
-None if the leader's log was only shorter."""
+"""A function that is called after a truncation, with three arguments. The first is the log end offset before
+the truncation, the second the result of the truncation. The third is the epoch and end offset of the leader's
+log at which the logs diverge (Kafka: divergingEpoch), or None if no divergence caused the truncation.
+"""
 
 
 def log_of(replica: Replica) -> ReplicaLog:
-    """Return the offsets and leader epochs of a replica's log, for the core."""
+    """Return a `ReplicaLog`, which the core needs, with the offsets and leader epochs of a replica's log."""
     return ReplicaLog(
         replica.epoch_cache.copy(), replica.start_offset, replica.log_end_offset, replica.high_watermark
     )
 
 
 class FollowerLog:
-    """The log of one replica. `lock` guards the core's decisions, and is free during disk work; it is None if
-    the caller does its own locking.
+    """The log of one replica. `lock` is held during calls of the core, and not during disk work. `lock` is
+    None if the caller makes sure that the core is called by one thread at a time.
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class FollowerLog:
         self._carry_out = self._show_all if carry_out is None else carry_out
 
     def shows(self, effect: Effect) -> bool:
-        """Apply a SetHighWatermark effect, and return True; return False for any other effect."""
+        """If `effect` is a SetHighWatermark, set the high watermark and return True. If `effect` is another
+        effect, return False.
+        """
         if not isinstance(effect, SetHighWatermark):
             return False
         self._replica.set_high_watermark(effect.offset)
@@ -77,8 +82,9 @@ class FollowerLog:
     def take(
         self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: FetchedBatches | None
     ) -> bool:
-        """Append the batches of a fetch answer, or truncate the log (R1, R10, R11); return whether files
-        changed. Raises StorageError, and InvalidArgumentError if the batches don't continue this log.
+        """Append the batches of a fetch answer, or truncate the log if the answer has a diverging epoch (R1,
+        R10, R11). Return whether files changed. Raises StorageError, and InvalidArgumentError if the batches
+        don't begin at this log's end.
         """
         fetched = None if found is None else found.fetched
         with self._lock:
@@ -92,8 +98,8 @@ class FollowerLog:
         return bool(effects)
 
     def go_on(self, role: Follower, request: FetchRequest, answer: FetchAnswer) -> bool:
-        """Move the log end offset to the leader's, if the leader's log has no batch from the fetch offset on
-        (R41); return whether the log changed. Raises StorageError.
+        """If the leader's log has no batch at the fetch offset or above, set the log end offset to the
+        leader's log end offset (R41). Return whether the log changed. Raises StorageError.
         """
         with self._lock:
             effect = role.on_nothing(request, answer)
@@ -104,8 +110,8 @@ class FollowerLog:
         return True
 
     def apply(self, log: ReplicaLog, decide: Callable[[], Effects]) -> bool:
-        """Carry out the effects of `decide` in order, and note them in the core's `log`; return whether files
-        changed. Raises StorageError.
+        """Call `decide`, carry out the returned effects in order, and update the core's `log`. Return whether
+        files changed. Raises StorageError.
         """
         with self._lock:
             effects = self._carry_out(decide())

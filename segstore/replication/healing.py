@@ -1,15 +1,17 @@
-"""Heals replicas with damaged bytes from undamaged replicas: `ReplicatedStore.heal`.
+"""`ReplicatedStore.heal`: repairs replicas whose files are damaged, by copying records from undamaged
+replicas.
 
-On disk a damaged replica is truncated at the offset of the damage, and fetches the records from there on
-again; copies of the removed segments go to the quarantine. Before that, the replica durably leaves ISR and
-ELR. So it can't be elected, and does not count for the high watermark, until it has all records again. If it
-led, an undamaged replica is elected. After a crash it is an ordinary follower outside the ISR. Threads: any,
-one `heal` of a partition at a time.
+On disk the log of a damaged replica is truncated at the offset of the damage, and copies of the removed
+segments are put into the quarantine. The replica then fetches the removed records again. Before the
+truncation the replica is durably removed from ISR and ELR. So the replica can't be elected, and the high
+watermark does not wait for it, until it has all records again. If the damaged replica was the leader, an
+undamaged replica is elected. If the process crashes, the replica is an ordinary follower outside of the ISR.
+Threads: any, but one `heal` of a partition at a time.
 
-Damage is counted in whole segments. A damaged replica may still be the source for another replica, if its own
-damage ends at or before the offset from which the other replica must be copied. So if two replicas are
-damaged at different offsets, the replica with the later damage is healed first, and is then the source for
-the other replica.
+Damage is counted in whole segments. Replica A, although damaged, may be the source of replica B if the damage
+of A ends at or below the offset from which B must be copied. So if two replicas are damaged at different
+offsets, the replica whose damage has the higher offset is healed first, and can then be the source of the
+other replica.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _PARTS = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPS
 class Healed(NamedTuple):
     """A replica that was damaged, and is in sync again. Its log was truncated to `offset`, and the records up
     to `end_offset` were copied again: `cut_bytes` bytes were removed, and `bytes` bytes were copied. `kept`
-    are the paths of the removed segments in the directory's quarantine. `reason` describes the first damage.
+    are the paths of copies of the removed segments in the directory's quarantine. `reason` describes the
+    first damage.
     """
 
     topic: str
@@ -59,8 +62,8 @@ class Healed(NamedTuple):
 
 
 class ReplicaDamage(NamedTuple):
-    """The damage of one replica: it lies in the segments between `offset` and `end` (exclusive). `log_end` is
-    the log end offset before the check.
+    """The damage of one replica: all damaged segments are between the offsets `offset` and `end` (exclusive).
+    `log_end` is the log end offset before the check of the files.
     """
 
     offset: int
@@ -70,7 +73,9 @@ class ReplicaDamage(NamedTuple):
 
 
 class Healing(NamedTuple):
-    """One step of the plan: a replica, its damage, and the replicas that may lead while it is healed."""
+    """A replica to heal: its id, its damage, and the ids of the replicas that may be its leader and
+    source.
+    """
 
     replica: int
     damage: ReplicaDamage
@@ -80,8 +85,9 @@ class Healing(NamedTuple):
 def heal(
     side: ReplicatedWriter, keys: Iterable[PartitionKey], timeout_ms: float, progress: Progress
 ) -> list[Healed]:
-    """Heal the damaged replicas of the partitions `keys`, and return the healed replicas. Raises
-    NoSoundReplicaError at the end, if a partition has no undamaged source; the errors of `_Patient.heal`.
+    """Heal the damaged replicas of the partitions `keys`, and return the healed replicas. Raises the errors
+    of `_Patient.heal`. If a damaged replica has no undamaged source, the other partitions are healed, and
+    then NoSoundReplicaError is raised.
     """
     healed: list[Healed] = []
     lost: dict[tuple[str, int], dict[int, int]] = {}
@@ -111,7 +117,9 @@ def _describe_lost(lost: Mapping[tuple[str, int], Mapping[int, int]]) -> str:
 
 
 def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) -> dict[int, ReplicaDamage]:
-    """Return the damage of each damaged replica that is online, by directory id. Raises StorageError."""
+    """Return the damage of each damaged replica that is online, by the id of its directory. Raises
+    StorageError.
+    """
     found = {}
     for directory in manager.online:
         replica = _replica(directory, key)
@@ -126,16 +134,19 @@ def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) 
 
 
 def _replica(directory: DataDirectory, key: PartitionKey) -> LocalReplica | None:
-    """Return a directory's replica of a partition, None if there is none, or the directory is offline."""
-    # After an open the directory's thread makes the replicas before it answers this call.
+    """Return a directory's replica of a partition. Return None if the directory has no replica of it or is
+    offline.
+    """
+    # When a store is opened, the directory's thread first makes the replicas. So this call waits until they
+    # exist.
     with suppress(ReplicaOfflineError):
         return directory.call(lambda: directory.replicas.get(key))
     return None
 
 
 def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> ReplicaDamage | None:
-    """Return the damage of one replica, None without damage; `log_end` is the replica's log end offset before
-    the check.
+    """Return the damage of one replica, None if it is undamaged. `log_end` is the replica's log end offset
+    before the check of its files.
     """
     pieces = [piece for each in checked.findings if (piece := _of_finding(each, checked.bases)) is not None]
     first = checked.bases[0] if checked.bases else log_end
@@ -148,14 +159,17 @@ def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> R
         return None
     offset, reason = min((offset, reason) for offset, _, reason in pieces)
     if "compact" in replica.partition.config.cleanup_policy:
-        # The whole log is copied. If this log kept its records below the damage, deleted keys could come
-        # back: the source may have removed both the records and their tombstones.
+        # A compacted log is copied from offset 0. If this replica kept its records below the damage, a
+        # deleted key could come back: the source may have removed the key's records and its tombstone, while
+        # this replica still has such a record.
         offset = 0
     return ReplicaDamage(offset, max(end for _, end, _ in pieces), log_end, reason)
 
 
 def _of_finding(finding: Finding, bases: list[int]) -> tuple[int, int, str] | None:
-    """Return (first offset, end offset, text) of a finding, None if copying records would not repair it."""
+    """Return (first damaged offset, offset after the damage, text) of a finding, None if copying records
+    would not repair the file.
+    """
     name = os.path.basename(finding.path)
     parsed = names.parse_segment_file(name)
     if parsed is not None and parsed[1] in _PARTS:
@@ -170,7 +184,9 @@ def _of_finding(finding: Finding, bases: list[int]) -> tuple[int, int, str] | No
 def _plan(
     manager: ReplicaManager, key: PartitionKey, damages: Mapping[int, ReplicaDamage]
 ) -> list[Healing] | None:
-    """Return the steps that heal the damaged replicas, in order; None if a replica has no source."""
+    """Return the replicas to heal, in the order in which they are healed, or None if one of them has no
+    source.
+    """
     state, left = manager.partitions[key], dict(damages)
     online = {directory.broker for directory in manager.online}
     plan = []
@@ -188,7 +204,7 @@ def _plan(
 
 
 class _Patient:
-    """One replica during its healing."""
+    """A replica that is being healed."""
 
     def __init__(self, side: ReplicatedWriter, key: PartitionKey, healing: Healing) -> None:
         self._manager, self._controller, self._key = side.manager, side.controller, key
@@ -198,8 +214,8 @@ class _Patient:
         self._check_open, self._bytes_after_cut = side.context.check_open, 0
 
     def heal(self, timeout_ms: float) -> Healed:
-        """Truncate the replica at its damage, wait until it is in sync again, and return the result. Raises
-        KafkaTimeoutError, EligibleLeadersNotAvailableError, QuorumLostError, StorageError.
+        """Truncate the replica's log at its damage, wait until the replica is in sync again, and return a
+        report. Raises KafkaTimeoutError, EligibleLeadersNotAvailableError, QuorumLostError, StorageError.
         """
         try:
             self._directory.call(partial(self._pause, True))
@@ -211,7 +227,9 @@ class _Patient:
         return self._report(cut)
 
     def _pause(self, paused: bool) -> None:
-        """Stop or resume fetching; called in the directory's thread, so no fetch is under way."""
+        """Stop the replica's fetching, or resume it. Called in the directory's thread, which also makes the
+        fetches: so no fetch is in flight.
+        """
         self._replica.paused = paused
         if not paused:
             self._directory.ask(self._replica)

@@ -1,11 +1,12 @@
-"""`KeptRecords`: quotas, credentials, group settings and producer ids in the metadata log of a replicated
-store (`KeptFiles` is for a store in one directory).
+"""`KeptRecords`: quotas, credentials, group settings and the first free producer id of a replicated store, in
+its metadata log. `KeptFiles` is the counterpart for a store in one directory.
 
-On disk are ConfigRecords in the metadata log. They survive the loss of a directory. Group settings are
-ConfigRecords of groups, as in Kafka. The other values are ConfigRecords of the cluster, under segstore's own
-names; Kafka uses ClientQuotaRecord, UserScramCredentialRecord and ProducerIdsRecord instead. Each online
-directory also has a copy of the quotas, credentials and group settings in files, for processes that read that
-directory alone. Threads: any; the caller of a setter holds a lock for that value.
+On disk are ConfigRecords in the metadata log, which survive the loss of a directory. Group settings are
+ConfigRecords of groups, as in Kafka. Quotas, credentials and the producer id are ConfigRecords of the
+cluster, with names that only segstore uses. For these Kafka uses ClientQuotaRecord, UserScramCredentialRecord
+and ProducerIdsRecord instead. The quotas, credentials and group settings are also copied into files of each
+online directory, for processes that read only that directory. Threads: any. The caller of a `set_` method
+holds a lock for that value.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ CREDENTIALS = "segstore.scram.credentials"
 
 
 class KeptRecords:
-    """The quotas, credentials, group settings and producer ids of a replicated store, in its metadata log."""
+    """The quotas, credentials, group settings and first free producer id of a replicated store, in its
+    metadata log.
+    """
 
     def __init__(self, controller: QuorumController, manager: ReplicaManager) -> None:
         self._controller, self._manager = controller, manager
@@ -49,7 +52,8 @@ class KeptRecords:
         self._keep(_limits_record(limits))
         held = {each: dict(rates) for each, rates in limits.items()}
         for directory in self._manager.online:
-            with suppress(SegstoreError, OSError):  # the directory's own thread handles a failed disk
+            # A directory with a failed disk is skipped: its own thread handles the failure.
+            with suppress(SegstoreError, OSError):
                 QUOTAS.write(directory.writer.context.files, directory.path, held)
 
     def credentials(self) -> Credentials:
@@ -60,7 +64,8 @@ class KeptRecords:
         """Replace the credentials, durably. Raises QuorumLostError."""
         self._keep(_record(CREDENTIALS, json.dumps(to_json(credentials))))
         for directory in self._manager.online:
-            with suppress(SegstoreError, OSError):  # the directory's own thread handles a failed disk
+            # A directory with a failed disk is skipped: its own thread handles the failure.
+            with suppress(SegstoreError, OSError):
                 SCRAM.write(directory.writer.context.files, directory.path, credentials)
 
     def group_configs(self) -> GroupConfigs:
@@ -73,11 +78,12 @@ class KeptRecords:
         if changes:
             self._keep(*changes)
         for directory in self._manager.online:
-            with suppress(SegstoreError, OSError):  # the directory's own thread handles a failed disk
+            # A directory with a failed disk is skipped: its own thread handles the failure.
+            with suppress(SegstoreError, OSError):
                 GROUP_CONFIGS.write(directory.writer.context.files, directory.path, configs)
 
     def producer_id(self) -> int | None:
-        """Return the first free producer id, None if none was ever handed out."""
+        """Return the first producer id that was never allocated, None if no producer id was allocated yet."""
         return producer_id_in(self._controller.image)
 
     def set_producer_id(self, first: int) -> None:
@@ -94,7 +100,7 @@ class KeptRecords:
 def limits_in(image: MetadataImage) -> Limits:
     """Return the limits of users and client ids in a metadata image."""
     held = json.loads(image.cluster_config.get(LIMITS, "{}"))
-    is_whole = type(held.get("version")) is int  # a value without a version has only limits of client ids
+    is_whole = type(held.get("version")) is int  # A value without a version has only limits of client ids.
     return limits_of(held if is_whole else {"version": 1, "clients": held})
 
 
@@ -104,7 +110,9 @@ def _limits_record(limits: Mapping[Entity, Mapping[str, int]]) -> ConfigRecord:
 
 
 def producer_id_in(image: MetadataImage) -> int | None:
-    """Return the first free producer id in a metadata image, None if none was ever handed out."""
+    """Return the first producer id that was never allocated, according to a metadata image. Return None if no
+    producer id was allocated yet.
+    """
     held = image.cluster_config.get(PRODUCER_ID)
     return None if held is None else int(held)
 
@@ -139,8 +147,8 @@ def _record(name: str, value: str) -> ConfigRecord:
 
 
 def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
-    """Return a plain store's quotas, credentials, group settings and producer ids as metadata records. Raises
-    CorruptCheckpointError, StorageError, OSError.
+    """Return the quotas, credentials, group settings and first free producer id of a plain store as metadata
+    records. Raises CorruptCheckpointError, StorageError, OSError.
     """
     limits, first = (QUOTAS.read(files, root) or {}), sealed_file.PRODUCER_ID.hint(files, root)
     made: list[MetadataRecord] = [] if not limits else [_limits_record(limits)]
@@ -152,8 +160,8 @@ def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
 
 
 def write_files(files: Files, root: str, image: MetadataImage) -> None:
-    """Write the quotas, credentials, group settings and producer ids of a metadata image into the files of a
-    plain store. Raises OSError.
+    """Write the quotas, credentials, group settings and first free producer id of a metadata image into the
+    files that a plain store has for them. Raises OSError.
     """
     QUOTAS.write(files, root, limits_in(image))
     credentials = credentials_in(image)

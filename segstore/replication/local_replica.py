@@ -1,20 +1,23 @@
 """`LocalReplica`: one replica of a partition in a directory of this process: its role, the acknowledgements
-of its appends, and its native tail, by which C code appends (Kafka: Partition).
+of its appends, and its native tail, the data structure through which C code appends to the log (Kafka:
+Partition).
 
-On disk are the partition's log and checkpoints, by `storage.log.replica`. Threads: only the directory's own
-thread changes the log for replication (`become`, `step`), so a disk that hangs holds up no other directory.
-Any thread may call the other methods: they update the core under `lock`, which is free during disk work, and
-carry out its effects in memory. A thread that appends carries out no effects: it registers its append, and
-waits. So Ctrl-C, which interrupts that thread, can't separate two effects.
+On disk are the partition's log and checkpoints, which `storage.log.replica` writes. Threads: only the
+directory's own thread changes the log for replication (`become`, `step`), so that other directories go on if
+this disk hangs. Any thread may call the other methods, which call the core under `lock`, and carry out the
+core's effects in memory. No thread holds `lock` during disk work. A thread that appends carries out no
+effects: it registers its append, and waits. So Ctrl-C, which interrupts that thread, can't come between two
+effects.
 
-While all replicas have the whole log, their native tails are open: an append is then one native call, which
-writes all replicas. The core learns of these appends later (`_catch_up`). There are two modes:
+If all replicas have the whole log, their native tails are opened: an append is then one native call, which
+writes to all replicas. These appends are reported to the core later (`_catch_up`). There are two modes:
 
-- With threads, each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
-  `_recall`) and holds no lock except for `Tail.token`, the append token. The directory's native thread writes
-  the batches of followers, so no thread waits for the disk of another directory.
-- With `inline`, the appending thread writes all replicas. One thread opens the tails of all replicas together
-  (`open_tail`), and pauses them before it calls the core. Locks are taken in this order: `lock` of
+- With threads, each directory's own thread opens and pauses the tails of that directory (`_offer`,
+  `open_by_threads`, `_recall`). This thread holds no lock except for `Tail.token`, the append token. Each
+  directory's native thread writes batches to the followers in that directory, so no thread waits for the disk
+  of another directory.
+- With the setting `inline`, the appending thread writes to all replicas. One thread opens the tails of all
+  replicas together (`open_tail`), and pauses them before it calls the core. The order of locks is: `lock` of
   the leader, `lock` of the follower, append token.
 """
 
@@ -66,39 +69,43 @@ ALL = -1
 
 
 class Links(Reads, Protocol):
-    """The calls of a replica to its store. No call blocks."""
+    """Methods of the store that a replica calls. None of them blocks."""
 
     def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
-        """Return the partition's replica in the directory `broker`; None if it is offline."""
+        """Return the partition's replica in the directory `broker`, None if the replica is offline or does
+        not exist.
+        """
 
     def send(self, sender: LocalReplica, message: AlterPartition) -> None:
         """Send a leader's proposal to the controller."""
 
     def appended(self, leader: LocalReplica) -> None:
-        """Have the followers fetch; without followers, have the leader's directory call `settle_alone`."""
+        """Ask the followers to fetch. If no in-sync follower fetches from the leader, ask the leader's
+        directory to call `settle_alone`.
+        """
 
     def shown(self, replica: LocalReplica) -> None:
         """Notify readers that the high watermark of a leader has moved."""
 
     def follows(self, replica: LocalReplica) -> None:
-        """Have this replica fetch, perhaps from another leader than before."""
+        """Ask the replica's directory to fetch for the replica, whose leader may have changed."""
 
     def leads(self, replica: LocalReplica) -> None:
-        """Send appends and reads to this replica from now on, and have the followers fetch."""
+        """Direct appends and reads to this replica from now on, and ask the followers to fetch."""
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Have the thread of the replica's directory call `work`, and then fetch again: at once, or after the
-        backoff if `work` returns None.
+        """Ask the thread of the replica's directory to call `work`, and to fetch again. If `work` returns
+        None, the fetch follows after the fetch backoff.
         """
 
     def opens(self, leader: LocalReplica) -> None:
-        """Have the thread of the leader's directory call `open_by_threads`."""
+        """Ask the thread of the leader's directory to call `open_by_threads`."""
 
 
 class ReplicaHost(NamedTuple):
-    """The context that all replicas of one directory share. `broker` is the directory's id, `brokers` are the
-    registrations. `thread` is the native thread that writes followers; with `inline` it is None, and the
-    appending thread writes them.
+    """The context that all replicas of one directory share. `broker` is the directory's id. `brokers` has the
+    broker registrations. `thread` is the native thread that writes batches to this directory's followers.
+    With the setting `inline` it is None, because the appending thread writes these batches.
     """
 
     broker: int
@@ -109,7 +116,7 @@ class ReplicaHost(NamedTuple):
 
 
 class LocalReplica:
-    """One replica; `broker` is the id of its directory."""
+    """One replica of a partition. `broker` is the id of its directory."""
 
     def __init__(
         self,
@@ -122,9 +129,13 @@ class LocalReplica:
         self.broker, self._brokers, self._links, max_bytes, self._thread = host
         self._inline, self._changing = host.thread is None, False
         self._handed_on = False
-        """Whether native appends may have written all replicas since this replica became leader."""
+        """Whether native appends may have written to the logs of all replicas after this replica became
+        leader.
+        """
         self._may_be_open = False
-        """Whether this follower's log may have native appends that the core does not know yet."""
+        """Whether this follower's log may have batches of native appends that were not reported to the core
+        yet.
+        """
         self._openings = TailOpenings()
         self.key, self.partition, self.replica = key, partition, replica
         self.lock = Mutex()
@@ -133,9 +144,11 @@ class LocalReplica:
         self.asked = False
         """Whether a fetch is queued for the directory's thread."""
         self.paused = False
-        """Whether fetching is stopped because healing truncates the log; set by the directory's thread."""
+        """Whether this replica must not fetch, because `heal` truncates its log. Set by the directory's
+        thread.
+        """
         self.shown = partial(self._links.shown, self)
-        """Called after a native append to all replicas, to notify readers."""
+        """Notifies readers. Called after a native append to all replicas."""
         self._waiting = WaitingAppends(key)
         self._fetch = ReplicaFetch(self, self._links, max_bytes)
         partition.acks = self
@@ -146,8 +159,9 @@ class LocalReplica:
     # --- applications that append (storage.log's Acknowledger) -----------------------------------
 
     def check(self, acks: int) -> None:
-        """Check before an append that this replica leads, and for acks=all that enough replicas are in sync
-        (R23). Raises NotEnoughReplicasError, NotLeaderOrFollowerError, ReplicaOfflineError.
+        """Check that an append is allowed: this replica must be the leader. With acks=all, enough replicas
+        must be in sync, too (R23). Raises NotEnoughReplicasError, NotLeaderOrFollowerError,
+        ReplicaOfflineError.
         """
         leader = self.core.leader
         if self.partition.tail.native.is_fenced(leader.leader_epoch):
@@ -156,23 +170,24 @@ class LocalReplica:
             leader.check_enough_replicas()
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
-        """Have the followers fetch the records below `end_offset`; with acks=all wait until the records are
-        committed (R23).
+        """Ask the followers to fetch the appended records, which end at `end_offset`. With acks=all, wait
+        until these records are committed (R23).
 
-        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError. After these
-        errors the records are in this log, and may or may not be committed later.
+        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError. After one of
+        these errors the records are in this log, and may still be committed later.
         """
         if acks != ALL:
             self._links.appended(self)
             return
         pending = self._waiting.add(end_offset, timeout_ms)
         self._links.appended(self)
-        if not isinstance(self.core.role, Leader):  # `_become` may have called `refuse` before `add`
+        # `_become` may have called `refuse` before the `add` above.
+        if not isinstance(self.core.role, Leader):
             self._waiting.refuse()
         self._waiting.await_answer(pending, timeout_ms)
 
     def failed(self, error: Exception) -> None:
-        """Report that the disk refused an append (R32)."""
+        """Report to the store that an append failed with an error of the disk (R32)."""
         self._links.failed(self.broker, error)
 
     def bytes_from(self, offset: int) -> int:
@@ -185,8 +200,8 @@ class LocalReplica:
     # --- the leader, any thread ------------------------------------------------------------------
 
     def fence(self, epoch: int) -> None:
-        """Refuse new appends under a leader epoch below `epoch`. Called at once when another replica is
-        elected, because `become` may wait for this directory's disk.
+        """Refuse new appends under a leader epoch below `epoch`. Called as soon as another replica is
+        elected. `become` is called later, because it may wait for this directory's disk.
         """
         self.partition.tail.fence(epoch)
 
@@ -194,26 +209,27 @@ class LocalReplica:
         """Report the log end offset and the waiting appends to the core."""
         with self.lock:
             self._settle()
-        if self._inline:  # a leader without followers has no fetch that would open the tail
+        # A fetch of a follower opens the tail, but a leader without followers gets no fetch.
+        if self._inline:
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """Report this leader's appends to the core, and open its tail if an opening is due. Called by the
-        directory's thread if no in-sync follower fetches from the leader.
+        """Report this leader's appends to the core. If an opening is due, open the leader's native tail.
+        Called by the directory's thread if no in-sync follower fetches from the leader.
         """
         self.settle()
         if self.takes_tails():
             self.open_by_threads()
 
     def hear(self) -> None:
-        """Report native appends to the core, if there may be any."""
+        """Report native appends to the core, if there may be unreported ones."""
         if self._handed_on:
             with self.lock:
                 self._settle()
 
     def answer_waiting(self) -> None:
-        """Answer appends that wait although all replicas have their records. After the tails were opened no
-        follower fetches, so no fetch would answer these appends.
+        """Answer appends that still wait although all replicas have their records: while the native tails are
+        open, no follower fetches, so no fetch answers these appends.
         """
         if self._waiting:
             self.settle()
@@ -230,8 +246,8 @@ class LocalReplica:
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = self._waiting.take()
-        # `_waiting` is taken first, so that `end` is not below the end of a waiting request. Records that the
-        # native code has not published yet are above `end`.
+        # The waiting requests are read before `end`, so that no request ends above `end`. Records that native
+        # code has written but not published yet are above `end`.
         end = self.replica.written.end_offset
         if end > log.end_offset:
             self._carry_out(leader.on_append(end))
@@ -239,7 +255,7 @@ class LocalReplica:
             self._carry_out(leader.wait(*request))
 
     def _catch_up(self) -> None:
-        """Report native appends to the core; the caller holds the lock."""
+        """Report native appends to the core. The caller holds the lock."""
         if isinstance(self.core.role, Leader):
             self._settle()
         elif self.core.role is not None:
@@ -257,26 +273,30 @@ class LocalReplica:
             log.epochs.truncate_from_start(start)
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """Return the answer to a fetch of a follower, whose log is durable below `synced` (R8, R20). Raises
-        the errors of `PartitionReplica.on_fetch`.
+        """Return the answer to a follower's fetch. The follower's log is durable below `synced` (R8, R20).
+        Raises the errors of `PartitionReplica.on_fetch`.
         """
         with self.lock:
             self._settle()
-            own = self.partition.recovery_point  # read under the lock, as `in_sync` requires
+            # The recovery point is read under the lock, because `in_sync` needs that.
+            own = self.partition.recovery_point
             answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
             self._carry_out(effects)
         return answer
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return log start and log end offset (R12). Raises the errors of `PartitionReplica.offsets`."""
+        """Return (log start offset, log end offset) (R12). Raises the errors of
+        `PartitionReplica.offsets`.
+        """
         with self.lock:
             self._settle()
             return self.core.offsets(current_leader_epoch)
 
     @property
     def in_sync(self) -> frozenset[int]:
-        """Return the replicas in the ISR and in a pending ISR proposal, empty if this replica does not lead.
-        A replica that joins the ISR later must first have synced all records that this log has synced (R20).
+        """Return the ids of the replicas in the ISR, and of the replica that an ISR proposal in flight adds.
+        If this replica is not the leader, the set is empty. A replica may join the ISR later only after it
+        has synced all records that this log has synced (R20).
         """
         with self.lock:
             role = self.core.role
@@ -290,15 +310,17 @@ class LocalReplica:
                 self._carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
 
     def on_time(self) -> None:
-        """Propose to remove lagging followers from the ISR (R19), and expire appends that wait too long.
-        While native appends write all replicas, this does nothing, because no follower lags and no append
-        waits.
+        """Propose to remove lagging followers from the ISR (R19), and fail appends whose deadline has come.
+        While the native tail is open, do nothing: no follower lags, and no append waits.
         """
         tail = self.partition.tail
         if tail.may_be_open:
-            if tail.native.is_open:  # the lock could wait for an append, which waits for a disk
+            # Nothing is done: to take the lock could mean to wait for an append, which waits for a disk.
+            if tail.native.is_open:
                 return
-            if not self._inline:  # Ctrl-C may have stopped an append before a follower got it
+            # Ctrl-C may have interrupted an append before a follower got its batch: the tails are opened
+            # anew.
+            if not self._inline:
                 self._links.opens(self)
         with self.lock:
             self._settle()
@@ -317,19 +339,21 @@ class LocalReplica:
             self._carry_out(self.core.configure(config, now_ms()))
 
     def go_offline(self) -> None:
-        """Stop the replica, because its directory failed or the replica is removed (R32)."""
+        """Stop the replica, because its directory has failed or the replica is removed (R32)."""
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # The tail is closed after the role has changed. An append that the closed tail refuses then finds no
-        # leader here, and a thread that is opening the tail sees the new role, and closes the tail.
+        # The tail is closed after the role was changed. So an append that the closed tail refuses does not
+        # find a leader here. A thread that is opening the tail sees the new role, and closes the tail.
         if self._inline:
             self.partition.tail.pause()
         else:
             self.partition.tail.quit()
 
     def _carry_out(self, effects: Effects) -> list[Effect]:
-        """Carry out the effects in memory; return the effects on files. The caller holds the lock."""
+        """Carry out the effects that change only memory, and return the effects that change files. The caller
+        holds the lock.
+        """
         of_files: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Complete):
@@ -346,8 +370,8 @@ class LocalReplica:
     # --- appends to all replicas at once -----------------------------------------------------------
 
     def open_tail(self) -> None:
-        """If this replica leads, and each replica has the whole log: open the native tails of all replicas,
-        so that an append writes all replicas. Called by a directory's thread (`inline`).
+        """If this replica is the leader and all replicas have the whole log, open the native tails of all
+        replicas. One native append then writes to all replicas. Called only with the setting `inline`.
         """
         with self.lock:
             leader = self.core.role
@@ -367,9 +391,9 @@ class LocalReplica:
                 tail.open_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
 
     def _open_to(self, leader: Leader) -> bool:
-        """Open this follower's tail for native appends of `leader`; return whether the tail is open. The tail
-        stays closed if this replica follows another leader, is changing its log, or has another log end
-        offset than the leader.
+        """Open this follower's native tail for appends of `leader`. Return True if the tail is open. Return
+        False if this replica follows another leader, is changing its log, or has a log that begins below the
+        leader's log or has another end offset.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log
@@ -387,8 +411,8 @@ class LocalReplica:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
     def _offer(self, leader: LocalReplica) -> None:
-        """Open this follower's tail, if this replica has the leader's whole log, all records are committed,
-        and the last fetch was small enough for a native append. Called by the directory's thread.
+        """Open this follower's native tail if this replica has the leader's whole log, all records are
+        committed, and the last fetch was small enough for a native append. Called by the directory's thread.
         """
         if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return
@@ -408,18 +432,19 @@ class LocalReplica:
         self._may_be_open = True
         with tail.token:
             opened = tail.open_follower(self.partition.validator, epoch, end, self._thread)
-        if self.core.role is None:  # another thread has called `go_offline` since
+        if self.core.role is None:  # Another thread has called `go_offline` during the opening.
             tail.quit()
         elif opened:
             self._links.opens(leader)
 
     def takes_tails(self) -> bool:
-        """Return whether threads may open this leader's tail now."""
+        """Return whether the directories' threads may open this leader's native tail now."""
         return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
-        """Open the tail of a leader, if all followers have the whole log and open tails. If only some tails
-        are open, have the other followers fetch. Called by the directory's thread.
+        """Open the native tail of a leader if all followers have the whole log and open tails. If a
+        follower's tail is closed, ask that follower to fetch: it opens its tail after the fetch. Called by
+        the directory's thread.
         """
         tail = self.partition.tail
         native = tail.native
@@ -441,12 +466,13 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        self._handed_on = True  # set before the tail opens: native appends bypass the core
+        # True before the tail opens, because the first native append bypasses the core.
+        self._handed_on = True
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:
                 self._openings.began(native)
-        if self.core.role is None:  # another thread has called `go_offline` since
+        if self.core.role is None:  # Another thread has called `go_offline` during the opening.
             tail.quit()
 
     @property
@@ -455,21 +481,23 @@ class LocalReplica:
         return native.is_open and bool(native.c.follows)
 
     def _recall(self) -> None:
-        """Pause the tail, and report its appends to the core. Called by the directory's thread."""
+        """Pause the native tail, and report the native appends to the core. Called by the directory's
+        thread.
+        """
         self._pause()
         with self.lock:
             self._catch_up()
         self._may_be_open = False
 
     def _pause(self) -> None:
-        """Close the native tail to appends."""
+        """Close the native tail: no native append begins until it is opened again."""
         tail = self.partition.tail
         if tail.may_be_open:
             with tail.token:
                 """Taking the append token pauses the tail."""
 
     def _gets_from(self, leader: LocalReplica) -> bool:
-        """Return whether native appends to the leader's log also write this log."""
+        """Return whether native appends to the leader's log write to this log, too."""
         if not self._is_offered:
             return False
         leading = leader.partition.tail.native
@@ -477,7 +505,9 @@ class LocalReplica:
 
     @contextmanager
     def _changes(self) -> Iterator[None]:
-        """Keep the tail closed during a block that changes the role or the log."""
+        """Close the native tail, and keep it closed during a `with` block that changes the role or the
+        log.
+        """
         if not self._inline:
             self._recall()
             yield
@@ -491,19 +521,19 @@ class LocalReplica:
             self._changing = False
 
     def resume(self, work: Callable[[], bool | None]) -> None:
-        """Have the directory's thread call `work`, and then fetch again."""
+        """Ask the directory's thread to call `work`, and to fetch again."""
         self._links.resume(self, work)
 
     def fetches(self) -> AbstractContextManager[None]:
-        """Return the context manager for a fetch: if the tail may be open, it closes the tail for the
-        fetch.
+        """Return a context manager for a fetch. If the native tail may be open, the context manager keeps it
+        closed during the fetch.
         """
         return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
     # --- the directory's thread ------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration) -> None:
-        """Take the role that the metadata gives this replica (R22). Raises StorageError."""
+        """Become leader or follower, as `registration` says (R22). Raises StorageError."""
         if self.core.role is not None:
             with self._changes():
                 self._become(registration)
@@ -512,7 +542,8 @@ class LocalReplica:
         role = self.core.role
         self._fetch.begin_anew()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
-            # Appends are refused from here on, so `settle` reports the last one before the role changes.
+            # After `follow` all appends are refused. So `settle` reports the last append before the role
+            # changes.
             self.replica.follow()
             self.settle()
         self._handed_on, self._fetch.last_bytes = False, 0
@@ -526,8 +557,8 @@ class LocalReplica:
 
     def cut_damaged(self, offset: int) -> Truncated:
         """Truncate the log at a damaged offset, and return the result of the truncation. The replica must be
-        paused, and not in the ISR. Raises NotLeaderOrFollowerError if the replica is no follower,
-        StorageError.
+        paused and must not be in the ISR. Raises StorageError, and NotLeaderOrFollowerError if the replica is
+        not a follower.
         """
         if not isinstance(self.core.role, Follower):
             raise NotLeaderOrFollowerError(f"{self!r} does not follow, so it can't be cut")
@@ -543,16 +574,17 @@ class LocalReplica:
 
     @property
     def leader_id(self) -> int:
-        """Return the id of the leader that this replica follows, -1 without a leader."""
+        """Return the id of the leader that this replica follows, -1 if it follows none."""
         role = self.core.role
         return role.leader if isinstance(role, Follower) else NO_LEADER
 
     def step(self) -> bool | None:
-        """Fetch once, if this replica follows a leader. Return True if there may be more records, None if the
-        leader can't answer yet, else False. While the reading thread reads, the result is False, and that
-        thread calls `resume` later.
+        """Fetch once if this replica follows a leader. Return True if the leader may have more records, and
+        None if the leader can't answer yet. In all other cases return False. If the reading thread of the
+        leader's directory makes the read, it calls `resume` later.
 
-        Raises StorageError for this replica's own disk, CorruptRecordError for damaged batches of the leader.
+        Raises StorageError if this replica's disk fails, and CorruptRecordError if batches of the leader are
+        damaged.
         """
         role, own = self.core.role, self._brokers.get(self.broker)
         if not isinstance(role, Follower) or role.leader == NO_LEADER or own is None:
@@ -575,7 +607,7 @@ class LocalReplica:
 
 
 def _stays(role: Leader, registration: PartitionRegistration, broker: int) -> bool:
-    """Return whether a leader keeps its leader epoch under `registration`, or `registration` is outdated."""
+    """Return whether `registration` has the leader and leader epoch of `role`, or is older than `role`."""
     if registration.partition_epoch < role.partition_epoch:
         return True
     return registration.leader == broker and registration.leader_epoch == role.leader_epoch

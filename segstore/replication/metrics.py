@@ -1,9 +1,8 @@
 """Metrics of a replicated store by Kafka's names (kafka.server:type=ReplicaManager and ReplicaFetcherManager,
 kafka.controller:type=KafkaController and ControllerStats, kafka.cluster:type=Partition).
 
-Nothing is on disk. Gauges are computed at each call; counters begin at 0 when the store is opened. Kafka's
-meters with PerSec in their names are counters here, from which a monitoring system derives the rate. Threads:
-any.
+Nothing is on disk. Each call computes the gauges anew. Counters begin at 0 when the store is opened. Kafka's
+meters with PerSec in their names are counters here: a monitoring system computes the rates. Threads: any.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class ReplicationHealth(NamedTuple):
 
     @property
     def under_replicated(self) -> bool:
-        """Whether a replica is out of sync; replicas that a reassignment adds don't count."""
+        """Whether a replica is not in the ISR. Replicas that a reassignment adds don't count."""
         state = self.state
         return not {*state.replicas} - {*state.adding} <= {*state.isr}
 
     @property
     def spare(self) -> int:
-        """The number of in-sync replicas beyond min.insync.replicas; negative if too few are in sync."""
+        """The number of replicas in the ISR minus min.insync.replicas."""
         return len(self.state.isr) - self.min_isr
 
 
@@ -60,8 +59,9 @@ def standings(side: ReplicatedWriter) -> dict[PartitionKey, ReplicationHealth]:
 def partition_metrics(
     standing: ReplicationHealth, replicas: tuple[ReplicaState, ...], leader: LocalReplica | None
 ) -> dict[str, Any]:
-    """Return the metrics of one partition. A metric of each replica is a mapping from replica ids to values;
-    -1 is an unknown value. `ReplicaLagBytes` is read from the log of `leader`.
+    """Return the metrics of one partition. The value of `ReplicaLag`, `ReplicaLagBytes` and `ReplicaLagMs` is
+    a dict {replica id: value}, with -1 for an unknown value. `ReplicaLagBytes` is computed from the log of
+    `leader`.
     """
     return {
         "ReplicasCount": len(standing.state.replicas),
@@ -85,7 +85,9 @@ def _lag_bytes(replica: ReplicaState, leader: LocalReplica | None) -> int:
 
 
 def replication_metrics(side: ReplicatedWriter, lag: int) -> dict[str, dict[str, Any]]:
-    """Return {Kafka's type: {name: value}}; `lag` is the largest lag of a replica, in records."""
+    """Return {Kafka's type of the metrics: {name: value}}. `lag` is the largest lag of a replica, in
+    records.
+    """
     counts, found = side.manager.counters, list(standings(side).values())
     brokers = side.manager.brokers.values()
     return {
@@ -125,8 +127,8 @@ def replication_metrics(side: ReplicatedWriter, lag: int) -> dict[str, dict[str,
 
 
 def directory_metrics(side: ReplicatedWriter) -> dict[str, dict[str, int]]:
-    """Return {directory: {name: value}}: the directory's number of replicas, its number of leaders, and 1 if
-    it is offline, else 0.
+    """Return {path of a directory: {name: value}}. The values are the number of replicas, the number of
+    leaders, and 1 if the directory is offline, 0 if it is online.
     """
     states = [each.state for each in standings(side).values()]
     online = {directory.broker for directory in side.manager.online}
@@ -173,7 +175,7 @@ def samples(
     directories: dict[str, dict[str, int]],
     partitions: dict[PartitionKey, dict[str, Any]],
 ) -> Iterator[tuple[Metric, tuple[str, ...], list[MetricSample]]]:
-    """Yield each Prometheus metric with its label names and its samples, except for unknown values."""
+    """Yield (Prometheus metric, its label names, its samples). Unknown values have no samples."""
     flat = {name: value for group in whole.values() for name, value in group.items()}
     for name, (short, doc) in _GAUGES.items():
         yield _metric(name, short, doc), (), [MetricSample((), flat[name])]

@@ -1,7 +1,8 @@
-"""`ObservedLog`: reads the log of a replica in another process than the writer's, and compares the log with
-those of other replicas by leader epoch (R4, R37; Kafka: OffsetsForLeaderEpoch, KIP-320).
+"""`ObservedLog`: reads the log of a replica in a process that is not the writer's, and compares leader epochs
+to find out whether the logs of two replicas have the same records (R4, R37; Kafka: OffsetsForLeaderEpoch,
+KIP-320).
 
-On disk the partition's files, `leader-epoch-checkpoint` and `replication-offset-checkpoint` are read; nothing
+On disk the partition's files, `leader-epoch-checkpoint` and `replication-offset-checkpoint` are read. Nothing
 is locked or changed. Threads: any.
 """
 
@@ -30,15 +31,18 @@ from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
 GONE = (UnknownTopicOrPartitionError, StoreClosedError)
-"""The errors of a directory that has no such replica, or whose replica was deleted."""
+"""The errors of a read if the directory has no such replica or the replica was deleted."""
 UNREADABLE = (OSError, CorruptCheckpointError, NotLeaderOrFollowerError)
-"""The errors of a replica that can't be read; a lost directory raises StorageError, which is an OSError."""
+"""The errors of a read if the replica can't be read. A directory that is lost raises StorageError, a subclass
+of OSError.
+"""
 _TRIES = 100
 
 
 class OffsetAndEpoch(NamedTuple):
-    """An offset, and the leader epoch of the record before it, -1 if the epoch is unknown. If two logs have
-    the same `OffsetAndEpoch`, they have the same records below that offset (P1).
+    """An offset, and the leader epoch of the record before that offset, or -1 if this epoch is unknown. If
+    the epoch is known and two logs have the same `OffsetAndEpoch`, both logs have the same records below the
+    offset (P1).
     """
 
     offset: int
@@ -46,27 +50,30 @@ class OffsetAndEpoch(NamedTuple):
 
 
 def position_in(epochs: LeaderEpochCache, end: int, offset: int) -> OffsetAndEpoch:
-    """Return `offset` with the leader epoch of the record before it, in a log that ends at `end`."""
+    """Return (`offset`, leader epoch of the record before `offset`) for a log that ends at `end`. If the log
+    does not reach `offset` or has no epoch for that record, the epoch is -1.
+    """
     found = epochs.epoch_for_offset(offset - 1) if offset <= end else None
     return OffsetAndEpoch(offset, -1 if found is None else found)
 
 
 def agreed_in(epochs: LeaderEpochCache, end: int, position: OffsetAndEpoch) -> int:
-    """Return an offset below which this log, which ends at `end`, surely has the same records as the log that
-    `position` was taken from. The result is `position.offset` if this log has all records below `position`.
+    """Compare log A, which has the leader epochs `epochs` and ends at `end`, with the log B that `position`
+    was taken from. Return an offset: below it, A and B certainly have the same records. If A has all records
+    of B below `position.offset`, return `position.offset`.
     """
     if position.epoch < 0:
         return min(position.offset, end)
     found: EpochEnd = epochs.end_offset_for(position.epoch, end)
-    if found.epoch < position.epoch:  # an unknown epoch is -1
+    if found.epoch < position.epoch:  # `found.epoch` is -1 if the log has no such epoch.
         return min(found.end_offset, end, position.offset - 1)
     return min(found.end_offset, end, position.offset)
 
 
 class ObservedLog:
-    """The log of a replica, in a store that is open for reading. Its high watermark is the value that the
-    writer has published. If nothing is published, as after a power cut, it is the value in
-    `replication-offset-checkpoint` (R36).
+    """The log of a replica, in a store that is open for reading. The high watermark is the value that the
+    writer has published. If no value is published, for example after a power cut, the high watermark is read
+    from `replication-offset-checkpoint` (R36).
     """
 
     def __init__(self, store: Store, topic: str, partition: int, files: Files | None = None) -> None:
@@ -113,16 +120,18 @@ class ObservedLog:
         return view._replace(end_offset=max(high_watermark, view.start_offset), stable_offset=-1)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset with at least this timestamp, None without one, as `PartitionLog` does."""
+        """Return the offset of the first record with a timestamp of at least `timestamp_ms`, None if there is
+        none. See `PartitionLog.offset_for_time`.
+        """
         return self.log.offset_for_time(timestamp_ms)
 
     # --- leader epochs --------------------------------------------------------------------
 
     def _epochs(self) -> tuple[LeaderEpochCache, int]:
-        """Return the leader epochs, and a log end offset that matches them."""
-        # The writer adds an epoch to the file before it appends a batch of the epoch, and removes the epoch
-        # after it has truncated these batches. So the epochs match the log end offset if the file is the same
-        # before and after the offset is read.
+        """Return (leader epochs, log end offset). The epochs are those of a log with this end offset."""
+        # The writer adds an epoch to the file before it appends the first batch of the epoch, and removes the
+        # epoch after it has truncated all batches of the epoch. So the epochs match the log end offset if the
+        # file has the same epochs before and after the offset is read.
         path = names.below(self._source.directory, names.LEADER_EPOCHS)
         for _ in range(_TRIES):
             epochs = LeaderEpochs.load(self._files, path)
@@ -133,40 +142,45 @@ class ObservedLog:
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch in the replica's log, -1 without one. Raises the errors of
-        `position`.
+        """Return the latest leader epoch in the replica's log, -1 if the log has no epoch. Raises the errors
+        of `position`.
         """
         return self._epochs()[0].current
 
     @property
     def shows_its_epoch(self) -> bool:
-        """Return whether the high watermark has reached the start of the latest leader epoch. Until then
-        readers of a new leader may not see all committed records (R38). Raises the errors of `position`.
+        """Return whether the high watermark has reached the start of the latest leader epoch. Before that,
+        the high watermark of a new leader may be below committed records (R38). Raises the errors of
+        `position`.
         """
         entries = self._epochs()[0].entries
         return not entries or self.end_offset >= entries[-1][1]
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """Return an offset with the leader epoch of the record before it. Raises OSError,
+        """Return (`offset`, leader epoch of the record before `offset`). Raises OSError,
         CorruptCheckpointError.
         """
         return position_in(*self._epochs(), offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return an offset below which this log surely has the same records as the log that `position` was
-        taken from. The result is `position.offset` if this log has all records below that offset. Raises the
-        errors of `position`.
+        """Compare this log with the log that `position` was taken from. Return an offset: below it, both logs
+        certainly have the same records. If this log has all records below `position.offset`, return
+        `position.offset`. Raises the errors of the method `position`.
         """
         return agreed_in(*self._epochs(), position)
 
     def holds(self, position: OffsetAndEpoch) -> bool:
-        """Return whether the log has all records below a position. Raises the errors of `position`."""
+        """Return whether this log has all records below `position.offset` of the log that `position` was
+        taken from. Raises the errors of the method `position`.
+        """
         return self.agreed(position) == position.offset
 
     # --- reading --------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, check_crcs: bool = True) -> Records:
-        """Return records from `offset` on, up to the high watermark, as `PartitionLog.read` does."""
+        """Return records from the offset `offset` on, up to the high watermark, as `PartitionLog.read`
+        does.
+        """
         return self.log.read(offset, max_bytes, check_crcs=check_crcs)
 
     def read_below(
@@ -178,15 +192,17 @@ class ObservedLog:
         isolation_level: str = "read_uncommitted",
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Return records as `PartitionLog.read` does, but up to `until`, even above this replica's high
-        watermark. The records below `until` are committed, because another replica has shown them to readers.
+        """Return records as `PartitionLog.read` does, but with `until.offset` in place of this replica's high
+        watermark, which may be lower. The records below `until.offset` are committed: readers of another
+        replica have read them.
 
-        Raises ReplicaOfflineError if the log lacks the records below `until`; OffsetOutOfRangeError if they
-        were deleted; the errors of `PartitionLog.read`.
+        Raises the errors of `PartitionLog.read`. Raises ReplicaOfflineError if the log does not have the
+        records below `until` yet, and OffsetOutOfRangeError if the records at `offset` were deleted.
         """
         committed = isolation_level == "read_committed"
         view = self._source.written()
-        if committed and 0 <= view.stable_offset < until.offset:  # the stable offset may be outdated
+        # The published last stable offset may be outdated.
+        if committed and 0 <= view.stable_offset < until.offset:
             view = view._replace(stable_offset=-1)
         try:
             records = self.log.read_view(view, offset, max_bytes, committed, True, times)
@@ -197,14 +213,14 @@ class ObservedLog:
         except CorruptRecordError as error:
             if self.holds(until):
                 raise
-            raise self._lacks(until) from error  # the writer truncated the log during the read
+            raise self._lacks(until) from error  # The writer has truncated the log during the read.
         if records.next_offset <= offset:
             raise self._lacks(until)
         return records
 
     def check(self, until: OffsetAndEpoch) -> None:
-        """Raise ReplicaOfflineError if the log lacks records below a position. Also raises the errors of
-        `position`.
+        """Raise ReplicaOfflineError if the log lacks records below `until`. Raises the errors of the method
+        `position`, too.
         """
         if not self.holds(until):
             raise self._lacks(until)

@@ -1,8 +1,8 @@
 """`Observer`: reads the metadata and the replicas of a replicated store from its directories, without opening
 the store for writing (Kafka: an observer of the metadata log).
 
-On disk nothing is locked or changed. An observer can read while a writer has the store open, and also if
-directories are missing. Threads: one.
+On disk nothing is locked or changed. An observer can read while a writer has the store open, and even if some
+of the directories are missing. Threads: one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
 
 ATTEMPTS = 5
-"""The number of tries to read metadata while a live writer removes its oldest records."""
+"""The largest number of repeated reads of the metadata. A read is repeated if a live writer has removed
+records or snapshots during the read.
+"""
 MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
 class ObservedReplica(NamedTuple):
-    """A replica. `end_offset` is the high watermark in its directory. `lag` is the leader's log end offset
-    minus `log_end_offset`. Fields are None if the directory is unknown or can't be read.
+    """A replica. `end_offset` is the high watermark that its directory has. `lag` is the leader's log end
+    offset minus `log_end_offset`. A field is None if the directory is unknown or can't be read.
     """
 
     id: int
@@ -52,7 +54,7 @@ class ObservedReplica(NamedTuple):
 
 
 class ObservedPartition(NamedTuple):
-    """A partition: its state in the metadata, and its replicas in preferred order."""
+    """A partition: its state in the metadata, and its replicas, the preferred leader first."""
 
     topic: str
     partition: int
@@ -61,11 +63,12 @@ class ObservedPartition(NamedTuple):
 
 
 def observe(paths: Sequence[str]) -> list[ObservedPartition]:
-    """Return all partitions of a replicated store. `paths` are its directories and its witness; a missing
-    directory is skipped. The metadata come from the directory with the longest metadata log.
+    """Return all partitions of a replicated store. `paths` are the paths of its directories and its witness.
+    A missing directory is skipped. The metadata are read from the directory whose metadata log has the
+    largest (epoch of the last record, end offset).
 
-    Raises StorageError if no path belongs to a replicated store, CorruptRecordError if no metadata log can be
-    read.
+    Raises StorageError if no directory belongs to a replicated store, and CorruptRecordError if no metadata
+    log can be read.
     """
     with Observer(paths) as observer:
         image = observer.look()
@@ -76,7 +79,9 @@ def observe(paths: Sequence[str]) -> list[ObservedPartition]:
 
 
 class _Directory(NamedTuple):
-    """A directory that is open for reading; `identity` identifies its file `meta.properties`."""
+    """A directory that is open for reading. `identity` is the result of `Files.identity` for its
+    `meta.properties`.
+    """
 
     identity: tuple[int, ...]
     properties: MetaProperties
@@ -84,15 +89,15 @@ class _Directory(NamedTuple):
 
 
 class Observer(Closing):
-    """A reader of a replicated store's metadata. A directory that can't be read is left out until it can be
-    read again. The reader is a context manager.
+    """A reader of a replicated store's metadata, and a context manager. Each `look` skips the directories
+    that can't be read at that time.
     """
 
     def __init__(self, paths: Sequence[str], files: Files | None = None) -> None:
         self.paths, self._files = tuple(paths), files or Files()
         self._open: dict[str, _Directory] = {}
         self.failed: dict[str, Exception] = {}
-        """The errors of the directories that can't be read, by path."""
+        """For each directory that can't be read: its path, and the error."""
         self._image, self._epoch = MetadataImage(), -1
 
     def close(self) -> None:
@@ -102,18 +107,18 @@ class Observer(Closing):
 
     @property
     def stores(self) -> dict[int, Store]:
-        """Return the open stores of the readable directories, by directory id."""
+        """Return the `Store` objects of the readable directories, by directory id."""
         return {each.properties.node_id: each.store for each in self._open.values()}
 
     @property
     def found(self) -> list[FoundDirectory]:
-        """Return the readable directories, with their `meta.properties`."""
+        """Return the readable directories, with the contents of their `meta.properties`."""
         return [FoundDirectory(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
-        """Return the current metadata. Calls return the same object, to which each call adds the new records
-        of the metadata log. After a directory was opened anew, the object is a new one. Raises the errors of
-        `observe`.
+        """Return the current metadata. The next call applies new records of the metadata log to the same
+        object, and returns it. If a directory was opened anew, a call returns a new object. Raises the errors
+        of `observe`.
         """
         self.failed = {}
         for path in self.paths:
@@ -131,14 +136,14 @@ class Observer(Closing):
         raise self._nothing_read()
 
     def lose(self, path: str, error: Exception) -> None:
-        """Close a directory that failed; the next `look` tries to open it again."""
+        """Close a directory that has failed. The next `look` tries to open the directory again."""
         self.failed[path] = copy_of(error)
         if (held := self._open.pop(path, None)) is not None:
             held.store.close()
 
     def _look_at(self, path: str) -> None:
-        """Open a directory, if it is not open, or if another directory has replaced it at its path. Raises
-        OSError if the directory is missing.
+        """Open the directory at `path`, unless this directory is open already. Raises OSError if it is
+        missing.
         """
         identity = self._files.identity(names.below(path, names.META_PROPERTIES))
         held = self._open.get(path)
@@ -154,8 +159,8 @@ class Observer(Closing):
         self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
 
     def _standing(self, path: str) -> tuple[int, int] | None:
-        """Return (last leader epoch, end offset) of a directory's metadata log, None if it can't be read. The
-        log with the largest pair has all records of a majority.
+        """Return (epoch of the last record, end offset) of a directory's metadata log, None if it can't be
+        read. The log with the largest tuple has all committed records, if a majority of the logs is compared.
         """
         try:
             log = self._open[path].store.partition(CLUSTER_METADATA, 0)
@@ -165,8 +170,9 @@ class Observer(Closing):
             return None
 
     def _follow(self, store: Store, end: int) -> MetadataImage:
-        """Apply the new records of a directory's metadata log. Return the image. It is read anew if this log
-        lacks records of the image, or begins after the image's end.
+        """Apply the new records of a directory's metadata log to the image, and return it. If the log does
+        not have the image's last record, or begins above the image's `next_offset`, read a new image from the
+        log.
         """
         log, image = store.partition(CLUSTER_METADATA, 0), self._image
         goes_on = log.start_offset <= image.next_offset <= end
@@ -189,9 +195,9 @@ class Observer(Closing):
 
 
 def image_of(store: Store) -> MetadataImage:
-    """Return a directory's metadata, read from the newest snapshot, and from the log after it. If a live
-    writer removes this snapshot during the read, because there is a newer one, the read is repeated. Raises
-    CorruptRecordError, CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
+    """Return a directory's metadata: read the newest snapshot, and the records of the log after it. If a live
+    writer removes this snapshot during the read, repeat the read. Raises CorruptRecordError,
+    CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
     """
     for _ in range(ATTEMPTS):
         with suppress(OffsetOutOfRangeError, CorruptCheckpointError, FileNotFoundError):
@@ -216,7 +222,7 @@ def _read_image(store: Store) -> MetadataImage:
 
 
 def _take(log: PartitionLog, image: MetadataImage, end: int) -> None:
-    """Apply the records of a metadata log to an image, from the image's end to `end`."""
+    """Apply the records with `image.next_offset` <= offset < `end` of a metadata log to an image."""
     for record in log.scan(image.next_offset, end):
         if record.value is None:
             raise CorruptRecordError(log.topic, 0, record.offset, "a metadata record without a value")
@@ -224,15 +230,18 @@ def _take(log: PartitionLog, image: MetadataImage, end: int) -> None:
 
 
 def _epoch_before(log: PartitionLog, offset: int) -> int:
-    """Return the leader epoch of the record before an offset of a metadata log, -1 without a record."""
+    """Return the leader epoch of the record before `offset` in a metadata log, -1 if there is no such
+    record.
+    """
     return int(log.read(offset - 1, 0).leader_epochs[0]) if offset > log.start_offset else -1
 
 
 def _replicas(
     stores: dict[int, Store], key: PartitionKey, state: PartitionRegistration
 ) -> tuple[ObservedReplica, ...]:
-    """Return a partition's replicas with their lag."""
-    # The logs are read one after another, so a follower may seem to end after the leader. Its lag is then 0.
+    """Return a partition's replicas. Compute the lag of each replica."""
+    # The logs are read one after another. So the log end offset that was read from a follower may be above
+    # the leader's. The lag is then 0.
     found = [_replica(stores, key, each) for each in state.replicas]
     end = next((each.log_end_offset for each in found if each.id == state.leader), None)
     return tuple(
@@ -250,5 +259,5 @@ def _replica(stores: dict[int, Store], key: PartitionKey, broker: int) -> Observ
     try:
         log = store.partition(*key)
         return ObservedReplica(broker, store.path, log.end_offset, log.log_end_offset)
-    except SegstoreError:  # the directory has not made the partition yet
+    except SegstoreError:  # The directory does not have the partition yet.
         return ObservedReplica(broker, store.path, None)

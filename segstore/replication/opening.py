@@ -1,7 +1,8 @@
 """`open_replicated`: opens the directories of a replicated store, elects leaders and starts the threads
 (Kafka: BrokerServer, KafkaRaftServer; rules R26, R27, R36).
 
-On disk it writes `meta.properties` and the metadata log, and recovers each directory. Threads: one.
+On disk `open_replicated` writes `meta.properties` and the metadata log, and recovers each directory. Threads:
+one.
 """
 
 from __future__ import annotations
@@ -50,25 +51,29 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 LEAST_FILES = 16
-"""The least number of open files of each directory, however small `max.open.files` is."""
+"""Each directory may have at least this number of files open, even if its share of `max.open.files` is
+smaller.
+"""
 READY = 30_000
-"""Ms that an open waits for elected leaders to take appends."""
+"""The longest time in ms that an open waits until all elected leaders take appends."""
 
 SHOWN = 2_000
-"""Ms that an open waits for followers, so that readers see all committed records from the start (R38)."""
+"""The longest time in ms that an open waits for followers to fetch, so that the first reader can read all
+committed records (R38).
+"""
 
 
 class Restart:
-    """The registration of the online directories and the election of leaders at an open. Both happen before
-    the metadata is published to replicas, so no published state is older than a replica's registration.
+    """Registers the online directories and elects leaders when the store is opened. Both are done before the
+    metadata is published to replicas. So no published state is older than the registrations.
     """
 
     def __init__(self, controller: QuorumController, directories: Mapping[int, DataDirectory]) -> None:
         self._controller, self._directories = controller, directories
 
     def run(self, *first: Event) -> None:
-        """Register the directories, unfence them, and elect leaders. The events `first` are written together
-        with the registrations.
+        """Register the directories, unfence them, and elect leaders. The records of the events `first` are
+        written in one batch with the registrations.
         """
         self._decide(self._register, *first)
         for broker in sorted(self._directories):
@@ -93,16 +98,16 @@ class Restart:
             effects += core.fail(broker)
         for broker, directory in sorted(self._directories.items()):
             effects += core.restart(broker, names.new_topic_id(), directory.writer.clean_epoch, now_ms())
-        # These records are in the same write as the registrations, which may have emptied an ISR. After a
-        # crash between two writes the next open would elect the last member that left the ISR, however short
-        # its log is.
+        # The registrations may have emptied an ISR, so the last known leaders are in the same write. If the
+        # last known leaders were written later, and a crash came in between, the next open would elect the
+        # replica that was removed last from the ISR, although its log may be short.
         return Decision(effects=effects + self._remember(core, before))
 
     def _remember(self, core: Controller, registered: Mapping[Any, PartitionRegistration]) -> Effects:
-        """For each partition whose ISR and ELR are empty now, make the former member of ISR or ELR with the
-        longest log the last known leader. All former members may have lost the ends of their logs (KIP-966:
-        unclean recovery, by leader epoch and log end offset). `registered` are the partitions before the
-        registrations.
+        """For each partition whose ISR and ELR are empty now, make one of the former members of ISR and ELR
+        the last known leader: the member with the largest (leader epoch, log end offset). All former members
+        may have lost the ends of their logs (KIP-966: unclean recovery). `registered` has the states of the
+        partitions before the registrations.
         """
         effects: Effects = ()
         for key, before in registered.items():
@@ -145,8 +150,9 @@ def open_replicated(
     file_mode: int | None = None,
     inline: bool = False,
 ) -> ReplicatedStore:
-    """Open a replicated store without its coordinators; `coordinator.open_replicated` also completes or
-    aborts open transactions. If a first open fails, its files are removed again.
+    """Open a replicated store without its coordinators. (`coordinator.open_replicated` makes the
+    coordinators, too, and completes or aborts open transactions.) If the first open of a store fails, the
+    files that it has made are removed.
     """
     settings = StoreConfig.parse({} if config is None else config)
     replication = ReplicationConfig.of(settings, arguments.switch("inline", inline))
@@ -172,13 +178,15 @@ def open_replicated(
 
 
 def _share(settings: StoreConfig, directories: int) -> StoreConfig:
-    """Return the settings of one directory, with its share of `max.open.files`."""
+    """Return the settings of one directory: `max.open.files` is divided among the directories."""
     total = settings.max_open_files if settings.max_open_files > 0 else default_limit()
     return replace(settings, max_open_files=max(total // directories, LEAST_FILES))
 
 
 class _OpenOptions(NamedTuple):
-    """The settings of each directory and of replication, the file system, the clock and the file mode."""
+    """Options of an open: the settings of each directory, the settings of replication, the file system, the
+    clock and the file mode.
+    """
 
     settings: StoreConfig
     replication: ReplicationConfig
@@ -188,9 +196,9 @@ class _OpenOptions(NamedTuple):
 
 
 def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> ReplicatedStore:
-    """Open the directories of the plan, and the store; directories that fail are noted in `places.offline`.
-    All directories are opened before the first `meta.properties` is written. So if a directory can't be
-    opened at a first open, none is written. Raises BecamePlain.
+    """Open the directories of the plan `places`, and the store. A directory that can't be opened is added to
+    `places.offline`. All directories are opened before the first `meta.properties` is written. So if a new
+    directory can't be opened, no `meta.properties` is written. Raises BecamePlain.
     """
     settings, _, files, clock, file_mode = options
     writers: dict[int, StoreWriter] = {}
@@ -218,9 +226,9 @@ def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> Rep
 
 
 def _undo(writers: Sequence[StoreWriter]) -> None:
-    """Remove the files of a failed first open. The metadata logs of all directories are removed before other
-    files. So even if a disk refuses to remove further files, the next open is a first open again, which
-    accepts directories with such files.
+    """Remove the files of a failed first open. The metadata logs of all directories are removed before all
+    other files. So even if a disk then fails to remove other files, the next open is a first open again, and
+    a first open accepts directories with such files.
     """
     if not all(writer.is_new for writer in writers):
         return
@@ -234,7 +242,7 @@ def _undo(writers: Sequence[StoreWriter]) -> None:
 
 
 def _check_adopted(path: str, adopt: bool) -> None:
-    """Raise InvalidArgumentError for a store without replicas, unless `adopt` is true."""
+    """Raise InvalidArgumentError unless `adopt`: the directory at `path` is a store without replicas."""
     if not adopt:
         raise InvalidArgumentError(
             f"{path} is a store without replicas: with adopt=True it becomes a directory of the replicated "
@@ -270,9 +278,11 @@ class _Assembly:
         self._await_leaders()
 
     def _open_metadata(self, places: VoterPlan) -> MetadataLog:
-        """Open the metadata log on a majority of voters; a directory whose metadata log fails is offline."""
-        # An adopted directory gets its metadata log first, because until then it can be opened as a plain
-        # store.
+        """Open the metadata log on a majority of voters. If a directory's copy of the log can't be opened,
+        the directory is offline.
+        """
+        # A directory that was a plain store gets its metadata log first: until then another process could
+        # open it as a plain store.
         by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
         voters = [Voter(id_, self._writers[id_]) for id_ in by_topics]
         config = MetadataLogConfig.of(self._options.settings)
@@ -281,7 +291,7 @@ class _Assembly:
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if not lost.is_new:  # a new directory stays locked until `_undo` has run
+            if not lost.is_new:  # If it is new, it stays locked until `_undo` has removed its files.
                 lost.let_go()
         return metadata
 
@@ -303,9 +313,7 @@ class _Assembly:
         return manager
 
     def _restarted(self, image: MetadataImage, adopted: Adopted | None) -> QuorumController:
-        """Make the controller, register the open directories with it, elect leaders, and return the
-        controller.
-        """
+        """Make the controller and return it. Register the open directories, and elect leaders."""
         manager, admin, replication = self._manager, self._admin, self._replication
         core = image.controller(replication.controller)
         admin.load(image, core)
@@ -330,7 +338,7 @@ class _Assembly:
         return controller
 
     def _made(self, paths: Sequence[str], places: VoterPlan, controller: QuorumController) -> ReplicatedStore:
-        """Make the store, which owns all parts, and start its timer."""
+        """Make the store object, and start its timer."""
         options, writers = self._options, self._writers
         context = StoreContext(
             writers[min(writers)].context.root,
@@ -364,8 +372,9 @@ class _Assembly:
     def _adopted(
         image: MetadataImage, places: VoterPlan, writers: Mapping[int, StoreWriter]
     ) -> Adopted | None:
-        """Return the content of a plain store at the first open, None at later opens. Raises QuorumLostError
-        if the first open lacks a directory, which may be the plain store.
+        """At the first open, return the content of the plain store among the directories, None if there is
+        none. At later opens, return None. Raises QuorumLostError if a directory is missing at the first open:
+        it may be the plain store.
         """
         if image.brokers:
             return None

@@ -1,6 +1,6 @@
 """Chooses directories for new replicas, and checks assignments (Kafka: StripedReplicaPlacer, without racks).
 
-Nothing is on disk. Threads: any; functions without state.
+Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ BYTES = bytes | bytearray | memoryview
 
 
 def place(partitions: int, replication_factor: int, live: Collection[int], start: int = 0) -> list[Replicas]:
-    """Return the replicas of `partitions` new partitions, in preferred order; `live` are the ids of online
-    directories.
+    """Return the replicas of each of `partitions` new partitions, the preferred leader first. `live` are the
+    ids of the online directories.
 
-    Leaders are assigned to directories in turn, from index `start` on. The caller increases `start` from call
-    to call. After each round over the directories, each leader gets its followers in other directories than
-    before. So if a directory fails, the new leaders of its partitions spread over all other directories.
-    Raises InvalidReplicationFactorError.
+    The preferred leaders are assigned to the directories round-robin, beginning at index `start`, which the
+    caller increases after each call. In each round over the directories, the followers of a leader are
+    shifted by one directory. So if a directory fails, the partitions that it led get new leaders in many
+    different directories. Raises InvalidReplicationFactorError.
     """
     check_factor(replication_factor, live)
     ids = sorted(live)
@@ -31,8 +31,8 @@ def place(partitions: int, replication_factor: int, live: Collection[int], start
 
 
 def check_factor(replication_factor: int, live: Collection[int]) -> None:
-    """Raise InvalidReplicationFactorError if the factor is below 1 or above the number of live directories,
-    InvalidTypeError if it is no integer.
+    """Raise InvalidTypeError if the factor is not an integer, and InvalidReplicationFactorError if it is
+    below 1 or above the number of live directories.
     """
     if not 1 <= arguments.whole("replication_factor", replication_factor, None) <= len(live):
         raise InvalidReplicationFactorError(
@@ -49,8 +49,8 @@ def _striped(ids: Sequence[int], factor: int, at: int) -> Replicas:
 
 
 def as_assignments(given: Any) -> dict[int, Replicas]:
-    """Return the requested replicas of partitions as plain ints, so that the controller never handles objects
-    of the caller. Raises InvalidTypeError.
+    """Return the requested replicas of partitions, with each id converted to an int, so that the controller
+    gets no object of a caller's class. Raises InvalidTypeError.
     """
     if not isinstance(given, Mapping):
         raise InvalidTypeError(
@@ -63,7 +63,7 @@ def as_assignments(given: Any) -> dict[int, Replicas]:
 
 
 def as_replicas(name: str, given: Any) -> Replicas:
-    """Return the requested directory ids as plain ints. Raises InvalidTypeError."""
+    """Return the requested directory ids, each converted to an int. Raises InvalidTypeError."""
     if not (isinstance(given, Sequence) or is_array(given)) or isinstance(given, str | BYTES):
         raise InvalidTypeError(f"{name} must be a sequence of directories' ids, not {type(given).__name__}")
     return tuple(arguments.whole(name, replica, None) for replica in given)
@@ -72,11 +72,12 @@ def as_replicas(name: str, given: Any) -> Replicas:
 def check_assignments(
     made: Mapping[int, Replicas], numbers: Sequence[int], known: Collection[int]
 ) -> dict[int, Replicas]:
-    """Return the requested replicas (from `as_assignments`) in the order of `numbers`, the partitions to
-    create; `known` are the ids of all directories.
+    """Check the requested replicas `made` (a result of `as_assignments`), and return them in the order of
+    `numbers`, the numbers of the partitions to create. `known` are the ids of all directories.
 
-    Raises InvalidReplicaAssignmentError if partitions are missing or unknown, replicas are unknown or
-    duplicate, or partitions have different numbers of replicas.
+    Raises InvalidReplicaAssignmentError if `made` lacks a partition of `numbers` or has another partition, if
+    a partition has an unknown replica or the same replica twice, or if partitions have different numbers of
+    replicas.
     """
     if sorted(made) != list(numbers):
         raise InvalidReplicaAssignmentError(

@@ -1,9 +1,9 @@
-"""Turns a directory of a replicated store into a plain store, after `unreplicate` has recorded this in the
-metadata log.
+"""Turns a directory of a replicated store into a plain store (a store without replicas). Before that,
+`unreplicate` has written the decision into the metadata log.
 
-On disk it writes the leader epochs of the partitions and the files of quotas, credentials, group settings and
-producer ids, and removes the metadata log and `meta.properties`. Threads: one. After a crash the steps are
-repeated.
+On disk the leader epochs of the partitions, and the files with quotas, credentials, group settings and the
+first free producer id, are written. The metadata log and `meta.properties` are removed. Threads: one. After a
+crash these steps are repeated.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
 BECAME_PLAIN = "segstore.plain.directory"
-"""The name of the cluster setting that has the id of the directory that became a plain store."""
+"""The name of a setting of the cluster. Its value is the id of the directory that became a plain store."""
 
 
 class BecamePlain(Exception):
-    """Raised at an open if the metadata says that the directory `broker` became a plain store."""
+    """Raised when a store is opened whose metadata says that the directory `broker` became a plain store."""
 
     def __init__(self, broker: int, directory_id: str, image: MetadataImage) -> None:
         super().__init__(broker)
         self.broker, self.directory_id, self.image = broker, directory_id, image
 
     def finish(self, paths: Sequence[str], settings: StoreConfig, files: Files, clock: Clock) -> NoReturn:
-        """Finish an interrupted conversion, if the directory is still at its path. Then, in any case, raise
-        StaleDirectoryError.
+        """If the directory is still at its path, finish its conversion, which was interrupted. After that,
+        raise StaleDirectoryError. If the directory is not at its path, only raise the error.
         """
         path = paths[self.broker]
         held = read_properties(files, path) if files.exists(path) else None
@@ -50,7 +50,7 @@ class BecamePlain(Exception):
 
 
 def check_replicated(image: MetadataImage) -> None:
-    """Raise BecamePlain if a directory became a plain store."""
+    """Raise BecamePlain if the metadata says that a directory became a plain store."""
     directory_id = image.cluster_config.get(BECAME_PLAIN)
     if directory_id is None:
         return
@@ -59,8 +59,8 @@ def check_replicated(image: MetadataImage) -> None:
 
 
 def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: Files, clock: Clock) -> None:
-    """Make a plain store of the directory, which no process has open. Raises StoreLockedError, StorageError,
-    OSError.
+    """Turn the directory into a plain store. No process may have the directory open. Raises StoreLockedError,
+    StorageError, OSError.
     """
     writer = StoreWriter(open_context(path, settings, clock, files, None), settings, replicated=True)
     try:
@@ -68,8 +68,8 @@ def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: 
             for key, state in image.partitions.items():
                 replica = writer.partitions.replica(*key)
                 replica.set_high_watermark(replica.log_end_offset)
-                # A new epoch begins, because other replicas may have uncommitted records under the latest
-                # epoch (R2).
+                # Other replicas may have uncommitted records under the latest epoch, so a new epoch must
+                # begin (R2).
                 replica.lead(state.leader_epoch + 1)
             write_files(files, path, image)
             writer.topic_admin.delete(CLUSTER_METADATA)

@@ -1,8 +1,9 @@
-"""The controller of a replicated store: it has the core decide events, writes the decisions durably to a
-majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
+"""The controller of a replicated store: the core decides events, and the controller writes the decisions
+durably to a majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
 
-On disk is the metadata log. Threads: one, which decides events in order; all events in the queue become
-durable by one write. Any thread may call `post`; any thread but a directory's own may call `call`.
+On disk is the metadata log. Threads: one, which decides events in order. The decisions of all events that are
+in the queue are written in one batch. Any thread may call `post`. Any thread except for the directories' own
+threads may call `call`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ MOST_EVENTS = 1_000
 
 
 class Decision(NamedTuple):
-    """The changes of one event. `records` are of topics and settings, which the core does not know. `effects`
-    are effects of the core; the records of these effects are written after `records`.
+    """The result of one event. `records` are records of topics and settings, which the core does not know.
+    `effects` are effects of the core. Their records are written after `records`.
     """
 
     records: Sequence[MetadataRecord] = ()
@@ -41,15 +42,18 @@ class Decision(NamedTuple):
 
 
 Event = Callable[[Controller, int], Decision]
-"""Called with the core and the time in ms. If the event raises an error, the error is its answer, and nothing
-changes."""
+"""A function that the controller calls with the core and the time in ms. If the function raises an error,
+`Answer` gets the error, and nothing changes.
+"""
 Answer = Callable[[list[Any], "Exception | None"], object]
-"""Called with the messages of the decision's `Send` effects, or with the error."""
+"""A function that gets the result of an event: (messages of the decision's `Send` effects, None), or ([], the
+error).
+"""
 
 
 class Published(NamedTuple):
-    """Durable changes: the latest states of changed brokers and partitions, and the records of topics and
-    settings.
+    """Durable changes of the metadata: the new states of changed brokers and partitions, and the new records
+    of topics and settings.
     """
 
     brokers: dict[int, BrokerRegistration]
@@ -58,7 +62,7 @@ class Published(NamedTuple):
 
 
 class QuorumController:
-    """The controller. Its thread calls `publish` with durable changes; `publish` must not block."""
+    """The controller. Its thread calls `publish` with durable changes. `publish` must not block."""
 
     def __init__(
         self,
@@ -82,11 +86,11 @@ class QuorumController:
         Background(self._run, "segstore-controller").start()
 
     def every(self, seconds: float, event: Event) -> None:
-        """Decide an event every `seconds`; to be called before `start`."""
+        """Decide `event` every `seconds`. Called before `start`."""
         self._regular.append((time.monotonic() + seconds, seconds, event))
 
     def stop(self, seconds: float) -> bool:
-        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread. Wait for its end for at most `seconds`, and return whether it has ended."""
         self._over = True
         self._asked.put(None)
         return self._ended.wait(seconds)
@@ -94,14 +98,15 @@ class QuorumController:
     # --- any thread ------------------------------------------------------------------------------
 
     def post(self, event: Event, answer: Answer | None = None) -> None:
-        """Queue an event; the controller's thread calls `answer`."""
+        """Queue an event. The controller's thread decides it, and then calls `answer`."""
         self._asked.put((event, answer or _ignore))
 
     def call(self, event: Event, timeout_ms: float = 30_000) -> list[Any]:
-        """Queue an event, wait until its decision is durable, and return the answers.
+        """Queue an event, wait until its decision is durable, and return the messages of the decision's
+        `Send` effects.
 
-        Raises the event's error, QuorumLostError, StoreClosedError; RequestTimedOutError if there is no
-        answer in time, although the event may still be decided later.
+        Raises the event's error, QuorumLostError and StoreClosedError. Raises RequestTimedOutError if the
+        event is not decided in time. The event may still be decided later.
         """
         answered: SimpleQueue[tuple[list[Any], Exception | None]] = SimpleQueue()
         self.post(event, lambda answers, error: answered.put((answers, error)))
@@ -126,7 +131,9 @@ class QuorumController:
             self._refuse_rest()
 
     def _next(self) -> list[tuple[Event, Answer]]:
-        """Wait for an event that is queued or due, and return the queued and the due events."""
+        """Wait until an event is queued or a periodic event is due. Return all queued events, and the
+        periodic events that are due.
+        """
         found: list[tuple[Event, Answer]] = []
         with suppress(Empty):
             asked = take(self._asked, self._pause())
@@ -155,8 +162,8 @@ class QuorumController:
                     asked[1]([], self.error or StoreClosedError("the store is closed"))
 
     def decide(self, events: Iterable[tuple[Event, Answer]]) -> None:
-        """Decide events, write all decisions durably at once, publish them, and answer (R31). Called by the
-        controller's thread, and by `open_replicated` before that thread runs.
+        """Decide events, write all decisions durably in one batch, publish the decisions, and answer the
+        events (R31). Called by the controller's thread, and by `open_replicated` before that thread runs.
         """
         batch = _DecisionBatch(self.image, self._log.next_offset)
         answers = [(answer, *self._decided(event, batch)) for event, answer in events]
@@ -171,8 +178,9 @@ class QuorumController:
             self._snapshots.look(self.image)
         for answer, messages, failed in answers:
             try:
-                # If the write failed, all events are answered with the write's error, those that were refused
-                # included: the refusal may depend on an earlier decision, which the failed write has lost.
+                # If the write failed, the answer to each event is the write's error. Refused events get this
+                # error, too: an event may have been refused because of an earlier decision, which the failed
+                # write has lost.
                 answer(messages, self.error or failed)
             except Exception:
                 log.exception("an answer of the controller failed")
@@ -191,14 +199,14 @@ class QuorumController:
             return [], error
 
     def _lose(self, error: Exception) -> None:
-        """Stop deciding, because the core's state may differ from the durable records now (R31)."""
+        """Stop the controller, because the core may have changes that are not durable (R31)."""
         self.error = error
         log.error("the controller stops: %s", error)
 
 
 class _DecisionBatch:
-    """Decisions of one write. They are applied to the image before the write. If the write fails, the
-    controller stops, and the image is no longer used.
+    """The decisions of one write. Each decision is applied to the image before the write. If the write fails,
+    the controller stops, and the image is not used any more.
     """
 
     def __init__(self, image: MetadataImage, next_offset: int) -> None:
@@ -209,7 +217,7 @@ class _DecisionBatch:
         self._partitions: dict[Key, PartitionRegistration] = {}
 
     def add(self, decision: Decision) -> list[Any]:
-        """Add a decision, and return its answers."""
+        """Add a decision. Return the messages of its `Send` effects."""
         for record in decision.records:
             if isinstance(record, RemoveTopicRecord):
                 self._forget(record.topic_id)
@@ -225,8 +233,8 @@ class _DecisionBatch:
         return answers
 
     def _forget(self, topic_id: str) -> None:
-        """Drop this batch's partition states of a deleted topic, because a later topic may have the same
-        name.
+        """Remove the partitions of a deleted topic from this batch's changes, because a later topic of the
+        batch may have the same name.
         """
         name = self._image.topic_name(topic_id)
         kept = {
@@ -246,7 +254,7 @@ class _DecisionBatch:
             self._partitions[record.partition] = record.registration
 
     def published(self) -> Published:
-        """Return the batch's changes."""
+        """Return the changes of all decisions in the batch."""
         return Published(self._brokers, self._partitions, tuple(self._topic_records))
 
 

@@ -1,9 +1,10 @@
-"""`ReadAhead`: batches of a leader's log, read before a follower fetches them. While a follower that catches
-up writes some batches, another thread reads the next ones.
+"""`ReadAhead`: batches of a leader's log that are read before a follower fetches them. While a follower that
+lags behind appends batches, another thread reads the batches after them.
 
-Nothing is on disk. Threads: the reading thread of the leader's directory adds pieces; that thread or the
-follower's own thread takes them. No lock is needed, because each operation on a deque is atomic. A leader
-does not truncate its log in its leader epoch, so batches stay valid until another leader epoch begins.
+Nothing is on disk. Threads: the reading thread of the leader's directory adds pieces (each is the result of
+one read). This thread or the follower's own thread takes the pieces. No lock is needed, because each
+operation on a deque is atomic. A leader does not truncate its log during its leader epoch, so the batches of
+a piece stay valid until another leader epoch begins.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ if TYPE_CHECKING:
     from segstore.replication.fetched import FetchedBatches
 
 MOST = 4
-"""The largest number of pieces that are kept."""
+"""The largest number of pieces in a `ReadAhead`."""
 FETCHES = 2
-"""The size of a piece, as a multiple of replica.fetch.max.bytes; by default two pieces fill a buffer of the
-pool. With 1 a catch-up took a third more time, because a follower needs some 250 Python calls per piece.
+"""The largest size of a piece, as a multiple of replica.fetch.max.bytes. By default two pieces fill a buffer
+of the pool. If FETCHES was 1, a follower took a third more time to catch up, because it needs some 250 Python
+calls per piece.
 """
 
 
 class ReadAheadPosition(NamedTuple):
-    """A position in a leader's log. `leader` is any object that identifies the log."""
+    """An offset in a leader's log, in a leader epoch. `leader` is any object that identifies the log."""
 
     leader: object
     leader_epoch: int
@@ -32,27 +34,29 @@ class ReadAheadPosition(NamedTuple):
 
 
 class ReadAhead:
-    """The pieces that were read ahead for one follower."""
+    """The pieces (each is the result of one read) that were read ahead for one follower."""
 
     __slots__ = ("_end", "_pieces")
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[ReadAheadPosition, FetchedBatches]] = deque()
         self._end: ReadAheadPosition | None = None
-        """The end of the last piece, None after `take` found no piece."""
+        """The position after the last piece that was added, None if `take` has found no piece after that."""
 
     @property
     def is_full(self) -> bool:
-        """Return whether the largest number of pieces is kept."""
+        """Return whether there are MOST pieces."""
         return len(self._pieces) >= MOST
 
     def add(self, place: ReadAheadPosition, found: FetchedBatches) -> None:
-        """Keep the batches that were read at a position."""
+        """Add the batches that were read at a position as a piece."""
         self._end = place._replace(offset=found.fetched.next_offset)
         self._pieces.append((place, found))
 
     def take(self, place: ReadAheadPosition) -> FetchedBatches | None:
-        """Return the piece that begins at a position, and drop earlier pieces; None without such a piece."""
+        """Remove the piece that begins at a position, and return it. Return None if there is no such piece.
+        Remove the pieces before it, too.
+        """
         while True:
             try:
                 at, found = self._pieces.popleft()
@@ -63,11 +67,13 @@ class ReadAhead:
                 return found
 
     def next_from(self, place: ReadAheadPosition) -> ReadAheadPosition:
-        """Return the position to read next, for a follower that needs the batches from `place` on."""
+        """Return the position at which the next read begins. The follower needs the batches at `place` and
+        after it.
+        """
         end = self._end
         return place if end is None or end[:2] != place[:2] else max(end, place, key=itemgetter(2))
 
     def clear(self) -> None:
-        """Drop all pieces."""
+        """Remove all pieces."""
         self._pieces.clear()
         self._end = None

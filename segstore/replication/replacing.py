@@ -1,8 +1,8 @@
-"""Replaces a failed directory by a new directory, or by the same directory after it came back (Kafka: a
-restart of a broker, with its log directory or an empty one; rules R26, R27, R32).
+"""Replaces a failed directory by a new directory, or by the failed directory if it works again (Kafka: a
+restart of a broker, with its log directory or with an empty one; rules R26, R27, R32).
 
-On disk are `meta.properties` of a new directory, and a copy of the metadata log; the replicas then fetch from
-their leaders. Threads: any, one replacement at a time.
+On disk a new directory gets `meta.properties` and a copy of the metadata log. Its replicas then fetch from
+their leaders. Threads: any, but one replacement at a time.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from segstore.storage.store.writer import StoreWriter
 
 ENDING = 10.0
-"""Seconds that the threads of a failed directory may take to end."""
+"""The longest time in seconds to wait for the end of a failed directory's threads."""
 
 
 def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:
-    """Replace the directory with the id `broker` by the one at `path`. Raises OSError, and the errors of
-    `ReplicatedStore.replace_directory`.
+    """Replace the directory with the id `broker` by the directory at `path`. Raises OSError, and the errors
+    of `ReplicatedStore.replace_directory`.
     """
 
     def run() -> None:
@@ -46,7 +46,8 @@ def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: 
             side.context.check_writable()
             _replace(side, store, broker, path)
 
-    apart(run, "segstore-replace")  # Ctrl-C can't interrupt another thread
+    # Ctrl-C interrupts only the main thread, so the replacement runs in another thread.
+    apart(run, "segstore-replace")
 
 
 def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:
@@ -73,7 +74,9 @@ def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> N
 
 
 def _let_go(side: ReplicatedWriter, broker: int) -> None:
-    """Release the failed directory, or the witness. Raises StorageError if its disk hangs."""
+    """Close the failed directory, or the failed witness, and release its lock. Raises StorageError if the
+    disk hangs.
+    """
     failed = side.manager.directories.get(broker)
     if failed is not None:
         if not failed.stop(ENDING):
@@ -86,20 +89,20 @@ def _let_go(side: ReplicatedWriter, broker: int) -> None:
 
 
 def _works(side: ReplicatedWriter, broker: int) -> bool:
-    """Return whether a directory, or the witness, works."""
+    """Return whether the directory or witness with the id `broker` works."""
     if broker < side.data_directories:
         directory = side.manager.directories.get(broker)
         return directory is not None and directory.error is None
-    # The witness is written so seldom that its loss may not have been noticed. Therefore its files are
-    # checked here.
+    # Writes to the witness are so rare that no write may have failed since the witness was lost. Therefore
+    # its files are read here.
     there = look(side.context.files, side.paths[broker])
     return broker in side.metadata_log.voters and there.properties is not None
 
 
 def _voter_directory(side: ReplicatedWriter, broker: int, path: str) -> VoterDirectory:
-    """Return the `VoterDirectory` of the replacement. Raises InvalidArgumentError if the old directory works,
-    or `path` can't be used; StaleDirectoryError if `path` belongs to another store or another id;
-    StoreLockedError.
+    """Return the `VoterDirectory` of the directory at `path`. Raises StoreLockedError. Raises
+    InvalidArgumentError if the directory `broker` works, or if the directory at `path` can't replace it.
+    Raises StaleDirectoryError if the directory at `path` belongs to another store or has another id.
     """
     if not 0 <= broker < len(side.paths):
         raise InvalidArgumentError(f"directory {broker}: there are 0 to {len(side.paths) - 1}")
@@ -129,7 +132,9 @@ def _voter_directory(side: ReplicatedWriter, broker: int, path: str) -> VoterDir
 
 
 def _open_path(side: ReplicatedWriter, broker: int) -> str | None:
-    """Return the path of the directory that this process has open under the id `broker`, None without one."""
+    """Return the path of the directory with the id `broker`, None if this process has no such directory
+    open.
+    """
     directory = side.manager.directories.get(broker)
     if directory is not None:
         return directory.path
@@ -138,7 +143,7 @@ def _open_path(side: ReplicatedWriter, broker: int) -> str | None:
 
 
 def _register(side: ReplicatedWriter, place: VoterDirectory, writer: StoreWriter) -> None:
-    """Register the directory with the controller, and then publish the metadata to its replicas."""
+    """Register the directory with the controller. Then publish the metadata to the directory's replicas."""
     manager, controller, broker = side.manager, side.controller, place.id
     settings = side.topic_admin.settings
     made = DataDirectory(broker, writer, manager.brokers, manager, settings)

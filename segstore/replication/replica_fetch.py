@@ -1,9 +1,9 @@
-"""`ReplicaFetch`: the fetches by which a follower copies its leader's log (Kafka: ReplicaFetcherThread, for
-one partition).
+"""`ReplicaFetch`: makes the fetches with which a follower copies its leader's log (Kafka:
+ReplicaFetcherThread, for one partition).
 
-On disk is the partition's log, by `storage.log.replica`. Threads: the fetching thread of the replica's own
-directory. `_read` and `_read_ahead` run in the reading thread of the leader's directory, `_sync` in the
-reading thread of the replica's own directory.
+On disk is the partition's log, which `storage.log.replica` writes. Threads: the thread of the replica's own
+directory. Three methods run in other threads: `_read` and `_read_ahead` in the reading thread of the leader's
+directory, and `_sync` in the reading thread of the replica's own directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
-"""Errors of a leader before all replicas have the new metadata, after which the follower fetches again later.
+"""Errors of a fetch if the leader or the follower does not have the newest metadata yet. The follower fetches
+again later.
 """
 Found = FetchedBatches | Nothing | SegstoreError | None
 """The result of `ReplicaFetch._read_at`."""
@@ -50,15 +51,15 @@ class LeaderRead(Protocol):
     """A read of a leader's log."""
 
     def __call__(self) -> LeaderRead | None:
-        """Read, and return the next read, None without one."""
+        """Read batches. Return the read to make after this one, None if there is none."""
 
 
 class Reads(Protocol):
-    """The reading threads of the directories. No call blocks."""
+    """The reading threads of the directories. No method blocks."""
 
     def read(self, broker: int, read: LeaderRead) -> None:
-        """Have the reading thread of a directory call `read`; if the disk hangs, only that thread hangs. If
-        `read` returns a further read, the thread calls that read next, unless the queue has other reads.
+        """Queue `read` for the reading thread of a directory, which calls it. If the disk hangs, only this
+        thread hangs. `read` returns None, or another read, which the thread calls next if its queue is empty.
         """
 
     def failed(self, broker: int, error: Exception) -> None:
@@ -66,20 +67,20 @@ class Reads(Protocol):
 
 
 class LeaderEndPoint(Protocol):
-    """A leader's replica, here or on another machine (Kafka: LeaderEndPoint); here a `LocalReplica`."""
+    """A leader's replica (Kafka: LeaderEndPoint): a `LocalReplica`, or a replica on another machine."""
 
     broker: int
     replica: Replica
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """Answer a fetch of a follower, whose log is durable below `synced`."""
+        """Return the answer to a follower's fetch. The follower's log is durable below `synced`."""
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return log start and log end offset."""
+        """Return (log start offset, log end offset)."""
 
 
 class FetchingReplica(Protocol):
-    """The parts of a `LocalReplica` that its fetches use."""
+    """The attributes and methods of a `LocalReplica` that its fetches use."""
 
     broker: int
     partition: Partition
@@ -95,35 +96,37 @@ class FetchingReplica(Protocol):
 
 
 class ReplicaFetch:
-    """The fetches of one replica, `own`."""
+    """Makes the fetches for one replica, `own`."""
 
     def __init__(self, own: FetchingReplica, reads: Reads, max_bytes: int) -> None:
         self._own, self._reads, self._max_bytes = own, reads, max_bytes
         self.last_bytes = 0
-        """The size in bytes of this follower's last append in the current leader epoch."""
+        """The size in bytes of the batches that this follower appended last in the current leader epoch."""
         self._request: FetchRequest | None = None
-        """The fetch whose records are being read, None without one."""
+        """The fetch whose records are being read, None if there is none."""
         self._syncing = False
-        """Whether this log is being synced so that the replica can join the ISR."""
+        """Whether the log is being synced, so that the replica can join the ISR after that."""
         self._ahead = ReadAhead()
 
     @property
     def is_reading(self) -> bool:
-        """Return whether the reading thread reads records for a fetch."""
+        """Return whether a reading thread is reading records for a fetch of this replica."""
         return self._request is not None
 
     def forget(self) -> None:
-        """Ignore the answer to the fetch under way, because the log is about to be truncated."""
+        """Ignore the records of the fetch in flight when they arrive, because the log will be truncated."""
         self._request = None
 
     def begin_anew(self) -> None:
-        """Forget the fetch under way and the read-ahead batches of the earlier leader."""
+        """Ignore the records of the fetch in flight, and drop the batches that were read ahead, because the
+        leader may have changed.
+        """
         self._request = None
         self._ahead.clear()
 
     def once(self, role: Follower, leader: LeaderEndPoint, broker_epoch: int) -> bool | None:
-        """Fetch once. Return True if there may be more records, None if the leader can't answer yet, else
-        False. Raises the errors of `LocalReplica.step`.
+        """Fetch once. Return True if the leader may have more records, and None if the leader can't answer
+        yet. In all other cases return False. Raises the errors of `LocalReplica.step`.
         """
         with self._own.lock:
             self._own.note_start()
@@ -145,8 +148,9 @@ class ReplicaFetch:
         return self._take(role, request, answer, None)
 
     def _sync(self) -> None:
-        """Sync the log, and have the replica fetch again, so that it may join the ISR."""
-        # The reading thread syncs, so that fetches, which move the high watermark, go on during the sync.
+        """Sync the log. Then ask for another fetch, after which the replica may join the ISR."""
+        # The reading thread syncs. So the directory's own thread goes on with fetches during the sync, and
+        # the high watermark goes on rising.
         failed: Exception | None = None
         try:
             self._own.replica.flush()
@@ -155,7 +159,9 @@ class ReplicaFetch:
         self._own.resume(partial(self._synced, failed))
 
     def _synced(self, failed: Exception | None) -> bool:
-        """Return True, so that the replica fetches again after a sync. Raises the error of a failed sync."""
+        """Raise the error of a failed sync. If the sync did not fail, return True: the replica fetches
+        again.
+        """
         self._syncing = False
         if failed is not None:
             raise copy_of(failed)
@@ -171,8 +177,9 @@ class ReplicaFetch:
     def _take_read(
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> bool:
-        """Append the batches that were read ahead, and have the next batches read. If none were read ahead,
-        have the answer's batches read, and return False. Otherwise return whether there may be more records.
+        """Append batches that were read ahead, ask the reading thread for the batches after them, and return
+        whether the leader may have more records. If no batches were read ahead, ask the reading thread for
+        the answer's batches, and return False.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found = self._ahead.take(place)
@@ -187,11 +194,11 @@ class ReplicaFetch:
     def _read(
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> LeaderRead | None:
-        """Read the batches of an answer, in the reading thread of the leader's directory. Return the read of
-        the next batches, None if there were no batches.
+        """Read the batches of a fetch answer. Return the read of the batches after them, None if there were
+        none. Called in the reading thread of the leader's directory.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
-        found: Found = self._ahead.take(place)  # an earlier read-ahead may have read them
+        found: Found = self._ahead.take(place)  # The batches may have been read ahead already.
         if found is None:
             found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._own.resume(lambda: self._arrived(role, request, answer, found))
@@ -203,21 +210,22 @@ class ReplicaFetch:
     def _read_ahead(
         self, leader: LeaderEndPoint, place: ReadAheadPosition, end_offset: int
     ) -> LeaderRead | None:
-        """Read the next piece ahead of a follower at `place`, up to `end_offset`. Return the read of the
-        piece after it, None if nothing was read.
+        """Read batches below `end_offset` ahead of a follower whose fetch offset is `place`. Return the read
+        of the batches after them, None if no batches were read.
         """
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:
             return None
         found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
-        if not isinstance(found, FetchedBatches):  # the fetch of these batches will report the error
+        if not isinstance(found, FetchedBatches):  # The fetch of these batches will report the error.
             return None
         self._ahead.add(at, found)
         return lambda: self._read_ahead(leader, place, end_offset)
 
     def _read_at(self, leader: LeaderEndPoint, offset: int, end_offset: int, max_bytes: int) -> Found:
-        """Read batches from a leader's disk, and check CRCs. Return NOTHING if the log has no batch between
-        `offset` and `end_offset`, the error if a batch is damaged, None if the batches can't be read.
+        """Read batches from a leader's disk, and check their CRCs. Return NOTHING if the log has no batch
+        between `offset` and `end_offset`. Return the CorruptRecordError if a batch is damaged, and None if
+        the batches can't be read.
         """
         buffer = pool.take(max_bytes)
         try:
@@ -230,7 +238,7 @@ class ReplicaFetch:
             self._reads.failed(leader.broker, error)
         except CorruptRecordError as error:
             return error
-        except SegstoreError as error:  # the log was cut or removed since the answer
+        except SegstoreError as error:  # The log was truncated or removed after the fetch was answered.
             log.warning("%r: %s", self._own, error)
         return None
 
@@ -241,8 +249,9 @@ class ReplicaFetch:
         answer: FetchAnswer,
         found: Found,
     ) -> bool | None:
-        """Append the batches that were read. Return True if there may be more records, None if the leader's
-        disk could not be read, else False. Raises CorruptRecordError.
+        """Append the batches that were read for a fetch. Return True if the leader may have more records, and
+        None if the leader's disk could not be read. In all other cases return False. Raises
+        CorruptRecordError.
         """
         if self._request is not request:
             return False

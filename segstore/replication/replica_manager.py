@@ -1,7 +1,8 @@
 """`ReplicaManager`: the directories of a replicated store, the leaders of its partitions, and the messages
 between replicas (Kafka: ReplicaManager, MetadataCache; rules R19, R32).
 
-Nothing is on disk. Threads: any. The controller's changes are passed on to each directory's own thread.
+Nothing is on disk. Threads: any. The controller's changes are queued for the directories' own threads, which
+apply them.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 LOOK = 0.05
-"""The longest time in seconds between two checks of a wait for directories; a change of the
-counter `news` causes a check at once."""
+"""Interval in seconds at which a thread that waits for directories checks whether the wait is over. A change
+of the counter `news` causes a check at once.
+"""
 
 
 class ReplicaManager:
     """The replicas of this process. `redirect` is called with the key of a partition and the log of the
-    partition's new leader. `changes_for` returns the `DirectoryChange`s of a directory for the given
-    partitions.
+    partition's new leader. `changes_for` gets the id of a directory and the keys of changed partitions, and
+    returns the `DirectoryChange`s for this directory.
     """
 
     def __init__(
@@ -58,22 +60,26 @@ class ReplicaManager:
         self.partitions: dict[PartitionKey, PartitionRegistration] = {}
         self.leaders: dict[PartitionKey, LocalReplica] = {}
         self.redirecting = Mutex()
-        """The lock for changes of `leaders`, and of the log to which a partition's appends are sent."""
+        """The lock for changes of `leaders`, and for the choice of the log that a partition's appends go
+        to.
+        """
         self.news, self.counters = ChangeCounter(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
         self.controller: QuorumController | None = None
-        self._beating: set[int] = set()  # directories whose heartbeat is queued at the controller
+        # ids of the directories whose heartbeats are queued at the controller
+        self._beating: set[int] = set()
         self.voter_failed: Callable[[int, Exception], object] = lambda broker, error: None
-        """Called with the id and the error of a directory that has failed, so that it no longer counts as a
-        voter."""
+        """Removes a failed directory from the voters. Called with the id of the directory, and its error."""
 
     @property
     def online(self) -> list[DataDirectory]:
-        """Return the directories without an error."""
+        """Return the directories that are not offline."""
         return [directory for directory in self.directories.values() if directory.error is None]
 
     def await_leaders(self, keys: Iterable[PartitionKey], timeout_ms: float) -> bool:
-        """Wait until each partition has a leader that takes appends; return whether all have one."""
+        """Wait until each partition has a leader that takes appends. Return whether each partition has
+        one.
+        """
         missing = list(keys)
 
         def led() -> bool:
@@ -83,22 +89,24 @@ class ReplicaManager:
         return self.news.until(led, timeout_ms / 1000)
 
     def leader(self, key: PartitionKey) -> LocalReplica | None:
-        """Return the leader of a partition, None without one."""
+        """Return the leader of a partition, None if it has none."""
         found, state = self.leaders.get(key), self.partitions.get(key)
-        # A former leader on a hanging disk may still be in `leaders`.
+        # A former leader may still be in `leaders` if its disk hangs.
         if found is None or state is None or state.leader != found.broker:
             return None
         return found if isinstance(found.core.role, Leader) else None
 
     def in_sync(self, key: PartitionKey) -> frozenset[int]:
-        """Return the ISR in the metadata, together with the ISR that the leader has proposed."""
+        """Return the ids of the replicas that are in the ISR of the metadata, or in the ISR that the leader
+        knows or proposes.
+        """
         state, leader = self.partitions.get(key), self.leader(key)
         proposed = frozenset[int]() if leader is None else leader.in_sync
         return proposed if state is None else proposed.union(state.isr)
 
     def follower(self, key: PartitionKey, rack: str, offset: int) -> LocalReplica | None:
-        """Return the follower in the directory with the id `rack`, None if consumers can't read `offset`
-        there.
+        """Return the follower in the directory with the id `rack`, None if consumers can't read `offset` from
+        this follower.
         """
         leader = self.leader(key)
         role = None if leader is None else leader.core.role
@@ -110,8 +118,8 @@ class ReplicaManager:
         return None
 
     def await_shown(self, timeout_ms: float) -> None:
-        """Wait until readers of each leader see all records committed before its leader epoch (R38). Leaders
-        with too few in-sync followers are skipped.
+        """Wait until readers of each leader can read all records that were committed before its leader epoch
+        began (R38). Leaders whose ISR is smaller than min.insync.replicas are skipped.
         """
 
         def shown() -> bool:
@@ -126,14 +134,14 @@ class ReplicaManager:
         needed: Callable[[DataDirectory], bool],
         seconds: float,
     ) -> bool:
-        """Call `work` in the own thread of each directory for which `needed` is true. Wait for at most
-        `seconds` until all calls are done, and return whether they are. Directories that fail, or for which
-        `needed` becomes false, are not waited for.
+        """Call `work` with each directory for which `needed` returns True, in the directory's own thread.
+        Wait for the end of all calls for at most `seconds`, and return whether all have ended. If a directory
+        fails, or if `needed` returns False for it, its call is not waited for any more.
         """
         done: set[int] = set()
 
         def run(directory: DataDirectory) -> None:
-            work(directory)  # the thread handles an error of the disk
+            work(directory)  # The directory's thread handles an error of the disk.
             done.add(directory.broker)
             self.news.increment()
 
@@ -147,11 +155,11 @@ class ReplicaManager:
         )
 
     def await_topic_files(self, seconds: float) -> None:
-        """Wait until all directories have written the topic files in their inboxes. A directory whose disk
-        hangs is waited for until its session ends.
+        """Wait until all directories have written the topic files in their inboxes. If the disk of a
+        directory hangs, the wait for this directory ends with its session.
         """
-        # The writing of the files is queued already. So when a directory's thread has done this empty work,
-        # it has written the files.
+        # Each directory's thread has the write of the files in its queue already. So when the thread calls
+        # this empty function, it has written the files.
         self.on_each(lambda directory: None, self._is_active, seconds)
 
     def _is_active(self, directory: DataDirectory) -> bool:
@@ -159,8 +167,8 @@ class ReplicaManager:
         return registration is not None and not registration.fenced
 
     def await_committed(self, key: PartitionKey, seconds: float) -> bool:
-        """Wait until readers see all records that were committed before the leader's epoch (R38); return
-        whether they do. If fewer replicas are online than min.insync.replicas, this does not wait.
+        """Wait until readers can read all records that were committed before the leader epoch began (R38).
+        Return whether they can. If fewer replicas than min.insync.replicas are online, return at once.
         """
 
         def shown() -> bool:
@@ -180,13 +188,15 @@ class ReplicaManager:
     # --- calls of replicas and directories (Links, DirectoryContext) ------------------------------
 
     def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
-        """Return a partition's replica in a directory, None without one, or if the directory is offline."""
+        """Return a partition's replica in a directory. Return None if the directory has no replica of it, or
+        is offline.
+        """
         directory = self.directories.get(broker)
         return None if directory is None or directory.error is not None else directory.replicas.get(key)
 
     def appended(self, leader: LocalReplica) -> None:
-        """Have the followers fetch; without followers in sync, have the leader's directory call
-        `settle_alone`.
+        """Ask the followers to fetch. If no follower is in sync, ask the leader's directory to call
+        `settle_alone`, too.
         """
         role = leader.core.role
         self._ask_followers(leader)
@@ -209,9 +219,9 @@ class ReplicaManager:
         self.news.increment()
 
     def follows(self, replica: LocalReplica) -> None:
-        """Have a follower fetch, if its leader can answer."""
-        # A leader that has not taken its role yet would refuse the fetch. When it takes the role, it calls
-        # `leads`, which has its followers fetch.
+        """Ask a follower to fetch, if its leader can answer the fetch."""
+        # If the replica that was elected has not become leader yet, it would refuse the fetch, so no fetch is
+        # queued. When it becomes leader, it calls `leads`, which asks its followers to fetch.
         own, leader = replica.core.role, self.find(replica.leader_id, replica.key)
         role = None if leader is None else leader.core.role
         if (
@@ -222,38 +232,42 @@ class ReplicaManager:
             self._ask(replica.broker, replica.key)
 
     def leads(self, replica: LocalReplica) -> None:
-        """Send appends and reads to a new leader, and have its followers fetch."""
+        """Direct appends and reads to a new leader, and ask its followers to fetch."""
         with self.redirecting:
             state = self.partitions.get(replica.key)
-            # If this thread is late, another leader may have been elected since.
+            # If this thread is late, another leader may have been elected already.
             if state is None or state.leader != replica.broker:
                 return
             self.leaders[replica.key] = replica
             self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
-        # The fetches are queued after the directory's other elections, so that after the loss of a directory
-        # with thousands of leaders all partitions get leaders before followers fetch. An append makes the
-        # followers of its partition fetch at once.
+        # The fetches are queued after the other role changes in the directory's queue. So if a directory with
+        # thousands of leaders is lost, all partitions have new leaders before the followers fetch. But if a
+        # partition gets an append, its followers fetch at once.
         self.directories[replica.broker].post(partial(self._begin, replica))
         self.news.increment()
 
     def _begin(self, leader: LocalReplica) -> None:
-        """Have the followers of a new leader fetch, and queue the write of its leader epoch file."""
+        """Ask the followers of a new leader to fetch, and queue the write of the leader's
+        `leader-epoch-checkpoint`.
+        """
         self._ask_followers(leader)
         self.directories[leader.broker].post(leader.replica.save_epochs)
 
     def read(self, broker: int, read: LeaderRead) -> None:
-        """Have the reading thread of a directory call `read`."""
+        """Queue `read` for the reading thread of a directory, which calls it."""
         self.directories[broker].read(read)
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Have the thread of the replica's directory call `work`, and then continue to fetch."""
+        """Ask the thread of the replica's directory to call `work`, and to fetch again."""
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))
 
     def opens(self, leader: LocalReplica) -> None:
-        """Have the thread of the leader's directory open the native tails."""
+        """Ask the thread of the leader's directory to open the leader's native tail, with which one native
+        call appends to all replicas.
+        """
         self.directories[leader.broker].post(leader.open_by_threads)
 
     def failed(self, broker: int, error: Exception) -> None:
@@ -270,10 +284,12 @@ class ReplicaManager:
 
     @staticmethod
     def _fail(broker: int, core: Controller, _now: int) -> Decision:
-        """Elect new leaders for the partitions that a failed directory led, and log their number."""
+        """Elect new leaders for the partitions whose leaders were in a failed directory, and log the number
+        of these partitions.
+        """
         led = [key for key, partition in core.partitions.items() if partition.leader == broker]
         decision = Decision(effects=core.fail(broker))
-        if not decision.effects:  # another thread has reported the same failure
+        if not decision.effects:  # Another thread has reported the failure of this directory before.
             return decision
         without = sum(core.partitions[key].leader == NO_LEADER for key in led)
         level = logging.ERROR if without else logging.WARNING
@@ -282,25 +298,29 @@ class ReplicaManager:
         return decision
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Call `work` as soon as the partition has a leader, perhaps at once."""
+        """Call `work` when the partition has a leader. If the partition has a leader already, call `work` at
+        once.
+        """
         self._when_led.setdefault(key, deque()).append(work)
-        # `leads` sets the leader, and then does the queued work. So if a leader begins after this check,
-        # `leads` finds `work` in the queue.
+        # `leads` sets the leader, and then calls the queued functions. So if there is no leader at this
+        # check, `leads` will find `work` in the queue.
         if self.leader(key) is not None:
             self._is_led(key)
 
     def _is_led(self, key: PartitionKey) -> None:
-        """Call the work that waits for a leader of this partition."""
-        # The empty queue stays in the mapping: another thread may be about to add work to this object.
+        """Call the functions that wait for a leader of this partition."""
+        # An empty queue is not removed from the dict, because another thread may be adding work to it.
         waiting = self._when_led.get(key, deque())
-        with suppress(IndexError):  # another thread may empty the queue
+        with suppress(IndexError):  # Another thread may take the last function from the queue.
             while waiting:
                 waiting.popleft()()
 
     def heartbeat(self, broker: int) -> None:
-        """Send a directory's heartbeat to the controller, unless one is queued already."""
-        # Only one heartbeat is in flight, as in Kafka's BrokerLifecycleManager, so that heartbeats don't pile
-        # up while the controller waits for a majority of voters.
+        """Queue a directory's heartbeat at the controller, unless a heartbeat of this directory is queued
+        already.
+        """
+        # At most one heartbeat of a directory is queued, as in Kafka's BrokerLifecycleManager. If more were
+        # queued, the queue would grow while the controller waits for a majority of voters.
         registration, controller = self.brokers.get(broker), self.controller
         if registration is None or controller is None or broker in self._beating:
             return
@@ -308,8 +328,8 @@ class ReplicaManager:
         beat = BrokerHeartbeat(broker, registration.epoch, read)
 
         def beaten(core: Controller, now: int) -> Decision:
-            # `_beating` is cleared before this decision is durable, so that the next heartbeat can be queued,
-            # and keeps the session alive, while the decision is written.
+            # The id is removed before this decision is durable. So the next heartbeat can be queued while the
+            # decision is written, and the session does not expire.
             self._beating.discard(broker)
             return Decision(effects=core.heartbeat(beat, now))
 
@@ -331,9 +351,9 @@ class ReplicaManager:
     def _answered(
         self, sender: LocalReplica, sent: AlterPartition, answers: list[object], error: Exception | None
     ) -> None:
-        """Pass the controller's answer to the leader."""
-        # The error of a stopped controller is not passed to the leader, because the leader would send the
-        # proposal again for ever.
+        """Pass the controller's answer to the leader that sent the ISR proposal."""
+        # If the controller has stopped, its error is not passed to the leader: the leader would send the
+        # proposal again and again.
         stopped = self.controller is None or self.controller.error is not None
         if stopped or isinstance(error, StoreClosedError):
             return
@@ -342,7 +362,8 @@ class ReplicaManager:
         else:
             reply = next(answer for answer in answers if isinstance(answer, AlterPartitionReply))
         self.counters.answered(reply)
-        # After this error the broker registers again, and gets new metadata, so the proposal is dropped.
+        # After a StaleBrokerEpochError the broker registers again, and gets new metadata. So the leader does
+        # not get this error.
         if not isinstance(error, StaleBrokerEpochError):
             sender.on_alter_reply(sent, reply)
 
@@ -355,19 +376,20 @@ class ReplicaManager:
         configured: Collection[str],
         reshaped: Collection[str],
     ) -> None:
-        """Pass durable changes on to the directories concerned. `topics` are all topics, `configured` the
-        names of topics with changed settings, `reshaped` the names of topics whose files in the inboxes
-        change.
+        """Queue durable changes for the directories that have replicas of the changed partitions. `topics`
+        has all topics. `configured` has the names of topics with changed settings. `reshaped` has the names
+        of topics whose files in the inboxes must change.
         """
         if reshaped:
-            # The files are queued before the new leaders are set. A process that sees a leader may stage
-            # records at once, and reads the files for that.
+            # The writes of the topic files are queued before the new leaders are set: a process may stage
+            # records as soon as there is a leader, and before that it reads these files.
             for directory in self.online:
                 directory.post(partial(directory.write_topic_files, topics, reshaped))
         changed = {
             key: state
             for key, state in published.partitions.items()
-            if isinstance(key, PartitionKey) and key.topic in topics  # else the topic was deleted since
+            # A topic that is not in `topics` was deleted after the change.
+            if isinstance(key, PartitionKey) and key.topic in topics
         }
         others = {key: state for key, state in self.partitions.items() if key.topic in configured}
         changed = {**others, **changed}
@@ -382,15 +404,15 @@ class ReplicaManager:
                 self.leaders.pop(key, None)
         for directory in self.online:
             broker = published.brokers.get(directory.broker)
-            if broker is not None and broker.active:  # its followers may now join ISRs
+            if broker is not None and broker.active:  # The directory's followers may join ISRs now.
                 directory.post(directory.ask_all)
             keys = [key for key in changed if _concerns(directory.broker, changed[key], before[key])]
             if keys:
                 directory.post(partial(directory.apply, self.changes_for(directory.broker, keys)))
 
     def _fence(self, key: PartitionKey, state: PartitionRegistration) -> None:
-        """Refuse appends to the former leaders, whose disks may hang, so that waiting applications go to the
-        new leader.
+        """Refuse appends to the former leaders. If a former leader's disk hangs, applications that wait for
+        it then append to the new leader.
         """
         for broker in self.directories:
             if broker != state.leader and (replica := self.find(broker, key)) is not None:
@@ -406,24 +428,26 @@ class ReplicaManager:
             directory.post(partial(directory.delete, topic, topic_id))
 
     def remove_unknown(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Have directories delete the topics that were deleted from the store while these directories were
+        """Ask the directories to delete the topics that were deleted from the store while a directory was
         offline.
         """
         for directory in self.online:
             self.remove_unknown_in(directory, topics)
 
     def remove_unknown_in(self, directory: DataDirectory, topics: Mapping[str, TopicInfo]) -> None:
-        """Have one directory delete the topics that are not in `topics`."""
+        """Ask one directory to delete its topics that are not in `topics`."""
         for info in list(directory.writer.topics.values()):
             known = topics.get(info.name)
             if info.name != CLUSTER_METADATA and (known is None or known.topic_id != info.topic_id):
                 directory.post(partial(directory.delete, info.name, info.topic_id))
 
     def on_time(self) -> None:
-        """Have each leader check its followers for lag; to be called every replica.lag.time.max.ms / 2."""
+        """Call `on_time` of each leader, which checks whether its followers lag. Called every
+        replica.lag.time.max.ms / 2.
+        """
         for replica in list(self.leaders.values()):
             directory = self.directories[replica.broker]
-            # Followers of a leader on a hanging disk are skipped: they lag because they can't read that disk.
+            # A leader whose disk hangs is skipped: its followers lag only because that disk can't be read.
             if directory.error is None and not directory.hangs:
                 replica.on_time()
 

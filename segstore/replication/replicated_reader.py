@@ -1,5 +1,5 @@
-"""`ReplicatedReader`: reads a replicated store through its directories, from replicas in sync, also while
-another process writes the store (R24, R39; Kafka: KIP-392).
+"""`ReplicatedReader`: reads a replicated store from the directories of in-sync replicas. Another process may
+write to the store at the same time (R24, R39; Kafka: KIP-392).
 
 On disk nothing is locked or changed. Threads: one.
 """
@@ -27,34 +27,38 @@ T = TypeVar("T")
 Question = Callable[[ObservedLog], T]
 
 PATIENCE = 20.0
-"""Seconds that `ask` waits for a replica that can answer; an election takes some seconds."""
+"""The longest time in seconds that `ask` waits for a replica that can be read. (An election takes some
+seconds.)
+"""
 SHOWN = 2.0
-"""Seconds that `await_shown` waits for a new leader to show all committed records."""
+"""The longest time in seconds that `await_shown` waits until the high watermark of a new leader is above all
+committed records.
+"""
 _PAUSE = 0.05
 FAILURES = (*GONE, *UNREADABLE)
 """The errors after which another replica is read."""
 
 
 def in_sync(state: PartitionRegistration) -> tuple[int, ...]:
-    """Return the replicas that have all committed records: the leader, the ISR, and the eligible leader
-    replicas (P3).
+    """Return the ids of the replicas that have all committed records: the leader, the ISR, and the eligible
+    leader replicas (P3).
     """
     leader = [state.leader] if state.leader >= 0 else []
     return tuple(dict.fromkeys([*leader, *state.isr, *state.elr]))
 
 
 class ReplicatedReader(Closing):
-    """A reader of the replicated store whose directories are `paths`, in any order; `witness` is None for a
-    store without a witness. It is a context manager.
+    """A reader of a replicated store, and a context manager. `paths` are the paths of its directories, in any
+    order. `witness` is the path of its witness, None if it has none.
 
-    Directories may be missing, as long as at least half of the directories and the witness are there, because
-    one of these then has the newest metadata. With fewer directories, a replica that is no longer in sync
-    could be read.
+    At least half of all directories, the witness counted, must be readable: then one of them has the newest
+    metadata. If fewer directories were allowed, records of a replica that is not in sync any more could be
+    returned.
     """
 
     def __init__(self, paths: Sequence[str], witness: str | None = None, files: Files | None = None) -> None:
-        """Open the directories. Raises InvalidArgumentError if a directory is named twice, or lies within
-        another; the errors of `refresh`.
+        """Open the directories. Raises the errors of `refresh`, and InvalidArgumentError if two paths are the
+        same directory, or if one directory is inside another.
         """
         self._files, self._witness = files or Files(), witness is not None
         given = check_paths(self._files, paths, witness)
@@ -62,7 +66,9 @@ class ReplicatedReader(Closing):
         self._observer = Observer(given, self._files)
         self._warned: set[str] = set()
         self._shown: dict[tuple[str, int], int] = {}
-        """The leader epochs whose leaders have shown all committed records, by partition."""
+        """By partition: the last leader epoch in which the leader's high watermark has reached the start of
+        the epoch.
+        """
         try:
             self.refresh()
         except BaseException:
@@ -76,10 +82,10 @@ class ReplicatedReader(Closing):
     # --- metadata -------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Read the newest metadata, and open directories that have come back.
+        """Read the newest metadata, and open the directories that can be read again.
 
-        Raises QuorumLostError if too few directories are there; StaleDirectoryError if directories belong to
-        different stores; StorageError if no directory belongs to a replicated store.
+        Raises QuorumLostError if too few directories can be read, StaleDirectoryError if they belong to
+        different stores, and StorageError if none of them belongs to a replicated store.
         """
         self._image = image = self._observer.look()
         check_one_store(self._observer.found)
@@ -97,7 +103,7 @@ class ReplicatedReader(Closing):
 
     @property
     def image(self) -> MetadataImage:
-        """Return the metadata of the last `refresh`."""
+        """Return the metadata that the last `refresh` has read."""
         return self._image
 
     @property
@@ -120,9 +126,9 @@ class ReplicatedReader(Closing):
     # --- replicas -------------------------------------------------------------------------
 
     def places(self, topic: str, partition: int) -> tuple[str, ...]:
-        """Return the paths of all directories, in the order in which a read should try them: directories with
-        replicas in sync come first. The list has all directories, because the partition may be moved before
-        the read. Raises UnknownTopicOrPartitionError.
+        """Return the paths of all directories, in the order in which a read should try them. Directories with
+        in-sync replicas come first. Directories without a replica are in the list, too, because the partition
+        may be moved to them before the read. Raises UnknownTopicOrPartitionError.
         """
         state, stores = self.state(topic, partition), self._observer.stores
         first = [stores[each].path for each in (*in_sync(state), *state.replicas) if each in stores]
@@ -131,14 +137,14 @@ class ReplicatedReader(Closing):
     def ask(
         self, topic: str, partition: int, question: Question[T], holding: OffsetAndEpoch | None = None
     ) -> T:
-        """Return the result of `question` for one replica's log. The leader's log is asked first. If it can't
-        be read, or lacks records below `holding`, the other in-sync replicas are tried by descending high
-        watermark. If all of them lack the records, these were lost; the leader's log is then used, provided
-        that it has the leader epoch of the metadata.
+        """Call `question` with the log of one replica, and return the result. The leader's log comes first.
+        If the leader's log can't be read, or lacks records below `holding`, the other in-sync replicas
+        follow, by descending high watermark. If all in-sync replicas lack these records, the records were
+        lost. In this case the leader's log is used, if it has the leader epoch of the metadata.
 
-        Waits for a suitable replica for at most PATIENCE seconds, then raises ReplicaOfflineError. Raises
-        UnknownTopicOrPartitionError if the partition was deleted; the errors of `question`, except those in
-        FAILURES.
+        If no replica can be used within PATIENCE seconds, raises ReplicaOfflineError. Raises the errors of
+        `question` except for those in FAILURES, and UnknownTopicOrPartitionError if the partition was
+        deleted.
         """
         end = time.monotonic() + PATIENCE
         while True:
@@ -166,9 +172,9 @@ class ReplicatedReader(Closing):
         return self.state(topic, partition).leader_epoch
 
     def await_shown(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Wait until new leaders show all records committed before their election, for at most SHOWN seconds.
-        Only a process that has the store open for writing can make a new leader show them (R38). Raises the
-        errors of `ask`.
+        """Wait for at most SHOWN seconds until the high watermark of each new leader is above all records
+        that were committed before its election. The high watermark rises only while a process has the store
+        open for writing (R38). Raises the errors of `ask`.
         """
         end = time.monotonic() + SHOWN
         for key in partitions:
@@ -183,8 +189,9 @@ class ReplicatedReader(Closing):
                     self.refresh()
 
     def _replicas(self, topic: str, partition: int, failed: list[str]) -> Iterator[tuple[ObservedLog, bool]]:
-        """Yield (replica, whether it leads) of the in-sync replicas: the leader first, then followers by
-        descending high watermark. Errors of unreadable replicas are added to `failed`.
+        """Yield (log of the replica, whether it is the leader's) for each in-sync replica: the leader first,
+        and then the followers by descending high watermark. If a replica can't be read, its error is added to
+        `failed`.
         """
         state, stores = self.state(topic, partition), self._observer.stores
         others: list[tuple[int, ObservedLog]] = []

@@ -1,5 +1,5 @@
-"""`ReplicatedWriter`: the writer of a replicated store, for all of its directories; `StoreWriter` is the
-writer of a single directory.
+"""`ReplicatedWriter`: the writer of a replicated store, which writes to all of its directories.
+(`StoreWriter` is the writer of a single directory.)
 
 On disk are the directories' files and the metadata log. Threads: any.
 """
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENDING = 10.0
-"""Seconds that `close` waits for the threads of directories, whose disks may hang."""
+"""The longest time in seconds that `close` waits for the end of the directories' threads: a disk may hang."""
 
 
 class _Partitions:
-    """The calls of `Store` for all partitions."""
+    """Methods that `Store` calls for all partitions together."""
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
 
     def flush(self) -> None:
-        """Make all replicas durable, and write the checkpoints. Tries all directories, and then raises the
-        first error.
+        """Make the records of all replicas durable, and write the checkpoints. If a directory fails, the
+        other directories are flushed, and then the first error is raised.
         """
         errors: list[Exception] = []
         before = self._in_sync()
@@ -69,9 +69,9 @@ class _Partitions:
                 directory.writer.partitions.flush()
             except (SegstoreError, OSError) as error:
                 errors.append(error)
-        # A replica may join the ISR after the flush of its own directory and before the flush of its leader's
-        # directory. The leader's flush may then have made records durable that the replica got after its own
-        # flush. So the replica is flushed again.
+        # A replica may have joined the ISR after the flush of its own directory, and before the flush of its
+        # leader's directory. In this case the leader may have durable records that the replica got after its
+        # own flush. So the replica is flushed again.
         for replica in self._joined(before):
             try:
                 replica.partition.flush()
@@ -84,7 +84,7 @@ class _Partitions:
         return {key: self._manager.in_sync(key) for key in list(self._manager.partitions)}
 
     def _joined(self, before: Mapping[PartitionKey, frozenset[int]]) -> list[LocalReplica]:
-        """Return the replicas that have joined the ISR since `before`."""
+        """Return the replicas that are in an ISR now and are not in `before`, the ISRs at an earlier time."""
         came = [
             (broker, key) for key, now in self._in_sync().items() for broker in now - before.get(key, now)
         ]
@@ -97,17 +97,19 @@ class _Partitions:
 
 
 class _Sweeper:
-    """Retention and compaction of all replicas, independently of each other (R33, R34)."""
+    """Retention and compaction of all replicas. Each replica is cleaned independently of the other replicas
+    (R33, R34).
+    """
 
     def __init__(self, directories: Callable[[], list[DataDirectory]]) -> None:
         self._directories = directories
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Apply retention and compaction in all directories; return the results of all replicas."""
+        """Apply retention and compaction in all directories. Return the results of all replicas."""
         return tuple(swept for directory in self._directories() for swept in directory.writer.sweeper.sweep())
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """Upgrade old message formats in all replicas of these partitions; return the results."""
+        """Upgrade old message formats in all replicas of these partitions. Return the results."""
         done: list[Upgraded] = []
         for directory in self._directories():
             topics = directory.writer.topics
@@ -117,7 +119,9 @@ class _Sweeper:
 
 
 class _NoInbox:
-    """A placeholder that refuses staged appends until `coordinator.inboxes` serves the inboxes."""
+    """A placeholder for the inbox, through which other processes append staged records. The placeholder
+    refuses all appends, and is in use until `coordinator.inboxes` serves the inboxes.
+    """
 
     def adopt(self, id_: str, files: object, /) -> NoReturn:
         """Raise IllegalStateError."""
@@ -125,7 +129,7 @@ class _NoInbox:
 
 
 class ControlPlane(NamedTuple):
-    """The parts of a store that decide changes of the metadata, write them, and apply them."""
+    """The objects of a store that decide changes of the metadata, write the changes, and apply them."""
 
     manager: ReplicaManager
     topic_admin: ReplicatedTopicAdmin
@@ -134,9 +138,9 @@ class ControlPlane(NamedTuple):
 
 
 class StoreDirectories(NamedTuple):
-    """The directories of a store. `paths` has the paths of the data directories, and last the path of the
-    witness, if the store has one. `data_directories` is the number of data directories. `witness` is None if
-    there is no witness, or the witness is offline.
+    """The directories of a store. `paths` has the paths of the data directories. If the store has a witness,
+    its path is the last one. `data_directories` is the number of data directories. `witness` is None if the
+    store has no witness, or its witness is offline.
     """
 
     cluster_id: str
@@ -159,18 +163,20 @@ class ReplicatedWriter:
         self.sweeper = _Sweeper(lambda: manager.online)
         self.inbox: Adopting = _NoInbox()
         self.directory_began: Callable[[DataDirectory], object] = lambda directory: None
-        """Called with the new directory after a failed directory was replaced."""
+        """A function that is called with the new directory after a failed directory was replaced."""
         self.kept = KeptRecords(controller, manager)
         self.owner: Callable[[], object] | None = None
         self.address = ""
-        """The address of the last `announce` call, "" without one."""
+        """The address of the last `announce` call, "" if there was no call."""
         self._nudges, self._closing, self.closed = ChangeCounter(), Mutex(), False
         self.replacing = Mutex()
-        """Held while a directory is replaced; a close waits for this lock."""
+        """A lock that is held while a directory is replaced. `close` waits for this lock."""
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Return the paths of the data directories, by their ids; also of directories that are offline."""
+        """Return the paths of all data directories, by ascending id. Directories that are offline are
+        included.
+        """
         return tuple(self.paths[: self.data_directories])
 
     def announce(self, address: str) -> None:
@@ -212,7 +218,7 @@ class ReplicatedWriter:
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return the results of the replicas' recoveries, ordered by directory."""
+        """Return the results of the recoveries of all replicas, ordered by directory."""
         return [done for d in self.manager.directories.values() for done in d.writer.recovered]
 
     @property
@@ -221,8 +227,8 @@ class ReplicatedWriter:
         return [done for writer in self._writers() for done in writer.context.mended]
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the leader's log of a partition. Raises UnknownTopicOrPartitionError,
-        NotLeaderOrFollowerError if no replica leads.
+        """Return the leader's log of a partition. Raises UnknownTopicOrPartitionError, and
+        NotLeaderOrFollowerError if the partition has no leader.
         """
         find_topic(self.topics, topic, partition)
         return self._leader(topic, partition).partition
@@ -248,16 +254,16 @@ class ReplicatedWriter:
         ]
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset up to which the leader's log was cleaned, None if it never was."""
+        """Return the offset below which the leader's log was compacted, None if it never was compacted."""
         writer = self.manager.directories[self._leader(topic, partition).broker].writer
         return writer.cleaned_offset(topic, partition)
 
     def of_leaders(
         self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
     ) -> dict[tuple[str, int], T]:
-        """Call `read` for each directory. Return, for each partition with a leader, the value that `read`
-        returned for it in the leader's directory. A directory whose disk hangs is skipped, so that metrics
-        stay available.
+        """Call `read` with the files and the path of each directory. `read` returns a value for each
+        partition. For each partition with a leader, return the value in the leader's directory. Directories
+        whose disks hang are skipped, so that metrics stay available.
         """
         found: dict[tuple[str, int], T] = {}
         leaders = list(self.manager.leaders.items())
@@ -270,7 +276,9 @@ class ReplicatedWriter:
         return found
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Forget the cleaned offset in all replicas of a partition, so that compaction begins anew."""
+        """Forget the offset below which the log was compacted, in all replicas of a partition. The next
+        compaction then begins at the start of the log.
+        """
         key = PartitionKey(topic, partition)
         for directory in self.manager.online:
             if key in directory.replicas:
@@ -279,9 +287,9 @@ class ReplicatedWriter:
     # --- all replicas ----------------------------------------------------------------------------
 
     def sync(self, partitions: Iterable[tuple[str, int]], timeout_ms: float = 30_000.0) -> None:
-        """Make the in-sync replicas of these partitions durable, on all disks in parallel. A replica that
-        leaves the ISR during the sync is not waited for; a replica that joins the ISR is synced too. Raises
-        RequestTimedOutError.
+        """Make the records of the in-sync replicas of these partitions durable, on all disks in parallel. If
+        a replica is removed from the ISR during the sync, it is not waited for. If a replica joins the ISR,
+        it is synced, too. Raises RequestTimedOutError.
         """
         manager, keys = self.manager, [PartitionKey(*each) for each in partitions]
         over, synced = time.monotonic() + timeout_ms / 1000, set[object]()
@@ -310,7 +318,7 @@ class ReplicatedWriter:
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or `nudge` is called."""
+        """Return a number that changes whenever a topic is created or deleted or `nudge` is called."""
         return self._nudges.number + self.topic_admin.changes
 
     def wait(self, seen: int, seconds: float) -> None:
@@ -318,26 +326,26 @@ class ReplicatedWriter:
         self.manager.news.wait(seen, seconds)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return None, because readers in this process call `wait`, and don't tail published log ends."""
+        """Return None: readers in this process call `wait`, and need no `TailedEnds`."""
         return None
 
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Never called, since `tail` returns None."""
+        """Never called, because `tail` returns None."""
         raise AssertionError("nothing is tailed")
 
     def nudge(self) -> None:
-        """Change `news`, and wake the threads that wait."""
+        """Change `news`, and wake the threads in `wait`."""
         self._nudges.increment()
         self.manager.news.increment()
 
     def wake(self) -> None:
-        """Wake the threads that wait."""
+        """Wake the threads in `wait`."""
         self.nudge()
 
     # --- closing ---------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Stop the threads without a clean close; the next open recovers the directories."""
+        """Stop the threads without a clean close. The next open recovers the directories."""
         self.controller.stop(0)
         for directory in self.manager.directories.values():
             directory.stop(0)
@@ -345,7 +353,9 @@ class ReplicatedWriter:
         self.context.scheduler.close()
 
     def let_go(self) -> None:
-        """Release the locks of the directories, after all threads have ended. May be repeated."""
+        """Release the locks of the directories. Called after all threads have ended, perhaps more than
+        once.
+        """
         self.context.closed = True
         for writer in self._writers():
             writer.let_go()
@@ -357,8 +367,8 @@ class ReplicatedWriter:
         return found if self.witness is None else [*found, self.witness]
 
     def close(self) -> None:
-        """Close all directories cleanly, and release them. If a directory can't be closed cleanly, the first
-        error is raised at the end, and the next open recovers that directory.
+        """Close all directories cleanly, and release their locks. If directories can't be closed cleanly, the
+        first error is raised after all locks were released, and the next open recovers these directories.
         """
         with self._closing:
             if self.closed:
@@ -367,7 +377,7 @@ class ReplicatedWriter:
                 with self.replacing:
                     self._close_cleanly()
             except BaseException:
-                # After Ctrl-C, too, all threads must stop before the locks are released.
+                # All threads must stop before the locks are released, even after Ctrl-C.
                 self._end_threads()
                 self.metadata_log.close()
                 raise
@@ -378,7 +388,7 @@ class ReplicatedWriter:
         stopped, errors = self._end_threads(), list[Exception]()
         for directory in self.manager.directories.values():
             for replica in list(directory.replicas.values()):
-                replica.go_offline()  # answers the appends that wait for acknowledgements
+                replica.go_offline()  # `go_offline` answers the appends that wait for acknowledgements.
         self.metadata_log.close()
         self.wake()
         for broker, directory in self.manager.directories.items():
@@ -391,7 +401,9 @@ class ReplicatedWriter:
             raise first_of(errors)
 
     def _end_threads(self) -> dict[int, bool]:
-        """Stop all threads; return by directory whether its threads have stopped in time. May be repeated."""
+        """Stop all threads. Return a dict: for each directory id, whether the directory's threads have
+        stopped in time. May be called more than once.
+        """
         self.context.closed = True
         self.context.scheduler.close()
         self.controller.stop(ENDING)

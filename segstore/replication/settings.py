@@ -1,6 +1,6 @@
 """`ReplicationConfig`: the settings of a replicated store, from its `StoreConfig`.
 
-Nothing is on disk. Threads: any; immutable.
+Nothing is on disk. Threads: any. The settings are immutable.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ transaction.state.log.replication.factor)."""
 
 
 class ReplicationConfig(NamedTuple):
-    """Settings of a replicated store, and defaults of its topics. Names that end in `_ms` are in ms, other
-    times in seconds.
+    """Settings of a replicated store, and defaults of its topics. Times are in ms if their names end in
+    `_ms`, and in seconds if not.
     """
 
     default_factor: int
@@ -36,7 +36,7 @@ class ReplicationConfig(NamedTuple):
     heartbeat_interval_ms: int
     session_timeout_ms: int
     inline: bool = False
-    """Whether the appending thread writes all in-sync replicas itself."""
+    """Whether the thread that appends writes to all in-sync replicas."""
 
     @classmethod
     def of(cls, store: StoreConfig, inline: bool = False) -> ReplicationConfig:
@@ -57,8 +57,8 @@ class ReplicationConfig(NamedTuple):
         )
 
     def factor_of(self, topic: str, directories: int) -> int:
-        """Return the default replication factor of a new topic. Internal topics have INTERNAL_FACTOR, or the
-        number of directories if that is lower.
+        """Return the replication factor that a new topic gets by default. For an internal topic it is
+        INTERNAL_FACTOR, or the number of directories if that is lower.
         """
         return min(INTERNAL_FACTOR, directories) if topic in INTERNAL else self.default_factor
 
@@ -70,7 +70,9 @@ class ReplicationConfig(NamedTuple):
         )
 
     def topic_settings(self, info: TopicInfo) -> TopicSettings:
-        """Return a topic's settings for the controller, with the store's values as defaults."""
+        """Return a topic's settings for the controller. If the topic lacks a setting, the store's value
+        applies.
+        """
         own, given = info.settings, info.settings.explicit
         return TopicSettings(
             own.min_insync_replicas if "min.insync.replicas" in given else self.min_insync_replicas,

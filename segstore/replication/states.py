@@ -1,6 +1,6 @@
 """`PartitionState` and `ReplicaState`: the result of `ReplicatedStore.describe_partition`.
 
-Nothing is on disk. Threads: any; immutable.
+Nothing is on disk. Threads: any. Both are immutable.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 
 class ReplicaState(NamedTuple):
-    """A replica, as its leader sees it. `log_end_offset` is -1 if the leader does not know it; `lag` is in
-    records; `lag_ms` is the time since the replica last had all records, -1 if it never had.
+    """The state of a replica, as far as its leader knows it. `log_end_offset` is -1 if it is unknown. `lag`
+    is in records. `lag_ms` is the time in ms since the replica last had all records, -1 if it never had all
+    records.
     """
 
     id: int
@@ -21,8 +22,8 @@ class ReplicaState(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """The state of a partition in the metadata (Kafka: PartitionRegistration). `leader` is -1 without a
-    leader; `offline` are the replicas whose directories have failed or are missing.
+    """The state of a partition in the metadata (Kafka: PartitionRegistration). `leader` is -1 if there is no
+    leader. `offline` has the ids of the replicas whose directories have failed or are missing.
     """
 
     leader: int

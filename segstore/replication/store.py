@@ -1,8 +1,8 @@
 """`ReplicatedStore` and `ReplicatedPartitionLog`: the public classes of a replicated store and its
 partitions.
 
-They extend `Store` and `PartitionLog` by acknowledgements, the state of replicas, elections, reassignments
-and healing. Nothing is on disk. Threads: any.
+These classes add acknowledgements, states of replicas, elections, reassignments and `heal` to `Store` and
+`PartitionLog`. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ if TYPE_CHECKING:
 ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 AT_ONCE = ALL._replace(timeout_ms=0)
 COMMITTED = 10.0
-"""The longest wait of `await_committed` in seconds."""
+"""The longest time in seconds that `await_committed` waits."""
 ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 
 
 class ReplicatedPartitionLog(PartitionLog):
-    """A partition of a replicated store. Its calls always use the log of the current leader. Readers see the
+    """A partition of a replicated store. Each method uses the log of the current leader. Readers can read the
     records below the high watermark: all in-sync replicas have these records.
     """
 
@@ -85,8 +85,9 @@ class ReplicatedPartitionLog(PartitionLog):
     """The log of the follower that `nearest` returned last."""
 
     def nearest(self, rack: str, offset: int) -> PartitionLog:
-        """Return the log of the follower in the directory with the id `rack`, if it is in sync and has
-        `offset`; else this log (R39; Kafka: RackAwareReplicaSelector, KIP-392).
+        """Return the log of the follower in the directory with the id `rack` if this follower is in sync and
+        has `offset`. If there is no such follower, return this log (R39; Kafka: RackAwareReplicaSelector,
+        KIP-392).
         """
         assert isinstance(self.store, ReplicatedStore)
         key = PartitionKey(self.topic, self.partition)
@@ -111,16 +112,17 @@ class ReplicatedPartitionLog(PartitionLog):
         timeout_ms: float = 30_000,
         expected_offset: int | None = None,
     ) -> int:
-        """Append one record, as `PartitionLog.append` does; return its offset.
+        """Append one record, as `PartitionLog.append` does. Return the record's offset.
 
-        With `acks` "all" the call waits until all in-sync replicas have the record, with 1 or 0 until the
-        leader has it. While no replica leads, the call waits for a leader.
+        If `acks` is "all", the call waits until all in-sync replicas have the record. If `acks` is 1 or 0,
+        the call waits until the leader has the record. If the partition has no leader, the call waits for a
+        leader.
 
-        Raises the errors of `PartitionLog.append`; NotEnoughReplicasError if too few replicas are in sync,
-        and nothing was written. If the record was written, but may be lost later (R23), raises
-        NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, or after `timeout_ms`
-        RequestTimedOutError. If the leader's disk refuses an append, that append raises StorageError, and
-        later appends go to a new leader (R32).
+        Raises the errors of `PartitionLog.append`. Raises NotEnoughReplicasError if too few replicas are in
+        sync: then nothing was written. If the record was written, but may be lost later (R23), raises
+        NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, or (after `timeout_ms`)
+        RequestTimedOutError. If the leader's disk fails during an append, this append raises StorageError,
+        and later appends go to a new leader (R32).
         """
         expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal
@@ -156,7 +158,9 @@ class ReplicatedPartitionLog(PartitionLog):
         timeout_ms: float = 30_000,
         expected_offset: int | None = None,
     ) -> range:
-        """Append many records, as `PartitionLog.append_batch` does; `acks` and errors as in `append`."""
+        """Append many records, as `PartitionLog.append_batch` does. `acks` and the errors are as in
+        `append`.
+        """
         asked = self._acks(acks, timeout_ms)
         own = self._own
         if own is not None and compression is None and isinstance(values, list | tuple):
@@ -188,7 +192,7 @@ class ReplicatedPartitionLog(PartitionLog):
         timeout_ms: float = 30_000,
         expected_offset: int | None = None,
     ) -> range:
-        """Append the rows of a table, as `PartitionLog.append_table` does; `acks` and errors as in
+        """Append the rows of a table, as `PartitionLog.append_table` does. `acks` and the errors are as in
         `append`.
         """
         return self.append_batch(
@@ -202,9 +206,9 @@ class ReplicatedPartitionLog(PartitionLog):
 
     def flush(self) -> None:
         """Make all appended records durable (fdatasync) on the disks of all in-sync replicas, in parallel. So
-        after a power cut of all disks any leader has these records. A replica whose disk fails leaves the
-        ISR, and is not waited for. Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError,
-        RequestTimedOutError after 30 s.
+        each replica that may become leader after a power cut of all disks has these records. If the disk of a
+        replica fails, the replica is removed from the ISR, and is not waited for. Raises
+        UnknownTopicOrPartitionError, NotLeaderOrFollowerError, and (after 30 s) RequestTimedOutError.
         """
         check_apart("flush()")
         self._leading(ALL)
@@ -212,14 +216,15 @@ class ReplicatedPartitionLog(PartitionLog):
         self.store.replicated.sync([(self.topic, self.partition)])
 
     def await_committed(self) -> None:
-        """Wait until readers see all records committed before the current leader was elected (R38). After a
-        crash this takes until enough replicas are in sync again. Raises OffsetNotAvailableError.
+        """Wait until readers can read all records that were committed before the current leader was elected
+        (R38). After a crash the call waits until enough replicas are in sync again. Raises
+        OffsetNotAvailableError after COMMITTED seconds.
         """
         self._committed_within(COMMITTED)
 
     def check_committed(self) -> None:
-        """Raise OffsetNotAvailableError unless readers see all records committed before the current leader
-        was elected (R38).
+        """Raise OffsetNotAvailableError unless readers can read all records that were committed before the
+        current leader was elected (R38).
         """
         self._committed_within(0)
 
@@ -232,14 +237,14 @@ class ReplicatedPartitionLog(PartitionLog):
             )
 
     def partition_for_write(self) -> Partition:
-        """Wait for a leader, and return the leader's log, to which other modules append. Raises
+        """Wait for a leader, and return its log, so that other modules can append to it. Raises
         NotLeaderOrFollowerError, and the errors of `PartitionLog.partition_for_write`.
         """
         return self._leading(ALL)
 
     def partition_led(self) -> Partition:
-        """Return the leader's log for appends, without waiting. Raises OffsetNotAvailableError while no
-        replica leads.
+        """Return the leader's log for appends, without waiting. Raises OffsetNotAvailableError if the
+        partition has no leader.
         """
         try:
             return self._leading(AT_ONCE)
@@ -247,8 +252,8 @@ class ReplicatedPartitionLog(PartitionLog):
             raise OffsetNotAvailableError(str(error)) from None
 
     def append_may_wait(self, acks: int) -> bool:
-        """Return whether an append with these `acks` (0, 1, -1) may wait for a leader, for followers, or for
-        a sync because of `flush.messages`.
+        """Return whether an append with `acks` (0, 1 or -1) may have to wait: for a leader, for followers, or
+        for a sync that `flush.messages` causes.
         """
         assert isinstance(self.store, ReplicatedStore)
         key = PartitionKey(self.topic, self.partition)
@@ -265,8 +270,9 @@ class ReplicatedPartitionLog(PartitionLog):
         return Acks(ACKS[acks], most)
 
     def _leading(self, acks: Acks) -> Partition:
-        """Wait for a leader, and return its log. Raises NotLeaderOrFollowerError after the timeout of `acks`,
-        UnknownTopicOrPartitionError if the partition was deleted, and the error of a stopped controller.
+        """Wait for a leader, and return its log. Raises NotLeaderOrFollowerError after `acks.timeout_ms`, and
+        UnknownTopicOrPartitionError if the partition was deleted. If the controller has stopped, raises the
+        controller's error.
         """
         self.context.check_writable()
         assert isinstance(self.store, ReplicatedStore)
@@ -286,7 +292,7 @@ class ReplicatedPartitionLog(PartitionLog):
 
 
 class ReplicatedStore(Store):
-    """A store over several directories; each partition has replicas in some of them."""
+    """A store with several directories. Each partition has replicas in some of the directories."""
 
     _inner = frozenset({"lead_to", "replicated"})
 
@@ -297,32 +303,35 @@ class ReplicatedStore(Store):
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Return the paths of all data directories, in the order of their ids, also of offline ones."""
+        """Return the paths of all data directories, by ascending id. Directories that are offline are
+        included.
+        """
         return self.replicated.directories
 
     @property
     def witness(self) -> str | None:
-        """Return the path of the witness, None without a witness."""
+        """Return the path of the witness, None if the store has none."""
         return next(iter(self.replicated.paths[self.replicated.data_directories :]), None)
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
         return ReplicatedPartitionLog(topic, partition, self, self.context, source)
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
-        """Return a partition, whose calls always use the log of the current leader. Raises the errors of
+        """Return a partition. Its methods use the log of the current leader. Raises the errors of
         `Store.partition`.
         """
         log, manager = super().partition(topic, partition), self.replicated.manager
         key = PartitionKey(topic, log.partition)
         leader = manager.leaders.get(key)
-        if leader is not None and leader.partition is not log.source:  # another leader was elected since
+        # Another leader was elected after the last call.
+        if leader is not None and leader.partition is not log.source:
             with manager.redirecting:
                 leader = manager.leaders.get(key, leader)
                 log.follow_leader(leader.partition)
         return log
 
     def lead_to(self, key: PartitionKey, partition: Partition) -> None:
-        """Let the partition's log object, if there is one, use the log of a new leader."""
+        """If there is a `PartitionLog` object of the partition, make it use the log of a new leader."""
         log = self._logs.get((key.topic, key.partition))
         if log is not None:
             log.follow_leader(partition)
@@ -337,10 +346,11 @@ class ReplicatedStore(Store):
         assignments: Mapping[int, Sequence[int]] | None = None,
         exist_ok: bool = False,
     ) -> TopicInfo:
-        """Create a topic, as `Store.create_topic` does. Each partition has `replication_factor` replicas, by
-        default default.replication.factor. Instead, `assignments` may give the directory ids of each
-        partition, the preferred leader first. With `exist_ok` an existing topic must also have the given
-        `replication_factor`; its replicas may lie in other directories than those of `assignments`.
+        """Create a topic, as `Store.create_topic` does. Each partition has `replication_factor` replicas
+        (None: the setting default.replication.factor). In place of `replication_factor`, `assignments` may
+        have the directory ids of each partition, the preferred leader first. If `exist_ok`, an existing topic
+        must have the given `replication_factor`, but its replicas may be in other directories than
+        `assignments` says.
 
         Raises the errors of `Store.create_topic`, InvalidReplicationFactorError,
         InvalidReplicaAssignmentError, QuorumLostError.
@@ -380,7 +390,7 @@ class ReplicatedStore(Store):
         *,
         replication_factor: int | None = None,
     ) -> TopicInfo:
-        """Return the topic, and create it if it is missing, as `Store.ensure_topic` does. If
+        """Return the topic. If the topic does not exist, create it. See `Store.ensure_topic`. If
         `replication_factor` is None, an existing topic may have any replication factor.
         """
         if partitions is not None:
@@ -411,7 +421,7 @@ class ReplicatedStore(Store):
         return self.replicated.topic_admin.await_topic(name)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
-        """Return the state of each partition's sweeps in its leader, by (topic, partition)."""
+        """Return the `SweepState` of each partition's leader, by (topic, partition)."""
         self.context.check_open()
         return self.replicated.of_leaders(read_states)
 
@@ -419,7 +429,7 @@ class ReplicatedStore(Store):
         return self.replicated.of_leaders(cleaned_offsets)
 
     def describe_partition(self, topic: str, partition: int = 0) -> PartitionState:
-        """Return leader, epochs, replicas, ISR and ELR of a partition, and the lag of each replica.
+        """Return the leader, epochs, replicas, ISR and ELR of a partition, and the lag of each replica.
 
         Raises UnknownTopicOrPartitionError.
         """
@@ -443,8 +453,8 @@ class ReplicatedStore(Store):
         )
 
     def leaders(self, topic: str, partitions: Sequence[int]) -> list[tuple[int, int]]:
-        """Return (leader, leader epoch) of each of these partitions, (-1, -1) for an unknown partition.
-        Raises UnknownTopicOrPartitionError if the topic is unknown; StoreClosedError.
+        """Return (leader, leader epoch) of each partition in `partitions`, (-1, -1) if a partition is
+        unknown. Raises StoreClosedError, and UnknownTopicOrPartitionError if the topic is unknown.
         """
         self.context.check_open()
         find_topic(self.replicated.topics, topic)
@@ -466,14 +476,14 @@ class ReplicatedStore(Store):
         if remote is None or remote.end_offset < 0 or not isinstance(role, Leader):
             return ReplicaState(broker, -1, -1, -1, path)
         known, caught_up = remote.end_offset, remote.last_caught_up_ms
-        if broker in role.isr.maximal:  # members have all records below the high watermark (R15)
+        if broker in role.isr.maximal:  # Members of the ISR have all records below the high watermark (R15).
             known = max(known, leader.replica.high_watermark)
         lag_ms = 0 if known >= end else -1 if caught_up is None else now_ms() - caught_up
         return ReplicaState(broker, known, max(end - known, 0), lag_ms, path)
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {"topic-partition": {Kafka's name: value}}: the metrics of `Store.metrics`, the numbers of
-        replicas and of in-sync replicas, and the replicas' lags.
+        """Return {"topic-partition": {Kafka's name: value}}: the metrics of `Store.metrics`, the number of
+        replicas, the number of in-sync replicas, and the lag of each replica.
         """
         found = super().metrics()
         for key, of_replicas in self._partition_metrics().items():
@@ -481,9 +491,9 @@ class ReplicatedStore(Store):
         return found
 
     def replication_metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {Kafka's type: {Kafka's name: value}} of the whole store. The types are "ReplicaManager",
-        "ReplicaFetcherManager", "KafkaController" and "ControllerStats". Kafka's rates are counts since the
-        store was opened.
+        """Return the metrics of the whole store as {Kafka's type: {Kafka's name: value}}. The types are
+        "ReplicaManager", "ReplicaFetcherManager", "KafkaController" and "ControllerStats". If a metric is a
+        rate in Kafka, its value here is a count since the store was opened.
         """
         self.context.check_open()
         side = self.replicated
@@ -492,8 +502,8 @@ class ReplicatedStore(Store):
         return replication_metrics(side, max([0, *lags]))
 
     def all_families(self) -> list[Family]:
-        """Return all metrics, those of replication included, without reading records. Raises
-        StoreClosedError, StorageError.
+        """Return all metrics, including those of replication. No records are read. Raises StoreClosedError,
+        StorageError.
         """
         whole = self.replication_metrics()
         with os_errors():
@@ -524,10 +534,11 @@ class ReplicatedStore(Store):
         confirm: bool = False,
         timeout_ms: float = 30_000,
     ) -> dict[tuple[str, int], Exception | None]:
-        """Elect leaders of `partitions`, by default of all (R24, R29; Kafka: Admin.electLeaders). "preferred"
-        elects the first replica of each partition, if it is in sync. "unclean" elects any live replica of
-        partitions without a leader; this may lose records, and needs `confirm=True`. Returns for each
-        partition None, or the error because of which no leader was elected.
+        """Elect leaders of `partitions`, by default of all (R24, R29; Kafka: Admin.electLeaders). If
+        `election` is "preferred", the first replica of each partition is elected, if it is in sync. If
+        `election` is "unclean", any live replica is elected in each partition without a leader: records may
+        be lost, so `confirm=True` is needed. For each partition the result has None, or the error if no
+        leader was elected.
 
         Raises InvalidArgumentError, UnknownTopicOrPartitionError, QuorumLostError.
         """
@@ -566,14 +577,14 @@ class ReplicatedStore(Store):
         return None
 
     def reassign(self, target: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
-        """Begin to move partitions to other directories. `target` has the directory ids of each partition,
-        the preferred leader first; None cancels a reassignment in progress (R30; Kafka:
-        Admin.alterPartitionReassignments). A reassignment is complete when `reassignments` no longer has the
-        partition.
+        """Begin to move partitions to other directories. `target` has the new directory ids of each
+        partition, the preferred leader first. If `target` has None for a partition, the partition's
+        reassignment in progress is cancelled (R30; Kafka: Admin.alterPartitionReassignments). A reassignment
+        is complete when `reassignments` no longer has the partition.
 
         Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError, UnknownTopicOrPartitionError,
-        QuorumLostError. After an error, the reassignments of partitions that stand before the refused
-        partition in `target` have begun; the reassignments after it have not.
+        QuorumLostError. If a partition is refused, the reassignments of the partitions before it in `target`
+        have begun, and the reassignments of the partitions after it have not.
         """
         self.context.check_writable()
         side = self.replicated
@@ -590,13 +601,14 @@ class ReplicatedStore(Store):
             side.controller.call(_reassignment(key, replicas))
 
     def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
-        """Replace a directory that has failed or is missing by the one at `path`: a new directory, which is
-        made if it does not exist, or the same directory after it came back. The replicas in this directory
-        fetch their missing records after the call has returned. Later opens must name the new path. The id of
-        the witness is the number of data directories.
+        """Replace a directory that has failed or is missing by the directory at `path`: a new directory,
+        which is made if it does not exist, or the old directory, if it works again. The replicas in this
+        directory fetch their missing records after the call has returned. Later opens must name the new path.
+        `directory` is the id of the old directory (for the witness: the number of data directories).
 
-        Raises InvalidArgumentError if the directory works, or `path` has other topics; StaleDirectoryError if
-        `path` belongs to another store or another id; StoreLockedError, StorageError, QuorumLostError.
+        Raises StoreLockedError, StorageError and QuorumLostError. Raises InvalidArgumentError if the old
+        directory works, or if the directory at `path` has topics and no `meta.properties`. Raises
+        StaleDirectoryError if the directory at `path` belongs to another replicated store or has another id.
         """
         check_apart("replace_directory()")
         self.context.check_writable()
@@ -611,17 +623,17 @@ class ReplicatedStore(Store):
         timeout_ms: float = 3_600_000,
         progress: Callable[[int], None] | None = None,
     ) -> list[Healed]:
-        """Find and repair damaged replicas of a partition, by default of all partitions; return the repaired
-        replicas. All bytes of all online replicas are read and checked. A damaged replica leaves the ISR, its
-        log from the damage on is moved to the quarantine, and the records are copied from an in-sync replica.
-        If the damaged replica led, an in-sync replica is elected first. This returns when the repaired
-        replicas are in sync again. Until then partitions stay in use, but appends with acks=all are refused
-        if too few replicas are in sync.
+        """Find and repair damaged replicas of a partition (None: of all partitions). Return the repaired
+        replicas. All bytes of all online replicas are read and checked. A damaged replica is removed from the
+        ISR, its records at the damage and after it are moved to the quarantine, and these records are copied
+        from an in-sync replica. If the damaged replica is the leader, an in-sync replica is elected before
+        the repair. The call returns when the repaired replicas are in sync again. Partitions stay in use
+        during the repair, but appends with acks=all are refused if too few replicas are in sync.
 
-        `timeout_ms` is the time for each replica; `progress` is called with the size in bytes of each segment
-        that was read. Raises NoSoundReplicaError if no other in-sync replica has the damaged records: these
-        partitions were not changed; KafkaTimeoutError, UnknownTopicOrPartitionError, QuorumLostError,
-        StorageError.
+        `timeout_ms` is the longest time for each replica. After each segment that was read, `progress` is
+        called with its size in bytes. Raises KafkaTimeoutError, UnknownTopicOrPartitionError, QuorumLostError
+        and StorageError. Raises NoSoundReplicaError if no other in-sync replica has the damaged records of a
+        partition. Such a partition was not changed.
         """
         check_apart("heal()")
         self.context.check_writable()
@@ -636,7 +648,7 @@ class ReplicatedStore(Store):
             return heal(side, keys, limit, progress or (lambda size: None))
 
     def reassignments(self) -> dict[tuple[str, int], PartitionState]:
-        """Return the states of all partitions with a reassignment in progress, by (topic, partition)."""
+        """Return the state of each partition that has a reassignment in progress, by (topic, partition)."""
         self.context.check_open()
         states = list(self.replicated.manager.partitions.items())
         moving = [key for key, state in states if state.reassigning]
@@ -644,7 +656,7 @@ class ReplicatedStore(Store):
 
 
 def _keys(name: str, partitions: object) -> list[PartitionKey]:
-    """Return the keys of (topic, partition) pairs. Raises InvalidTypeError."""
+    """Return a `PartitionKey` for each (topic, partition). Raises InvalidTypeError."""
     if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
         raise InvalidTypeError(
             f"{name} must be pairs of topic and partition, not {type(partitions).__name__}"

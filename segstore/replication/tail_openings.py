@@ -1,8 +1,9 @@
-"""`TailOpenings`: decides when threads open the native tail of a leader. While this tail is open, one native
-call appends to all replicas.
+"""`TailOpenings`: decides when threads open the native tail of a leader. (While a leader's native tail is
+open, one call of C code appends to all replicas.)
 
-Nothing is on disk. Threads: those of the leader's directory and of its followers' directories. If two threads
-ask at the same time, the number of skipped openings may be wrong by one, which is harmless.
+Nothing is on disk. Threads: the threads of the directories that have a replica of the partition. If two
+threads call `are_due` at the same time, the number of skipped openings may be wrong by one, which is
+harmless.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ MOST_SKIPPED = 63
 
 
 class TailOpenings:
-    """A backoff for opening a leader's tail. If an opened tail was closed again without an append, the next
-    openings are skipped; the number of skipped openings doubles each time, up to MOST_SKIPPED.
+    """A backoff for the opening of a leader's native tail. If an open tail was closed before a native append,
+    the next openings are skipped. Each time this happens, the number of skipped openings doubles, up to
+    MOST_SKIPPED.
     """
 
     def __init__(self) -> None:
@@ -26,7 +28,7 @@ class TailOpenings:
         self._backoff = self._skips_left = 0
 
     def are_due(self) -> bool:
-        """Return whether the tail should be opened now."""
+        """Return whether the native tail should be opened now."""
         last, self._last = self._last, None
         if last is not None and not last.is_open:
             self._backoff = 0 if last.moved else min(2 * self._backoff + 1, MOST_SKIPPED)
@@ -37,5 +39,5 @@ class TailOpenings:
         return not self._skips_left
 
     def began(self, tail: NativeTail) -> None:
-        """Note that the tail was opened."""
+        """Record that the native tail was opened."""
         self._last = tail

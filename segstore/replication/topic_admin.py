@@ -1,8 +1,8 @@
 """`ReplicatedTopicAdmin`: creates, alters, grows and deletes topics of a replicated store (Kafka: Admin,
 ReplicationControlManager, ConfigurationControlManager).
 
-On disk are records in the metadata log; each directory makes the folders of its own partitions when the
-change is published. Threads: any; the controller decides the changes one after the other.
+On disk are records in the metadata log. When a change is published, each directory makes the folders of its
+partitions. Threads: any. The controller decides the changes one after another.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ if TYPE_CHECKING:
 
 
 SETTLED = 5.0
-"""The longest wait in seconds until leaders use changed settings."""
+"""The longest time in seconds to wait until leaders use changed settings."""
 LED = 30.0
-"""The longest wait in seconds for the leaders of a topic's partitions. It is also the longest wait for the
-topic's files that processes read before they stage records.
+"""The longest time in seconds to wait for the leaders of a topic's partitions. The wait for the topic's
+files, which processes read before they stage records, is limited by the same number.
 """
 
 
 class ReplicatedTopicAdmin:
-    """The topics of a replicated store. `topics` has all of them by name; a change replaces the mapping."""
+    """Creates, changes and deletes the topics of a replicated store. `topics` has all topics by name. Each
+    change puts a new dict in its place.
+    """
 
     def __init__(self, manager: ReplicaManager, settings: ReplicationConfig) -> None:
         self._manager, self._settings = manager, settings
@@ -64,7 +66,7 @@ class ReplicatedTopicAdmin:
         return self._settings
 
     def load(self, image: MetadataImage, core: Controller) -> None:
-        """Load the topics of a metadata image, and pass their settings to the core."""
+        """Set `topics` from a metadata image, and pass the settings of the topics to the core."""
         numbers: dict[str, list[int]] = {}
         for key in image.partitions:
             numbers.setdefault(key.topic, []).append(key.partition)
@@ -98,8 +100,8 @@ class ReplicatedTopicAdmin:
         """Create a topic durably, wait until each partition has a leader, and return the topic.
 
         Raises TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidReplicationFactorError,
-        InvalidReplicaAssignmentError, QuorumLostError; KafkaTimeoutError if the topic was created, but some
-        partitions have no leader.
+        InvalidReplicaAssignmentError and QuorumLostError. Raises KafkaTimeoutError if the topic was created,
+        but not all of its partitions have a leader in time.
         """
         info = new_topic(name, partitions, config)
         factor = arguments.whole("replication_factor", factor, None)
@@ -127,12 +129,13 @@ class ReplicatedTopicAdmin:
         if assignments is not None:
             return check_assignments(assignments, numbers, core.cluster.brokers)
         live = [broker for broker in sorted(core.cluster.brokers) if core.cluster.active(broker)]
-        start = numbers.start or len(core.partitions)  # topics begin with different directories
+        # The first partitions of two topics get their leaders in different directories.
+        start = numbers.start or len(core.partitions)
         return dict(zip(numbers, place(len(numbers), factor, live, start), strict=True))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change a topic's settings, and return the topic. The value None restores a default. Raises
-        ConfigError, UnknownTopicOrPartitionError, QuorumLostError.
+        """Change a topic's settings, and return the topic. A setting with the value None gets its default.
+        Raises ConfigError, UnknownTopicOrPartitionError, QuorumLostError.
         """
         made: list[TopicInfo] = []
         wanted = dict(config) if isinstance(config, Mapping) else config
@@ -161,13 +164,13 @@ class ReplicatedTopicAdmin:
         self._manager.news.until(settled, SETTLED, 0.01)
 
     def _reconfigured(self, core: Controller, info: TopicInfo) -> Effects:
-        """Return the core's effects of a topic's changed settings."""
+        """Pass a topic's changed settings to the core, and return the core's effects."""
         keys = [PartitionKey(info.name, number) for number in info.partition_ids]
         return core.configure(keys, self._settings.topic_settings(info))
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Grow a topic to `total` partitions, and return the topic. Raises InvalidArgumentError if the topic
-        has that many or more already, UnknownTopicOrPartitionError, QuorumLostError.
+        """Grow a topic to `total` partitions, and return the topic. Raises UnknownTopicOrPartitionError,
+        QuorumLostError, and InvalidArgumentError if the topic has `total` or more partitions already.
         """
         added: list[int] = []
 
@@ -199,16 +202,18 @@ class ReplicatedTopicAdmin:
         self._controller.call(decide)
 
     def _decided(self, name: str) -> TopicInfo:
-        """Return a topic with all decided changes. Raises UnknownTopicOrPartitionError, InvalidTypeError."""
-        # The image is used, because `topics` lacks decisions that are not published yet.
+        """Return a topic, with the changes that are decided but not published yet. Raises
+        UnknownTopicOrPartitionError, InvalidTypeError.
+        """
+        # The metadata image has all decided changes. `topics` has only the published changes.
         image = self._controller.image
         check_there(image.topics, name)
         numbers = [key.partition for key in image.partitions if key.topic == name]
         return _info(name, image.topics[name], numbers)
 
     def await_topic(self, name: str) -> TopicInfo | None:
-        """Wait until an existing topic is published and has leaders, and return it; None if it was deleted.
-        Raises KafkaTimeoutError.
+        """Wait until an existing topic is published and all of its partitions have leaders. Return the topic,
+        None if it was deleted. Raises KafkaTimeoutError.
         """
         controller = self._controller
         self._manager.news.until(
@@ -229,9 +234,9 @@ class ReplicatedTopicAdmin:
     # --- changes from the controller -------------------------------------------------------------
 
     def publish(self, published: Published) -> tuple[set[str], set[str]]:
-        """Apply durable changes to `topics`. Return the names of topics with changed settings, and the names
-        of topics with changed settings or partitions, deleted topics included. Called in the controller's
-        thread, before the changes are passed to the directories.
+        """Apply durable changes to `topics`. Return two sets of topic names: the topics with changed
+        settings, and the topics that were deleted or have changed settings or new partitions. Called in the
+        controller's thread, before the changes are queued for the directories.
         """
         topics, changed, configured = dict(self.topics), False, set[str]()
         reshaped = set[str]()
@@ -260,7 +265,9 @@ class ReplicatedTopicAdmin:
         return configured, reshaped | configured
 
     def changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[DirectoryChange]:
-        """Return a directory's changes of these partitions, by topic."""
+        """Return the changes of the partitions `keys` for the directory `broker`: one `DirectoryChange` for
+        each topic.
+        """
         return [
             self._change(broker, topic, numbers)
             for topic, numbers in _by_topic(keys).items()
@@ -279,13 +286,15 @@ class ReplicatedTopicAdmin:
 
 
 def _info(name: str, topic: MetadataTopic, numbers: Iterable[int]) -> TopicInfo:
-    """Return the `TopicInfo` of a topic in the metadata image, with the partitions `numbers`."""
+    """Return a `TopicInfo` with the name, id and settings of a topic in the metadata image, and with the
+    partitions `numbers`.
+    """
     made = new_topic(name, 1, topic.config)
     return replace(made, topic_id=topic.topic_id, partition_ids=tuple(sorted(numbers)))
 
 
 def _by_topic(keys: Iterable[Key]) -> dict[str, list[int]]:
-    """Return the partition numbers of `keys` by topic."""
+    """Return the partition numbers in `keys`, by topic name."""
     found: dict[str, list[int]] = {}
     for key in keys:
         assert isinstance(key, PartitionKey)
@@ -294,14 +303,14 @@ def _by_topic(keys: Iterable[Key]) -> dict[str, list[int]]:
 
 
 def settings_of(info: TopicInfo) -> list[MetadataRecord]:
-    """Return the records of a topic's settings."""
+    """Return the metadata records that set a topic's settings."""
     return [
         ConfigRecord(TOPIC_RESOURCE, info.name, name, _text(value)) for name, value in info.config.items()
     ]
 
 
 def _text(value: object) -> str:
-    """Return a setting's value as Kafka writes it."""
+    """Return a setting's value as text in Kafka's form."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,12 +1,14 @@
-"""Makes one directory of a replicated store a plain store (a store without replicas), without copying: the
-reverse of `adoption`. Kafka has no such class.
+"""Turns one directory of a replicated store into a plain store (a store without replicas). No record is
+copied. The reverse of this conversion is `adoption`. Kafka has no counterpart.
 
-On disk are a ConfigRecord in the metadata log, and the directory's own files. Threads: one. The steps:
-1. Wait until the directory is in all ISRs and has all records of the leaders, and sync it.
-2. Write the ConfigRecord to a majority. From then on `open_replicated` refuses the other directories, which
-   would otherwise become a second, different store. After a crash `open_replicated` also finishes step 3.
-3. Give the directory new leader epochs, and delete its copy of the metadata log. After a crash in this step
-   `open` opens the directory as a plain store, and finishes the step.
+On disk a ConfigRecord is appended to the metadata log, and files of the directory are changed. Threads: one.
+The steps are:
+1. Wait until the directory is in all ISRs and has all records of the leaders. Sync it.
+2. Write the ConfigRecord to a majority. After this step `open_replicated` refuses the other directories:
+   opened, they would be a second store with other records. If a crash interrupts step 3, the refused
+   `open_replicated` finishes that step.
+3. Begin new leader epochs in the directory, and delete its copy of the metadata log. If a crash interrupts
+   this step, `open` finishes it, too, and opens the directory as a plain store.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.storage.context import Clock, os_errors, wall_clock
 
 LOOK = 0.05
-"""The longest time in seconds between two checks whether replicas have caught up; a change of
-the counter `news` causes a check at once."""
+"""Interval in seconds at which a waiting thread checks whether the directory has all records. A change of the
+counter `news` causes a check at once.
+"""
 
 
 def unreplicate(
@@ -44,13 +47,13 @@ def unreplicate(
     files: Files | None = None,
     timeout_ms: float = 30_000,
 ) -> str:
-    """Make one directory of a replicated store a store without replicas, for `open`, and return its path.
-    Nothing is copied. The other directories can't be opened as a store any more, and may be removed. `paths`,
-    `witness` and `config` are as in `open_replicated`; no process may have the store open.
+    """Turn one directory of a replicated store into a store without replicas, which `open` opens. Return its
+    path. No record is copied. The other directories can't be opened as a store any more, and may be removed.
+    `paths`, `witness` and `config` are as in `open_replicated`. No process may have the store open.
 
-    Raises InvalidArgumentError, without a change, if a partition has no replica in the directory, or its
-    replica lacks records after `timeout_ms`; StaleDirectoryError if `unreplicate` was called for another
-    directory before; the errors of `open_replicated`.
+    Raises the errors of `open_replicated`. Raises InvalidArgumentError if a partition has no replica in the
+    directory, or if a replica in it still lacks records after `timeout_ms`: then nothing was changed. Raises
+    StaleDirectoryError if `unreplicate` was called for another directory before.
     """
     check_apart("unreplicate()")
     settings, files = StoreConfig.parse({} if config is None else config), files or Files()
@@ -58,7 +61,8 @@ def unreplicate(
     number = arguments.whole("directory", directory, 0, len(paths) - 1)
     seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
     path = given[number]
-    _check_replicated(files, given, witness is not None)  # else `open_replicated` could create a store
+    # Without this check, `open_replicated` could create a new store.
+    _check_replicated(files, given, witness is not None)
     directories, last = (given, None) if witness is None else (given[:-1], given[-1])
     with opening.open_replicated(directories, witness=last, config=config, clock=clock, files=files) as store:
         side = store.replicated
@@ -78,8 +82,8 @@ def _check_replicated(files: Files, given: Sequence[str], witness: bool) -> None
 
 
 def _await_all(side: ReplicatedWriter, directory: int, seconds: float) -> None:
-    """Wait until the directory has all records, and sync it. Raises InvalidArgumentError if replicas are
-    missing, or records are missing after `seconds`; StorageError.
+    """Wait until the directory has all records, and sync it. Raises StorageError. Raises InvalidArgumentError
+    if the directory lacks a replica, or still lacks records after `seconds`.
     """
     manager = side.manager
     never = [
@@ -97,7 +101,9 @@ def _await_all(side: ReplicatedWriter, directory: int, seconds: float) -> None:
 
 
 def _missing(side: ReplicatedWriter, directory: int) -> Iterator[str]:
-    """Yield a description of each partition that is incomplete in the directory."""
+    """For each partition whose replica in the directory is missing or incomplete, yield a description of the
+    reason.
+    """
     manager = side.manager
     for key, state in sorted(manager.partitions.items()):
         leader, replica = manager.leader(key), manager.find(directory, key)
@@ -122,8 +128,8 @@ def _refusal(side: ReplicatedWriter, directory: int, missing: Sequence[str]) -> 
 
 
 def _record(side: ReplicatedWriter, directory: int) -> None:
-    """Write the ConfigRecord with the id of the directory that becomes a plain store to a majority. Raises
-    QuorumLostError.
+    """Write a ConfigRecord to a majority of voters. Its value is the id of the directory that becomes a plain
+    store. Raises QuorumLostError.
     """
     image = side.controller.image
 

@@ -29,7 +29,7 @@ _UNKNOWN: dict[type[SegstoreError], str] = {
 
 
 class WaitingAppends:
-    """Waiting appends to one partition that were not passed to its core yet."""
+    """Appends with acks=all to one partition that were not reported to the partition's core yet."""
 
     def __init__(self, key: PartitionKey) -> None:
         self._key = key
@@ -39,13 +39,15 @@ class WaitingAppends:
         return bool(self._waiting)
 
     def add(self, end_offset: int, timeout_ms: float) -> AnswerQueue:
-        """Add an append that ends at `end_offset`; return the queue for its answer."""
+        """Add an append whose records end at `end_offset`. Return the queue that gets the answer."""
         queue: AnswerQueue = SimpleQueue()
         self._waiting.append(DelayedProduce(end_offset, now_ms() + int(timeout_ms), queue))
         return queue
 
     def take(self) -> list[DelayedProduce]:
-        """Remove and return the added appends, for the core. One thread at a time may call this."""
+        """Remove all appends from this object, and return them. The caller reports them to the core. One
+        thread at a time may call `take`.
+        """
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def refuse(self) -> None:
@@ -53,13 +55,13 @@ class WaitingAppends:
         while self._waiting:
             try:
                 waiting = self._waiting.popleft()
-            except IndexError:  # another thread has taken the last append
+            except IndexError:  # Another thread has taken the last append.
                 return
             _queue_of(waiting.ticket).put(NotLeaderOrFollowerError)
 
     def await_answer(self, queue: AnswerQueue, timeout_ms: float) -> None:
-        """Wait for an append's answer. Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError,
-        RequestTimedOutError.
+        """Wait for the answer to an append, and raise its error, if it has one:
+        NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError.
         """
         try:
             error = take(queue, timeout_ms / 1000)
@@ -70,7 +72,7 @@ class WaitingAppends:
 
 
 def answer(effect: Complete) -> None:
-    """Answer one append with the core's result."""
+    """Put the core's answer to one append into the append's queue."""
     _queue_of(effect.ticket).put(effect.error)
 
 

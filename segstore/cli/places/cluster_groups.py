@@ -1,9 +1,10 @@
-"""`ClusterGroups`: the consumer groups of a cluster, in the form of `coordinator.group.admin`.
+"""`ClusterGroups`: the consumer groups of a cluster, described by the types of `coordinator.group.admin`.
 
-The protocol does not send the generation of a group, nor offsets of open transactions. The metadata of
-commits is not shown, because confluent-kafka 2.16 reads beyond the end of that text.
+Kafka's protocol has neither the generation of a group nor the offsets that open transactions will commit. The
+metadata text of committed offsets is not read, because confluent-kafka 2.16 reads beyond the end of this
+text.
 
-Nothing on disk. Threads: one.
+Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class ClusterGroups:
             raise unknown_group(group, known)
 
     def describe(self, group: str) -> GroupDescription:
-        """Raises GroupNotFoundError, whose message lists the existing groups."""
+        """Raises GroupNotFoundError. Its message lists the existing groups."""
         self._check_there(group)
         described = self._described(group)
         members = tuple(sorted((_member(each) for each in described.members), key=lambda m: m.member_id))
@@ -106,7 +107,7 @@ class ClusterGroups:
     def reset(
         self, group: str, to: Reset, partitions: Sequence[TopicPartition | str] | None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Raises NonEmptyGroupError; if no partitions are given, also GroupNotFoundError."""
+        """Raises NonEmptyGroupError. If no partitions are given, raises GroupNotFoundError, too."""
         if partitions is None:
             self._check_there(group)
         committed = self._committed(group)
@@ -141,7 +142,7 @@ class ClusterGroups:
         self._client.result(future, group)
 
     def delete_offsets(self, group: str, partitions: Sequence[TopicPartition | str]) -> set[TopicPartition]:
-        """Raises ClusterError, since librdkafka's client can't delete single offsets."""
+        """Raises ClusterError, because librdkafka's client can't delete the offsets of single partitions."""
         raise self._client.error(group, NO_SINGLE_OFFSETS)
 
 
@@ -150,8 +151,8 @@ def _state(state: Any) -> str:
 
 
 def _type(described: Any) -> str:
-    """Return the type of a group. Before version 2.6 librdkafka does not report it; then the group counts as
-    classic.
+    """Return the type of a group. Versions of librdkafka before 2.6 do not report the type: a group is then
+    taken to be classic.
     """
     name = getattr(getattr(described, "type", None), "name", "")
     return CONSUMER if name == "CONSUMER" else CLASSIC
@@ -175,8 +176,8 @@ def _partition(
     end: int | str,
     owner: str | None,
 ) -> PartitionState:
-    """Return the progress of a group in a partition. `start` or `end` is a text if the look-up of that offset
-    has failed.
+    """Return the progress of a group in a partition. `start` and `end` are the log's offsets. If an offset
+    could not be read, it is replaced by the error's text.
     """
     if isinstance(start, str) or isinstance(end, str):
         why = start if isinstance(start, str) else str(end)

@@ -1,4 +1,6 @@
-"""`ClusterOffsets`: looks up the offsets of a cluster's partitions, many in one request. Threads: one."""
+"""`ClusterOffsets`: reads the offsets of a cluster's partitions. One request reads the offsets of many
+partitions. Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from segstore.coordinator.structs import TopicPartition
 
 
 class ClusterOffsets:
-    """Look-ups of offsets (Kafka: ListOffsets). If a look-up fails, the error's text is returned in place of
-    the offset.
+    """Reads log start offsets, end offsets and offsets for times (Kafka: ListOffsets). If an offset can't be
+    read, the error's text is returned in place of the offset.
     """
 
     def __init__(self, client: ClusterClients) -> None:
@@ -19,11 +21,11 @@ class ClusterOffsets:
         self._spec: Any = client.kafka.admin.OffsetSpec
 
     def starts(self, partitions: Collection[TopicPartition]) -> Mapping[tuple[str, int], int | str]:
-        """Return the log start offsets."""
+        """Return the log start offset of each partition."""
         return self._asked(partitions, self._spec.earliest())
 
     def ends(self, partitions: Collection[TopicPartition]) -> Mapping[tuple[str, int], int | str]:
-        """Return the end offsets of readable records."""
+        """Return the offset after the last readable record of each partition."""
         return self._asked(partitions, self._spec.latest())
 
     def at(self, partition: TopicPartition, timestamp: int) -> int | str:

@@ -1,6 +1,6 @@
-"""Appends records to a cluster, and reads them, by librdkafka's producer and consumer.
+"""Appends records to a cluster with librdkafka's producer, and reads records with librdkafka's consumer.
 
-Nothing on disk. Threads: one; librdkafka sends and fetches in its own threads.
+Nothing is on disk. Threads: one. librdkafka sends and fetches in its own threads.
 """
 
 from __future__ import annotations
@@ -26,23 +26,27 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _STEP = 0.2
-"""Seconds of one call of librdkafka. Python handles signals only between such calls."""
+"""The longest time in seconds of one call of librdkafka. Python can handle signals only between two calls."""
 _LAST_WORDS = 5.0
-"""Seconds that the client waits for answers to sent records after an interrupt or an error."""
+"""The longest time in seconds that the client waits for answers to sent records after an interrupt or an
+error.
+"""
 _AT_ONCE = 10_000
 _MOST_BYTES = 1_000_000_000
-"""The largest message.max.bytes of librdkafka, so that only the broker limits the size of records."""
+"""The largest value that librdkafka allows for message.max.bytes. With it, only the broker limits the size of
+records.
+"""
 _LONGEST_MS = 120_000
 """The time-out for the delivery of a record (Kafka: delivery.timeout.ms), and for a read of a cluster that
 does not answer.
 """
 _REMINDS = 10.0
-"""Seconds between two equal lines about a lost connection."""
+"""Seconds after which a line about a lost connection may be printed again."""
 
 
 class ClusterAppends:
-    """The appends to a cluster: implements `Appends`. The producer is idempotent and uses acks=all, unless
-    the user has set something else.
+    """Appends records to a cluster: implements `Appends`. The producer is idempotent and uses acks=all,
+    unless the user's settings differ.
     """
 
     def __init__(self, client: ClusterClients, topic: str, compression: str | None, batch_bytes: int) -> None:
@@ -79,7 +83,7 @@ class ClusterAppends:
                 try:
                     produce(topic, value, key, partition, answered, timestamp=stamp, headers=held)
                     break
-                except BufferError:  # librdkafka's queue is full
+                except BufferError:  # The queue of librdkafka is full.
                     self._poll(_STEP)
                 except self._client.kafka.KafkaException as error:
                     raise self._client.error(f"{topic}-{partition}", error) from None
@@ -101,7 +105,9 @@ class ClusterAppends:
         click.echo(f"segstore: {self._client.bootstrap}: {line}: trying again", err=True)
 
     def _poll(self, seconds: float) -> None:
-        """Let librdkafka report answers. Raises ClusterError for the first record that failed."""
+        """Call `poll` of librdkafka, which reports answers. If a record has failed, raise ClusterError for
+        the first such record.
+        """
         self._producer.poll(seconds)
         if self._failed is not None:
             raise copy_of(self._failed)
@@ -124,7 +130,7 @@ class ClusterAppends:
 
 
 def _cells(column: Any) -> Iterable[bytes | None]:
-    """Return a column's values; text of an arrow column becomes UTF-8."""
+    """Return a column's values. Text of an Arrow column is encoded as UTF-8."""
     if column is None:
         return repeat(None)
     held = column if isinstance(column, list) else column.to_pylist()
@@ -132,8 +138,8 @@ def _cells(column: Any) -> Iterable[bytes | None]:
 
 
 def _stamps(timestamps: list[int] | None) -> Iterable[int]:
-    """Return timestamps for librdkafka's client, for which 0 means the current time. Raises
-    InvalidArgumentError for times before 1970.
+    """Return timestamps for librdkafka's client, which takes 0 as the current time. Raises
+    InvalidArgumentError if a time is before 1970.
     """
     if timestamps is None:
         return repeat(0)
@@ -144,7 +150,7 @@ def _stamps(timestamps: list[int] | None) -> Iterable[int]:
 
 
 def _headers(column: Any) -> Iterable[Sequence[tuple[str, bytes | None]] | None]:
-    """Return the headers of each record, from a list or an arrow column. Raises InvalidTypeError,
+    """Return the headers of each record. `column` is a list or an Arrow column. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if column is None or isinstance(column, list):
@@ -157,7 +163,7 @@ def _headers(column: Any) -> Iterable[Sequence[tuple[str, bytes | None]] | None]
 
 
 class Messages(Sequence[Record]):
-    """Some records that a consumer has read: implements `Batch`."""
+    """Records that a consumer has read: implements `Batch`."""
 
     def __init__(self, records: list[Record]) -> None:
         self._records = records
@@ -178,8 +184,8 @@ class Messages(Sequence[Record]):
 
 
 class Outage:
-    """The time during which a client has had connection errors and no answer. An outage may last `longest`
-    seconds.
+    """Measures an outage: the time in which a client gets connection errors and no answer. An outage may last
+    `longest` seconds.
     """
 
     def __init__(self, client: ClusterClients, longest: float) -> None:
@@ -189,7 +195,9 @@ class Outage:
         self._printed = (-math.inf, "")
 
     def look(self) -> None:
-        """Print the client's latest connection error if it is new, or was printed _REMINDS seconds ago."""
+        """Print the client's latest connection error, unless the same error was printed within the last
+        _REMINDS seconds.
+        """
         if not (trouble := self._client.calm()):
             return
         now, (at, before) = time.monotonic(), self._printed
@@ -200,7 +208,7 @@ class Outage:
             click.echo(f"segstore: {self._client.bootstrap}: {trouble}; trying again", err=True)
 
     def end(self) -> None:
-        """Note that the cluster has answered, so that the outage is over."""
+        """End the outage, because the cluster has answered."""
         self._client.calm()
         self._since, self.trouble, self._printed = None, "", (-math.inf, "")
 
@@ -209,7 +217,7 @@ class Outage:
 
 
 class ClusterReading:
-    """The reads by a consumer that joins no group, and commits nothing: implements `PlaceReading`."""
+    """Reads records with a consumer that joins no group and commits no offsets: implements `PlaceReading`."""
 
     def __init__(
         self, client: ClusterClients, topic: str, partitions: Sequence[int], isolation_level: str
@@ -262,14 +270,14 @@ class ClusterReading:
         self._consumer.assign([kind(self._topic, n, self._positions[n]) for n in partitions])
 
     def _fetched(self, outage: Outage) -> Iterator[tuple[int, Messages, bool]]:
-        """Yield (partition, records, whether they reach the partition's end), until an outage has lasted too
-        long.
+        """Yield (partition, records, whether the records reach the partition's end). Return when an outage
+        has lasted too long.
         """
         kinds = self._client.kafka.KafkaError
         ended = kinds._PARTITION_EOF
-        # librdkafka looks for the group's coordinator even though nothing is committed.
-        # GROUP_AUTHORIZATION_FAILED is ignored, because a user without rights for the group can read
-        # nevertheless.
+        # Although no offset is committed, librdkafka asks for the group's coordinator. If the user has no
+        # rights for the group, the answer is GROUP_AUTHORIZATION_FAILED. This error is ignored, because the
+        # user may still read records.
         ignored = (ended, kinds.GROUP_AUTHORIZATION_FAILED)
         while not outage.is_too_long():
             messages = self._consumer.consume(_AT_ONCE, _STEP)

@@ -1,4 +1,6 @@
-"""Counts the bytes of a store on disk, from names and sizes of files. On disk: only reads. Threads: any."""
+"""Counts the bytes of a store on disk, by the names and sizes of its files. On disk: the store is only read.
+Threads: any.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from segstore.files import Files
 
 
 def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
-    """Return the bytes of a partition's files by suffix (".log", ".index", ...). The suffix of files that are
-    not segment files is "".
+    """Return the number of bytes in a partition's files, by the suffix of the files (".log", ".index", ...).
+    Files that are not segment files count under "".
     """
     files, found = Files(), dict.fromkeys((names.LOG, names.INDEX, names.TIME_INDEX, ""), 0)
     directory = os.path.join(root, names.partition_dir(topic, partition))
@@ -24,12 +26,12 @@ def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
 
 
 def log_bytes(root: str, topic: str, partition: int) -> int:
-    """Return the bytes of a partition's `.log` files."""
+    """Return the number of bytes in a partition's `.log` files."""
     return partition_bytes(root, topic, partition)[names.LOG]
 
 
 def _size(files: Files, path: str) -> int:
     try:
         return files.size(path)
-    except FileNotFoundError:  # a live writer has removed the file since the listing
+    except FileNotFoundError:  # A live writer has removed the file after the directory was listed.
         return 0

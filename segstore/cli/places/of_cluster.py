@@ -1,6 +1,7 @@
-"""A cluster's brokers as a place: `segstore serve`, or Kafka's brokers, through librdkafka.
+"""A cluster as a place of topics. librdkafka connects to the cluster's brokers: Kafka's brokers, or a
+`segstore serve`.
 
-Nothing on disk. Threads: one; librdkafka has its own threads.
+Nothing is on disk. Threads: one. librdkafka has its own threads.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _REFUSED = {
     "groups delete --topic": NO_SINGLE_OFFSETS,
     "consume --mode record-limit": "librdkafka's share consumer acquires whole batches only",
 }
-"""Options that work only with --store, each with the reason and an alternative."""
+"""For each option that works only with --store: the reason, and an alternative."""
 
 
 class ClusterAt:
-    """A cluster with the addresses `bootstrap`, which are "HOST:PORT", or several with commas between them:
-    implements `Where`. Raises InvalidArgumentError.
+    """A cluster: implements `Where`. `bootstrap` is an address HOST:PORT, or several addresses with commas
+    between them. Raises InvalidArgumentError.
     """
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
@@ -52,9 +53,9 @@ class ClusterAt:
 
     @contextmanager
     def reading(self) -> Iterator[ClusterPlace]:
-        """Raises ClusterError if the cluster can't be reached, MissingPackageError, ConfigError. If the block
-        raises UnknownTopicOrPartitionError, its message gets a hint: the user may lack the right to see the
-        topic.
+        """Raises MissingPackageError, ConfigError, and ClusterError if the cluster can't be reached. If the
+        `with` block raises UnknownTopicOrPartitionError, a hint is added to the message: the user may lack
+        the right to see the topic.
         """
         try:
             yield ClusterPlace(ClusterClients(self.name, self._settings))
@@ -76,7 +77,9 @@ class ClusterAt:
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[ClusterPlace]:
-        """The broker checks the settings, because it may support other settings than segstore does."""
+        """Connect to the cluster. The settings are not checked here, because the broker may have other
+        settings than segstore.
+        """
         check_topic(topic)
         with self.reading() as place:
             yield place
@@ -94,7 +97,9 @@ def _check_address(text: str) -> None:
 
 
 _OWN = {"TOPIC": "DYNAMIC_TOPIC_CONFIG", "GROUP": "GROUP_CONFIG"}
-"""By the type of a resource: the source of settings that were set for that resource alone."""
+"""For each type of resource: the source that settings have if they were set for a resource itself, and are
+not defaults.
+"""
 
 
 class ClusterPlace:
@@ -132,14 +137,16 @@ class ClusterPlace:
         ]
 
     def _ids(self, names: Collection[str]) -> dict[str, str]:
-        """Return the topics' ids, which are "" if the broker is older than Kafka 2.8."""
+        """Return the ids of the topics, by name. An id is "" if the broker is older than Kafka 2.8."""
         if not names:
             return {}
         futures = self._client.admin.describe_topics(self._client.kafka.TopicCollection([*names]))
         return {name: _id(self._client.result(future, name).topic_id) for name, future in futures.items()}
 
     def _configs(self, names: Collection[str], kind: str = "TOPIC") -> dict[str, dict[str, Any]]:
-        """Return the settings that were set for topics, or for groups."""
+        """Return, by name, the settings that were set for the topics themselves. If `kind` is "GROUP", return
+        the settings of groups.
+        """
         admin, found = self._client.kafka.admin, {}
         if not names:
             return {}
@@ -220,7 +227,9 @@ def _id(uuid: Any) -> str:
 
 
 def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
-    """Return the fields of a partition. `start` or `end` is a text if its look-up has failed."""
+    """Return the fields of a partition for JSON. `start` and `end` are its offsets. If an offset could not be
+    read, it is replaced by the error's text.
+    """
     found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
     if isinstance(start, int) and isinstance(end, int):
         found |= {"start_offset": start, "end_offset": end}
@@ -230,8 +239,8 @@ def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
 
 
 def _typed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a topic's settings with the types that a store gives them: a value is parsed if segstore knows
-    the setting, and stays a string otherwise. None is left out.
+    """Return a topic's settings. If segstore has a setting, its value is parsed to the type that it has in a
+    store. If segstore does not have it, the value stays a str. Settings with the value None are left out.
     """
     found = {}
     for name, value in config.items():

@@ -1,6 +1,7 @@
-"""A store's directory as a place: it is opened for reading, which works beside a live writer, or for writing.
+"""A store's directory as a place of topics. The store is opened for writing, or for reading. The store can be
+read while another process writes.
 
-On disk: through the engine. Threads: one.
+On disk: the engine reads and writes the store. Threads: one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ EMPTY = "no store is in this directory: is the path right? `segstore create` mak
 
 
 def check_there(path: str) -> None:
-    """Raise StorageError if a path is not a directory, or has no files of a store or a broker in it."""
+    """Raise StorageError if a path is not a directory, or if the directory has no files of a store or of a
+    Kafka broker.
+    """
     if not os.path.isdir(path):
         raise StorageError(errno.ENOENT, NO_STORE, path)
     from segstore.files import Files
@@ -60,21 +63,23 @@ class StoreAt:
 
     @contextmanager
     def reading(self) -> Iterator[StorePlace]:
-        """Raises StorageError if there is no store."""
+        """Open the store for reading. Raises StorageError if there is no store."""
         with open_reading(self.name) as store:
             yield StorePlace(store)
 
     @contextmanager
     def changing(self, topic: str | None = None) -> Iterator[Place]:
-        """Raises StorageError or UnknownTopicOrPartitionError if the store or the topic does not exist."""
+        """Open the store for writing. Raises StorageError if the store does not exist, and
+        UnknownTopicOrPartitionError if `topic` does not exist.
+        """
         self._check_holds(topic)
         with self._opened() as place:
             yield place
 
     @contextmanager
     def appending(self, topic: str) -> Iterator[Place]:
-        """Open the store to append. If another process shares the store, open it as a guest of that process.
-        Raises StorageError or UnknownTopicOrPartitionError.
+        """Open the store to append. If another process has the store open and shares it, open the store as a
+        guest of that process. Raises StorageError, UnknownTopicOrPartitionError.
         """
         self._check_holds(topic)
         with self._opened(as_guest=True) as place:
@@ -89,7 +94,7 @@ class StoreAt:
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[Place]:
-        """Creates the store if it is missing."""
+        """Open the store for writing. Create it if it is missing."""
         from segstore.config import TopicConfig
 
         check_topic(topic)
@@ -99,9 +104,10 @@ class StoreAt:
 
     @contextmanager
     def _opened(self, *, as_guest: bool = False) -> Iterator[Place]:
-        """Open the store for writing. If another process shares the store and `as_guest` is set, open the
-        store as a guest. If another process serves the store, yield the cluster of that server. Raises
-        SegstoreError, with an advice, if the store can't be opened in one of these ways.
+        """Open the store for writing. If another process has the store open and shares it, and `as_guest` is
+        True, open the store as a guest. If another process has the store open and serves it to Kafka's
+        clients, yield the cluster that this server is. In all other cases raise SegstoreError, whose message
+        has advice.
         """
         try:
             store = segstore.open(self.name)
@@ -120,12 +126,12 @@ class StoreAt:
             yield place
 
     def check_offers(self, option: str) -> None:
-        """Do nothing: a store offers every option."""
+        """Do nothing: a store supports every option."""
 
 
 def _served(locked: StoreLockedError) -> ClusterAt:
-    """Return the server of a locked store. Raises SegstoreError if the store is not served, or its server
-    requires a login or TLS.
+    """Return the cluster that the server of a locked store is. Raises SegstoreError if no server serves the
+    store, or if the server requires a login or TLS.
     """
     from segstore.cli.places.of_cluster import ClusterAt
 
@@ -225,8 +231,8 @@ class StorePlace:
 
 
 class BatchAppends:
-    """Appends by calls of `append_batch`: implements `Appends`. Records are acknowledged when the call
-    returns.
+    """Appends records by calls of `append_batch`: implements `Appends`. When such a call returns, its records
+    are acknowledged.
     """
 
     def __init__(
@@ -235,8 +241,8 @@ class BatchAppends:
         flush: Callable[[], object] | None = None,
         **how: Any,
     ) -> None:
-        """`calls` has the `append_batch` of each partition; `how` has further arguments for these calls.
-        `flush` is called at the end of the `with` block.
+        """`calls` has the method `append_batch` of each partition, by partition number. `how` has further
+        arguments for `append_batch`. `flush` is called at the end of the `with` block.
         """
         self.records = self.bytes = self.unknown = 0
         self._calls, self._flush, self._how = calls, flush, how
@@ -263,7 +269,7 @@ def _nbytes(column: Any) -> int:
 
 
 class StoreReading:
-    """The reads of a store's partitions: implements `PlaceReading`."""
+    """Reads records of a store's partitions: implements `PlaceReading`."""
 
     def __init__(
         self, store: segstore.Store, topic: str, partitions: Sequence[int], isolation_level: str
@@ -307,4 +313,4 @@ class StoreReading:
         return self
 
     def __exit__(self, *of: object) -> None:
-        """Do nothing, because the store closes its logs."""
+        """Do nothing: the store closes its logs."""

@@ -1,4 +1,5 @@
-"""`Where` and `Place`: the protocols with which commands reach topics, in a store or in a cluster.
+"""`Where` and `Place`: the protocols (typing.Protocol) through which commands use topics, in a store or in a
+cluster.
 
 Threads: one.
 """
@@ -21,41 +22,45 @@ if TYPE_CHECKING:
 
 
 class Where(Protocol):
-    """The place that the user has named: a store or a cluster, not open yet. `name` is used in messages.
+    """The place that the user has named: a store or a cluster that is not open yet. Messages have its `name`.
 
-    Each method that opens the place raises StorageError or ClusterError if the place does not exist.
+    If the store or cluster does not exist, each method that opens it raises StorageError or ClusterError.
     """
 
     @property
     def name(self) -> str: ...
 
     def reading(self) -> AbstractContextManager[Place]:
-        """Open the place for reading."""
+        """Open the store or cluster for reading."""
 
     def changing(self, topic: str | None = None) -> AbstractContextManager[Place]:
-        """Open the place for changes. Raises UnknownTopicOrPartitionError if `topic` does not exist."""
+        """Open the store or cluster for changes. Raises UnknownTopicOrPartitionError if `topic` does not
+        exist.
+        """
 
     def appending(self, topic: str) -> AbstractContextManager[Place]:
-        """Open the place to append to an existing topic."""
+        """Open the store or cluster for appends to an existing topic."""
 
     def creating(self, topic: str, config: Mapping[str, str]) -> AbstractContextManager[Place]:
-        """Open the place to create a topic. A store is created if necessary, unless the topic's name or
-        settings are invalid.
+        """Open the store or cluster for the creation of a topic. If the store does not exist, and the topic's
+        name and settings are valid, the store is created.
         """
 
     def check_offers(self, option: str) -> None:
-        """Raise click.UsageError with the reason if the place does not support a command's option."""
+        """Raise click.UsageError, whose message has the reason, if the store or cluster does not support a
+        command's option.
+        """
 
 
 class Place(Protocol):
     """An open store or cluster."""
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name. Topics of a cluster do not have their settings."""
+        """Return all topics by name. If this is a cluster, the `TopicInfo` objects lack the settings."""
 
     def describe(self, topics: Sequence[TopicInfo]) -> list[dict[str, Any]]:
-        """Return the topics' fields for `segstore topics --json`. "bytes" is None if unknown; a partition
-        that can't be described has an "error".
+        """Return the topics' fields for `segstore topics --json`. "bytes" is None if the number is unknown.
+        If a partition can't be described, it has a field "error".
         """
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -64,12 +69,12 @@ class Place(Protocol):
     def alter_topic(
         self, topic: str, changes: Mapping[str, str | None], partitions: int | None
     ) -> tuple[int, Mapping[str, Any]]:
-        """Change settings (None restores a default) and the number of partitions; return that number, and all
-        settings of the topic itself.
+        """Change settings and the number of partitions. A setting with the value None gets its default.
+        Return (number of partitions, all settings of the topic itself, without defaults).
         """
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its records."""
+        """Delete a topic and its records."""
 
     def appends(
         self, topic: str, partitions: Sequence[int], compression: str | None, batch_bytes: int
@@ -77,26 +82,27 @@ class Place(Protocol):
         """Return an `Appends` for these partitions."""
 
     def reading(self, topic: str, partitions: Sequence[int], isolation_level: str) -> PlaceReading:
-        """Return a `PlaceReading` of these partitions, in this order."""
+        """Return a `PlaceReading` that reads these partitions, in this order."""
 
     def queue(self, terms: QueueTerms) -> Queue:
-        """Return a `Queue` that takes records of a topic for a share group."""
+        """Return a `Queue` that delivers records of a topic to a share group."""
 
     def groups(self) -> PlaceGroups:
-        """Return the consumer groups."""
+        """Return a `PlaceGroups`, through which consumer groups are described and changed."""
 
     def alter_group(self, group: str, changes: Mapping[str, str | None]) -> Mapping[str, Any]:
-        """Change settings of a group; None restores a default. The group need not exist. Return all settings
-        of the group itself.
+        """Change settings of a group. A setting with the value None gets its default. The group need not
+        exist. Return all settings of the group itself, without defaults.
         """
 
 
 class Appends(Protocol):
-    """The appends to partitions of a topic. `records` and `bytes` count acknowledged records and the bytes of
-    their keys and values. `unknown` counts records that were sent, but neither acknowledged nor refused.
+    """Appends records to partitions of a topic. `records` counts acknowledged records, and `bytes` the bytes
+    of their keys and values. `unknown` counts records that were sent, and neither acknowledged nor refused.
 
-    It is a context manager: at the end of the block all records are acknowledged, or an error is raised;
-    after an interrupt or an error no more records are sent.
+    `Appends` is a context manager. At the end of the `with` block it waits until all records are
+    acknowledged, and raises an error if a record is not acknowledged. If an interrupt or an error ends the
+    block, no more records are sent.
     """
 
     @property
@@ -107,8 +113,8 @@ class Appends(Protocol):
     def unknown(self) -> int: ...
 
     def append(self, partition: int, values: Any, keys: Any, timestamps: Any, headers: Any) -> None:
-        """Append columns of records. The columns have the types that `PartitionLog.append_batch` accepts.
-        Raises the errors of the append; a call may also raise the error of an earlier call's record.
+        """Append records, given as columns. The columns have the types that `PartitionLog.append_batch`
+        accepts. If an append fails, this call or a later one raises the error.
         """
 
     def __enter__(self) -> Self: ...
@@ -116,7 +122,7 @@ class Appends(Protocol):
 
 
 class Batch(Protocol):
-    """Some records of a partition. The protocol has a part of the methods of `Records`."""
+    """Records of a partition. The protocol has some of the methods of `Records`."""
 
     @property
     def values(self) -> Sequence[bytes | None]: ...
@@ -129,42 +135,55 @@ class Batch(Protocol):
 
 
 class PlaceReading(Protocol):
-    """Reads a topic's partitions, each from the offset that `seek` has set. It is a context manager."""
+    """Reads a topic's partitions. `seek` sets the offset at which the read of a partition begins. A
+    `PlaceReading` is a context manager.
+    """
 
     @property
     def logs(self) -> Mapping[int, OffsetsLog]:
-        """Return the partitions by number."""
+        """Return the logs of the partitions, by partition number."""
 
     def seek(self, partition: int, offset: int, end: int | None = None) -> None:
-        """Set the next offset of a partition. `drain` yields only records before the offset `end`."""
+        """Set the offset of the next record to read in a partition. `drain` yields only records below the
+        offset `end`.
+        """
 
     def drain(self) -> Iterator[tuple[int, Batch]]:
-        """Yield the records up to the current end of each partition, in order of partitions."""
+        """Yield (partition number, records) up to the end offset that each partition has now, one partition
+        after another.
+        """
 
     def follow(self) -> Iterator[tuple[int, Batch]]:
-        """Yield the records after those of `drain` as they are appended; never stops."""
+        """Yield (partition number, records) after the records of `drain`, whenever new records are appended.
+        This iterator never ends.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
 
 
 class Queue(Protocol):
-    """The records of a share group. It is a context manager, and releases unacknowledged records on exit."""
+    """Records that are delivered to a share group. `Queue` is a context manager. At the end of the `with`
+    block, records that were not acknowledged are released.
+    """
 
     def poll(self, timeout_ms: int | None, most: int | None) -> Sequence[QueueRecord]:
-        """Return at most `most` records. If there are none, wait up to `timeout_ms` for some, and return []
-        if none come. None means no limit of the records or of the time.
+        """Return at most `most` records. If there are none, wait for records for at most `timeout_ms`, and
+        return [] if none come. If `most` is None, the number is not limited. If `timeout_ms` is None, the
+        time is not limited.
         """
 
     def acknowledge(self) -> None:
-        """Acknowledge the records of the last poll. Raises SegstoreError if that fails."""
+        """Acknowledge the records that the last `poll` returned. Raises SegstoreError if they can't be
+        acknowledged.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
 
 
 class PlaceGroups(Protocol):
-    """The consumer groups of a place. The protocol has a part of the methods of
+    """The consumer groups of a store or cluster. The protocol has some of the methods of
     `segstore.coordinator.group.admin.Groups`.
     """
 

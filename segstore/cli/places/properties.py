@@ -1,9 +1,9 @@
-"""Reads properties files: the entries of any file (Java: java.util.Properties), and the files of Kafka's
-tools (--command-config) as settings of librdkafka. Threads: any.
+"""Reads properties files. `entries` parses any such file (Java: java.util.Properties). `client_settings`
+converts a file of Kafka's tools (--command-config) to settings of librdkafka. Threads: any.
 
-The settings of Java's clients and of librdkafka have the same names, with two exceptions. User and password
-are taken from the options of Java's login module. A PEM trust store is given to librdkafka by another
-setting.
+The settings of Kafka's Java clients and of librdkafka have the same names, with two exceptions. The user and
+the password are settings of librdkafka, but options of a login module in Java. For a PEM trust store
+librdkafka has a setting with another name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 class PropertyEntry(NamedTuple):
-    """An entry of a file. For a line without a value, `value` is None, and `name` is the whole line."""
+    """An entry NAME=VALUE of a file. If the line has no value, `value` is None, and `name` is the whole
+    line.
+    """
 
     line: int
     name: str
@@ -28,7 +30,7 @@ class PropertyEntry(NamedTuple):
 
 
 def entries(text: str) -> Iterator[PropertyEntry]:
-    """Yield the entries of a file's text, each with the number of its first line."""
+    """Yield the entries of a file's text. `line` is the number of an entry's first line."""
     for number, line in _lines(text):
         match = _LINE.fullmatch(line)
         if match is None:
@@ -38,8 +40,8 @@ def entries(text: str) -> Iterator[PropertyEntry]:
 
 
 def _unescaped(text: str) -> str:
-    """Return a text whose escapes (of java.util.Properties) are replaced by the characters that they stand
-    for.
+    """Return a text in which the escape sequences of java.util.Properties are replaced by the characters that
+    they mean.
     """
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _letter(found[2]), text)
 
@@ -49,7 +51,9 @@ def _letter(escaped: str) -> str:
 
 
 def client_settings(text: str, name: str) -> dict[str, str]:
-    """Return the settings in the file `name`. Raises ConfigError with file and line."""
+    """Return the settings in `text`, the content of the file `name`. Raises ConfigError, whose message has
+    the file and the line.
+    """
     from segstore.wire.jaas import JAAS
 
     found: dict[str, str] = {}
@@ -61,8 +65,8 @@ def client_settings(text: str, name: str) -> dict[str, str]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return the lines with their numbers, without comments. A line that ends in a backslash is joined with
-    the next one.
+    """Return [(line number, line)], without comments. If a line ends in a backslash, the next line is joined
+    to it.
     """
     found: list[tuple[int, str]] = []
     joined, begun = "", 0
@@ -81,7 +85,9 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 
 def _login(value: str, where: str) -> dict[str, str]:
-    """Return user and password of a login module's options, as librdkafka's settings."""
+    """Return settings of librdkafka with the user and the password that are in the options of a login
+    module.
+    """
     from segstore.wire.jaas import login_of
 
     username, password = login_of(value, where)
@@ -89,8 +95,8 @@ def _login(value: str, where: str) -> dict[str, str]:
 
 
 def _without_java_stores(settings: dict[str, str], name: str) -> dict[str, str]:
-    """Return `settings` with librdkafka's settings in place of those for Java's trust store and key store
-    (KIP-651 for PEM files). Raises ConfigError for a type of file that librdkafka can't read.
+    """Return `settings`, with the settings of Java's trust store and key store replaced by those of
+    librdkafka (KIP-651: PEM files). Raises ConfigError if librdkafka can't read that type of file.
     """
     found = dict(settings)
     kind = found.pop("ssl.truststore.type", "JKS").upper()

@@ -1,7 +1,7 @@
-"""Reads the records of a share group: from a store by segstore's ShareConsumer, from a cluster by
+"""Reads records of a share group: from a store with segstore's ShareConsumer, from a cluster with
 librdkafka's.
 
-Nothing on disk. Threads: one; librdkafka has its own threads.
+Nothing is on disk. Threads: one. librdkafka has its own threads.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from segstore.coordinator.structs import TopicPartition
 
 _STEP = 0.2
-"""Seconds of one call of librdkafka. Python handles signals only between such calls."""
+"""The longest time in seconds of one call of librdkafka. Python can handle signals only between two calls."""
 _FOREVER_MS = 10**9
 ACKS = {"accept": 1, "release": 2, "reject": 3}
-"""Kafka's numbers of acknowledge types, by the value of --ack."""
+"""Kafka's number of the acknowledge type that each value of --ack means."""
 
 
 class QueueTerms(NamedTuple):
-    """The options of a share group's consumer. `ack` is a key of ACKS. If `is_strict`, a poll acquires no
-    more records than it returns.
+    """The options of a share group's consumer. `ack` is a key of ACKS. If `is_strict`, a poll acquires only
+    as many records as it returns.
     """
 
     topic: str
@@ -39,7 +39,7 @@ class QueueTerms(NamedTuple):
 
 
 class QueueRecord(NamedTuple):
-    """A record of a share group, with its delivery count."""
+    """A record that was delivered to a share group, with the number of its deliveries."""
 
     partition: int
     offset: int

@@ -1,8 +1,8 @@
-"""`Refusals`: reports errors after which librdkafka retries, if they persist.
+"""`Refusals`: reports errors that last, although librdkafka retries after them.
 
-librdkafka reports such an error only in its debug log; the application gets an error only when the records
-time out, minutes later. Nothing on disk. Threads: one, which polls librdkafka, because librdkafka passes on
-its log in polls.
+librdkafka writes such an error only into its debug log. The application gets an error only when the records
+time out, minutes later. Nothing is on disk. Threads: one, which polls librdkafka: librdkafka passes lines of
+its log to Python during a poll.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import time
 from collections.abc import Callable
 
 LASTS = 2.0
-"""Seconds without an acknowledgement after which an error is reported; a leader change takes less."""
+"""If no record is acknowledged for this number of seconds after an error, the error is reported. (A change of
+leaders takes less time.)
+"""
 _REFUSED = re.compile(
     r": (\S+) \[(\d+)\]: MessageSet .* encountered error: (?:Broker: )?(.*) \(actions (.*)\)$"
 )
 _NO_ID = re.compile(r"Failed to acquire idempotence PID from broker \S+: (?:Broker: )?(.*): retrying$")
 _DEMOTED = {"Not coordinator": "; a store that was demoted says so: the promoted one takes records"}
-"""Explanations that are added to the messages of errors."""
+"""For each error: an explanation, which is added to its message."""
 
 
 class Refusals(logging.Handler):
-    """The errors after which one producer retries; the producer must be created with `debug` and `logger`.
-    `report` is called with a line for each error that persists, but not with the same line again until a
-    record is acknowledged.
+    """Handles the errors after which one producer retries. The producer must be created with the settings
+    `debug` and `logger` of this object. If an error lasts, `report` is called with a line about the error.
+    `report` is called with the same line again only after a record was acknowledged.
     """
 
     debug = "msg"
@@ -50,13 +52,13 @@ class Refusals(logging.Handler):
             self._report(line)
 
     def acknowledged(self) -> None:
-        """Note that a record was acknowledged, so that earlier errors are over."""
+        """Forget earlier errors, because a record was acknowledged."""
         self._since = self._reported = None
 
 
 def _line(message: str) -> str:
-    """Return the text of an error after which librdkafka retries, from a line of its log; return "" for any
-    other line.
+    """Return a text about an error after which librdkafka retries, if `message`, a line of librdkafka's log,
+    is about such an error. If `message` is another line, return "".
     """
     if refused := _REFUSED.search(message):
         return f"{refused[1]}-{refused[2]}: {refused[3]}" if "Retry" in refused[4] else ""

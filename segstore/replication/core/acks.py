@@ -21,8 +21,8 @@ _required = attrgetter("required_offset")
 
 
 class DelayedProduce(NamedTuple):
-    """A waiting request. It is complete when the high watermark reaches `required_offset`, and fails at
-    `deadline_ms`.
+    """A waiting request. The request is complete when the high watermark reaches `required_offset`. At
+    `deadline_ms` the request fails.
     """
 
     required_offset: int
@@ -55,16 +55,17 @@ class DelayedProduces:
         insort(self._waiting, request, key=_required)
 
     def reach(self, high_watermark: int, enough: bool) -> tuple[Complete, ...]:
-        """Complete the requests that end at or below the high watermark, and return the answers. `enough` is
-        False if the maximal ISR has fewer members than min.insync.replicas. Then these requests fail with
-        NotEnoughReplicasAfterAppendError (Kafka: Partition.checkEnoughReplicasReachOffset).
+        """Answer the requests whose records end at or below the high watermark, and return the answers.
+        `enough` is False if the maximal ISR has fewer members than min.insync.replicas. If `enough` is False,
+        these requests fail with NotEnoughReplicasAfterAppendError (Kafka:
+        Partition.checkEnoughReplicasReachOffset).
         """
         error = None if enough else NotEnoughReplicasAfterAppendError
         return self._end(bisect_right(self._waiting, high_watermark, key=_required), error)
 
     def expire(self, now_ms: int) -> tuple[Complete, ...]:
-        """Fail the requests whose deadline has come, and return the answers. Their records may still be
-        committed later.
+        """Fail the requests whose deadline has come, and return their answers. The records of a failed
+        request may still be committed later.
         """
         late = [request for request in self._waiting if request.deadline_ms <= now_ms]
         if late:
@@ -72,7 +73,7 @@ class DelayedProduces:
         return tuple(Complete(request.ticket, RequestTimedOutError) for request in late)
 
     def lose_leadership(self) -> tuple[Complete, ...]:
-        """Fail all requests, because another leader may truncate their records; return the answers."""
+        """Fail all requests, and return their answers. Another leader may truncate their records."""
         return self._end(len(self._waiting), NotLeaderOrFollowerError)
 
     def _end(self, count: int, error: type[SegstoreError] | None) -> tuple[Complete, ...]:

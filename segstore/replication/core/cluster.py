@@ -1,8 +1,8 @@
 """The registrations and sessions of brokers (Kafka: ClusterControlManager, BrokerHeartbeatManager; rules R27,
 R28).
 
-`ClusterControl` decides the next state of a broker; the controller writes it to the metadata. Times are in
-ms.
+`ClusterControl` decides the next state of a broker, and the controller writes the new state to the metadata.
+Times are in ms.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class BrokerHeartbeat:
 @dataclass(frozen=True)
 class BrokerSession:
     """The session of a broker: the time and the `metadata_offset` of its last heartbeat. `shutdown_offset` is
-    the metadata offset at which other leaders were elected because of the broker's shutdown, -1 before a
-    shutdown.
+    the metadata offset at which other leaders were elected because the broker shuts down, -1 if the broker
+    does not shut down.
     """
 
     contact_ms: int
@@ -80,7 +80,7 @@ class ClusterControl:
             raise StaleBrokerEpochError(f"broker {broker} has broker epoch {broker_epoch}, but {known}")
 
     def check_free(self, broker: int, incarnation: str, now_ms: int) -> None:
-        """Raise DuplicateBrokerRegistrationError while another incarnation of a broker has a valid session
+        """Raise DuplicateBrokerRegistrationError if another incarnation of the broker has a valid session
         (R27; Kafka: registerBroker).
         """
         existing = self.brokers.get(broker)
@@ -96,8 +96,8 @@ class ClusterControl:
         return session is None or now_ms - session.contact_ms >= self.session_timeout_ms
 
     def first_stale(self, now_ms: int) -> int | None:
-        """Return the unfenced broker with the oldest expired session, None without one (Kafka:
-        BrokerHeartbeatManager.findOneStaleBroker).
+        """Return the unfenced broker whose session expired first, None if no session of an unfenced broker
+        has expired (Kafka: BrokerHeartbeatManager.findOneStaleBroker).
         """
         stale = [b for b, found in self.brokers.items() if not found.fenced and self.stale(b, now_ms)]
         return min(stale, key=lambda broker: (self._last_contact(broker), broker), default=None)
@@ -116,24 +116,24 @@ class ClusterControl:
         return BrokerState.CONTROLLED_SHUTDOWN if found.shutting_down else BrokerState.UNFENCED
 
     def contact(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
-        """Renew a broker's session by a heartbeat."""
+        """Renew a broker's session, because the broker has sent this heartbeat."""
         session = self.sessions.get(heartbeat.broker) or BrokerSession(now_ms)
         self.sessions[heartbeat.broker] = replace(
             session, contact_ms=now_ms, metadata_offset=heartbeat.metadata_offset
         )
 
     def shut_down_at(self, broker: int, offset: int) -> None:
-        """Note the metadata offset at which other leaders were elected because this broker shuts down."""
+        """Store the metadata offset at which other leaders were elected because this broker shuts down."""
         self.sessions[broker] = replace(self.sessions[broker], shutdown_offset=offset)
 
     def next_state(self, heartbeat: BrokerHeartbeat, leads: Callable[[], bool]) -> BrokerState:
         """Return a broker's next state (Kafka: BrokerHeartbeatManager.calculateNextBrokerState). `leads`
-        returns whether the broker leads a partition. Because `leads` is slow, it is called only for a broker
-        that wants to shut down.
+        returns whether the broker leads a partition. `leads` is slow, so it is called only if the broker
+        wants to shut down.
 
-        A fenced broker is unfenced once it has read its own registration. A broker that wants to shut down
-        may stop when it leads no partition and all active brokers have read the metadata with the new
-        leaders.
+        A fenced broker is unfenced when it has read its own registration from the metadata log. A broker that
+        is shutting down may stop when it leads no partition and all active brokers have read the metadata
+        with the new leaders.
         """
         state = self.state(heartbeat.broker)
         if state is BrokerState.FENCED:

@@ -1,4 +1,4 @@
-"""The settings of the core, under Kafka's names, with Kafka's defaults."""
+"""The settings of the core. Their names and defaults are Kafka's."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import NamedTuple
 
 
 class ReplicaConfig(NamedTuple):
-    """Settings of a partition's replicas. Times in ms."""
+    """Settings of a partition's replicas. Times are in ms."""
 
     min_insync_replicas: int = 1
     replica_lag_time_max_ms: int = 30_000
 
 
 class TopicSettings(NamedTuple):
-    """Settings of a topic for the controller's elections."""
+    """The settings of a topic that the controller's elections need."""
 
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
 
 
 class ControllerConfig(NamedTuple):
-    """Settings of the controller. Times in ms. `min_insync_replicas` and `unclean_leader_election` are the
-    defaults of partitions. `eligible_leader_replicas` is the feature `eligible.leader.replicas.version`
-    (KIP-966).
+    """Settings of the controller. Times are in ms. `min_insync_replicas` and `unclean_leader_election` apply
+    to partitions whose topic has no such setting. `eligible_leader_replicas` is True if the cluster has the
+    feature `eligible.leader.replicas.version` (KIP-966).
     """
 
     min_insync_replicas: int = 1

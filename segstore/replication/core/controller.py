@@ -1,9 +1,9 @@
 """The decisions of the controller: registrations, fencing, ISR changes, elections, reassignments (Kafka:
 ReplicationControlManager, ClusterControlManager; rules R21, R24 to R31).
 
-A call returns `Persist` effects for the records to write, and then a `Send` with the answer, so each change
-is durable before it is answered (R31). The caller makes one call at a time. If a record can't be written, the
-caller drops this object, and makes a new one from the durable records.
+A call returns `Persist` effects for the records to write, and after them a `Send` with the answer: each
+change is durable before the answer is sent (R31). The caller makes one call at a time. If a record can't be
+written, the caller drops this object, and makes a new `Controller` from the durable records.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ __all__ = ["BrokerRecord", "Controller", "HeartbeatReply", "Key", "PartitionDeci
 
 
 class Controller:
-    """The metadata, and the rules of its changes. `next_offset` is the metadata offset of the next record.
+    """The metadata, and the rules for changes of the metadata. `next_offset` is the metadata offset of the
+    next record.
 
-    `settings` has the settings of partitions; `config` has the defaults. The caller fills `settings` from the
-    metadata before its first call.
+    `settings` has the settings of partitions. `config` has the settings of a partition that is not in
+    `settings`. The caller fills `settings` from the metadata before the first call of a method.
     """
 
     __slots__ = ("cluster", "config", "next_offset", "partitions", "settings")
@@ -65,7 +66,7 @@ class Controller:
         return made
 
     def apply(self, record: Record) -> None:
-        """Apply a durable record, when the metadata is read at an open."""
+        """Apply a durable record. Called when the store is opened, for each record of the metadata log."""
         if isinstance(record, BrokerRecord):
             self.cluster.brokers[record.broker] = record.registration
         else:
@@ -79,11 +80,13 @@ class Controller:
     # --- brokers ---------------------------------------------------------------------------------
 
     def register(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
-        """Register a broker; the answer is its broker epoch (R27; Kafka: registerBroker).
+        """Register a broker. The answer (the message of the `Send` effect) is the new broker epoch (R27;
+        Kafka: registerBroker).
 
-        `clean_epoch` is the broker epoch at the broker's last clean stop, -1 without one. If it is not the
-        broker epoch of the last registration, the last stop was unclean, and the broker leaves ISR and ELR of
-        its partitions (R26). Raises DuplicateBrokerRegistrationError.
+        `clean_epoch` is the broker epoch at the broker's last clean stop, -1 if there was none. If
+        `clean_epoch` is not the broker epoch of the last registration, the last stop was unclean, and the
+        broker is removed from the ISR and the ELR of its partitions (R26). Raises
+        DuplicateBrokerRegistrationError.
         """
         self.cluster.check_free(broker, incarnation, now_ms)
         existing = self.cluster.brokers.get(broker)
@@ -91,18 +94,19 @@ class Controller:
             return (Send(existing.epoch),)
         clean = existing is not None and clean_epoch == existing.epoch
         left = self._leave(broker, unclean=not clean)
-        made = BrokerRegistration(self.next_offset, incarnation)  # the broker epoch is this record's offset
+        # The broker epoch is the offset of this record.
+        made = BrokerRegistration(self.next_offset, incarnation)
         self.cluster.sessions.pop(broker, None)
         return (*left, self._persist(BrokerRecord(broker, made)), Send(made.epoch))
 
     def restart(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
-        """Register a broker at an open of the store, as `register` does, but without a check for an earlier
-        incarnation, because no earlier incarnation can be running.
+        """Register a broker when the store is opened. Unlike `register`, this method does not check for an
+        earlier incarnation: none can be running.
 
         If `clean_epoch` is the epoch of the last registration, the broker was stopped cleanly: its logs are
-        complete, and no other broker was elected since. So the broker stays in the ISR of its partitions, and
-        stays leader. Its broker epoch rises nevertheless: if an older copy of the disk is opened later, its
-        `clean_epoch` does not match.
+        complete, and no other broker was elected after the stop. So the broker stays in the ISR of its
+        partitions, and stays leader. The broker still gets a higher epoch: the `clean_epoch` of an older copy
+        of the disk then never equals the epoch of the last registration.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -112,15 +116,16 @@ class Controller:
         return (self._persist(BrokerRecord(broker, again)), Send(again.epoch))
 
     def remember(self, key: Key, replica: int) -> Effects:
-        """Make a replica the last known leader of a partition whose ISR and ELR are empty. The replica is
-        elected once it is live, by an unclean election (R24; KIP-966).
+        """Make a replica the last known leader of a partition whose ISR and ELR are empty. As soon as the
+        replica is live, an unclean election makes it leader (R24; KIP-966).
         """
         change = self._partition(key)._replace(last_known_elr=(replica,))
         after = change._replace(partition_epoch=change.partition_epoch + 1)
         return (self._persist(PartitionDecision(key, after)),)
 
     def heartbeat(self, heartbeat: BrokerHeartbeat, now_ms: int) -> Effects:
-        """Handle a heartbeat; the answer is a `HeartbeatReply` (R28; Kafka: processBrokerHeartbeat).
+        """Handle a heartbeat. The answer (the message of the `Send` effect) is a `HeartbeatReply` (R28;
+        Kafka: processBrokerHeartbeat).
 
         Raises StaleBrokerEpochError if the broker must register again.
         """
@@ -148,19 +153,19 @@ class Controller:
         return self._fence(broker)
 
     def on_time(self, now_ms: int) -> Effects:
-        """Fence one broker whose session has expired; to be called until it returns no effects (R27; Kafka:
-        maybeFenceOneStaleBroker).
+        """Fence one broker whose session has expired. The caller repeats the call until no effects are
+        returned (R27; Kafka: maybeFenceOneStaleBroker).
         """
         stale = self.cluster.first_stale(now_ms)
         return () if stale is None else self._fence(stale)
 
     def fail(self, broker: int) -> Effects:
-        """Fence a broker whose directory has failed: it leaves all ISRs, and other leaders are elected (R32;
-        Kafka: a broker stops when its last log directory is offline).
+        """Fence a broker whose directory has failed: the broker is removed from all ISRs, and other leaders
+        are elected (R32; Kafka: a broker stops when its last log directory is offline).
 
-        The broker stays in the ELR (R26), because its disk may come back with complete logs. The session of
-        the broker is removed, so the broker may register again without waiting for the end of the session. An
-        unregistered broker is ignored.
+        The broker stays in the ELR (R26), because its disk may work again, and have complete logs. The
+        broker's session is removed, so the broker may register again at once. If the broker is not
+        registered, nothing happens.
         """
         self.cluster.sessions.pop(broker, None)
         return self._fence(broker) if broker in self.cluster.brokers else ()
@@ -172,7 +177,7 @@ class Controller:
         return effects + self._register(broker, found._replace(fenced=True, shutting_down=False))
 
     def _unfence(self, broker: int) -> Effects:
-        """Unfence a broker, and elect it for partitions without a leader."""
+        """Unfence a broker. If the broker may lead a partition that has no leader, elect the broker."""
         effects = self._register(broker, self.cluster.brokers[broker]._replace(fenced=False))
         leaderless = [key for key, partition in self.partitions.items() if partition.leader == NO_LEADER]
         return effects + self._build((key, self._changing(key)) for key in leaderless)
@@ -181,8 +186,8 @@ class Controller:
         return (self._persist(BrokerRecord(broker, registration)),)
 
     def _leave(self, broker: int, unclean: bool = False) -> Effects:
-        """Remove a broker from the ISR of all partitions, and after an unclean shutdown also from the ELR;
-        elect other leaders (Kafka: generateLeaderAndIsrUpdates).
+        """Remove a broker from the ISR of all partitions, and elect other leaders. If `unclean`, remove the
+        broker from the ELR, too (Kafka: generateLeaderAndIsrUpdates).
         """
         changes = []
         for key, partition in self.partitions.items():
@@ -196,8 +201,8 @@ class Controller:
     # --- in-sync replicas ------------------------------------------------------------------------
 
     def alter_partition(self, key: Key, proposal: AlterPartition, broker_epoch: int) -> Effects:
-        """Handle a leader's ISR proposal; the answer is an `AlterPartitionReply` (R21; Kafka:
-        alterPartition).
+        """Handle a leader's ISR proposal. The answer (the message of the `Send` effect) is an
+        `AlterPartitionReply` (R21; Kafka: alterPartition).
 
         Raises StaleBrokerEpochError if the leader is not registered under `broker_epoch`.
         """
@@ -216,7 +221,9 @@ class Controller:
         return (*effects, Send(reply))
 
     def refusal(self, key: Key, proposal: AlterPartition) -> type[SegstoreError] | None:
-        """Return the error of a proposal, None if it is valid (R21; Kafka: validateAlterPartitionData)."""
+        """Return the error with which a leader's ISR proposal is refused, None if the proposal is valid (R21;
+        Kafka: validateAlterPartitionData).
+        """
         partition = self.partitions.get(key)
         if partition is None:
             return UnknownTopicOrPartitionError
@@ -250,11 +257,12 @@ class Controller:
 
     def expel(self, key: Key, replica: int, sound: Replicas) -> Effects:
         """Remove a replica from ISR and ELR, because its damaged log is about to be truncated. `sound` are
-        the replicas without damage: if the removed replica led, one of them that is in sync is elected. The
-        partition epoch always rises, so that an earlier proposal with the removed replica is refused.
+        the replicas without damage. If the removed replica was the leader, a replica of `sound` that is in
+        sync is elected. The partition epoch always rises, so that an earlier ISR proposal that has the
+        removed replica is refused.
 
-        Raises EligibleLeadersNotAvailableError if no replica of `sound` is in sync and live, and
-        UnknownTopicOrPartitionError.
+        Raises UnknownTopicOrPartitionError, and EligibleLeadersNotAvailableError if no replica of `sound` is
+        in sync and live.
         """
         partition, change = self._partition(key), self._changing(key)
         change.election, change.unclean_shutdown = Election.ONLINE, (replica,)
@@ -270,11 +278,12 @@ class Controller:
     def create_partitions(
         self, assignments: Mapping[Key, Replicas], settings: TopicSettings | None = None
     ) -> Effects:
-        """Create partitions of a topic, all or none; the ISR of each has all its live replicas (Kafka:
-        createTopic, createPartitions). Without `settings` the defaults in `config` apply.
+        """Create partitions of a topic: either all of them or none. The ISR of a partition has all live
+        replicas of the partition (Kafka: createTopic, createPartitions). Without `settings` the defaults in
+        `config` apply.
 
-        Raises InvalidReplicaAssignmentError if a partition has no live replica, an unregistered replica, or a
-        replica twice.
+        Raises InvalidReplicaAssignmentError if a partition has no live replica, has an unregistered replica,
+        or has the same replica twice.
         """
         made = [PartitionDecision(key, self._new(replicas)) for key, replicas in assignments.items()]
         if settings is not None:
@@ -289,8 +298,9 @@ class Controller:
         return PartitionRegistration(replicas, isr, isr[0])
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Remove the partitions of a deleted topic; the caller writes the RemoveTopicRecord (Kafka:
-        deleteTopic). Raises UnknownTopicOrPartitionError, and then removes no partition.
+        """Remove the partitions of a deleted topic. The caller writes the RemoveTopicRecord (Kafka:
+        deleteTopic). If a partition does not exist, raises UnknownTopicOrPartitionError and removes no
+        partition.
         """
         gone = list(keys)
         for key in gone:
@@ -307,8 +317,8 @@ class Controller:
             )
 
     def elect(self, key: Key, election: Election) -> Effects:
-        """Elect the preferred leader (PREFERRED), or any live replica if there is no leader (UNCLEAN) (R24,
-        R29; Kafka: electLeader).
+        """Elect a leader. If `election` is PREFERRED, elect the preferred leader. If `election` is UNCLEAN
+        and there is no leader, elect any live replica (R24, R29; Kafka: electLeader).
 
         Raises ElectionNotNeededError, PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
         UnknownTopicOrPartitionError.
@@ -327,8 +337,8 @@ class Controller:
         raise EligibleLeadersNotAvailableError(f"of the replicas {partition.replicas} none is live")
 
     def elect_preferred(self) -> Effects:
-        """Elect the preferred leader of each partition that has another leader, if the preferred leader is in
-        sync and live; to be called every leader.imbalance.check.interval.seconds (R29; Kafka:
+        """In each partition whose leader is not the preferred one, elect the preferred leader if it is in
+        sync and live. Called every leader.imbalance.check.interval.seconds (R29; Kafka:
         maybeBalancePartitionLeaders).
         """
         changes = []
@@ -340,7 +350,7 @@ class Controller:
         return self._build(changes)
 
     def _elect_unclean(self, keys: Iterable[Key]) -> Effects:
-        """Elect a live replica for each of these partitions that has no leader and allows unclean elections
+        """For each partition of `keys` that has no leader and allows unclean elections, elect a live replica
         (R24; Kafka: maybeElectUncleanLeaders).
         """
         leaderless = [
@@ -351,8 +361,8 @@ class Controller:
         return self._build((key, self._changing(key)) for key in leaderless)
 
     def reassign(self, key: Key, target: Replicas) -> Effects:
-        """Begin to move a partition to the replicas `target`; the move is complete when all of them are in
-        sync (R30; Kafka: changePartitionReassignment).
+        """Begin to move a partition to the replicas `target`. The move is complete when all replicas of
+        `target` are in sync (R30; Kafka: changePartitionReassignment).
 
         Raises InvalidReplicaAssignmentError, UnknownTopicOrPartitionError.
         """
@@ -366,8 +376,9 @@ class Controller:
         """Restore the replicas that a partition had before its reassignment (R30; Kafka:
         cancelPartitionReassignment).
 
-        Raises NoReassignmentInProgressError; InvalidReplicaAssignmentError if no earlier replica is in sync,
-        and no unclean election is allowed; UnknownTopicOrPartitionError.
+        Raises UnknownTopicOrPartitionError and NoReassignmentInProgressError. Raises
+        InvalidReplicaAssignmentError if none of the earlier replicas is in sync and unclean elections are not
+        allowed.
         """
         partition = self._partition(key)
         if not partition.reassigning:
@@ -398,8 +409,9 @@ class Controller:
 
     def configure(self, keys: Iterable[Key], settings: TopicSettings) -> Effects:
         """Change the settings of a topic's partitions. If min.insync.replicas changes, the ELR is emptied,
-        because it was computed for the old value (Kafka: ClearElrRecord). If unclean elections become
-        allowed, partitions without a leader elect one (R24). Raises UnknownTopicOrPartitionError.
+        because the ELR was computed for the old value (Kafka: ClearElrRecord). If `settings` allow unclean
+        elections, a leader is elected in each partition that has none (R24). Raises
+        UnknownTopicOrPartitionError.
         """
         changing = {key: self._partition(key) for key in keys}
         min_isr = settings.min_insync_replicas
@@ -409,9 +421,9 @@ class Controller:
         return cleared + self._elect_unclean(changing)
 
     def _clear_elr(self, key: Key) -> Effects:
-        # A partition without a leader keeps its ELR: nothing is committed without a leader, so the replicas
-        # of the ELR still have all committed records. Kafka empties the ELR, and such a partition can then
-        # elect only uncleanly.
+        # If the partition has no leader, its ELR is not emptied: no record is committed without a leader, so
+        # the replicas of the ELR still have all committed records. Kafka empties the ELR, and then only an
+        # unclean election can give the partition a leader.
         partition = self.partitions[key]
         if partition.leader == NO_LEADER or not partition.elr:
             return ()

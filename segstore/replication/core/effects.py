@@ -1,9 +1,9 @@
-"""Effects: requests of the core to its caller, which carries them out in order. Effects are immutable.
+"""Effects: actions that the core returns, and that the caller carries out in order. Effects are immutable.
 
-The core does not look at logs, so the caller reports each change: after `Append`, `Truncate`,
-`TruncateFullyAndStartAt` and `GoOnAt` it reports the new log end offset, by `Follower.on_append`,
-`ReplicaLog.truncated`, `ReplicaLog.started_over` or `Follower.on_gone_on`. If an effect fails, the effects
-after it are not carried out. Offsets are int64, times ms.
+The core does not read logs, so the caller reports each change of a log: after `Append`, `Truncate`,
+`TruncateFullyAndStartAt` and `GoOnAt` the caller reports the new log end offset, by calling
+`Follower.on_append`, `ReplicaLog.truncated`, `ReplicaLog.started_over` or `Follower.on_gone_on`. If an effect
+fails, the effects after it are not carried out. Offsets are int64. Times are in ms.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from segstore.errors import SegstoreError
 
 
 class Append(NamedTuple):
-    """Append batches of the last answer to a follower's log, byte for byte: the batches with a base offset
-    below `before` (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
+    """Append the batches of the last fetch answer whose base offsets are below `before` to a follower's log,
+    byte for byte (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
     """
 
     before: int
 
 
 class Truncate(NamedTuple):
-    """Truncate the log after its last batch that ends at or below `offset` (R5; Kafka:
+    """Truncate the log after the last batch that ends at or below `offset` (R5; Kafka:
     Partition.truncateTo).
     """
 
@@ -40,7 +40,8 @@ class TruncateFullyAndStartAt(NamedTuple):
 
 class GoOnAt(NamedTuple):
     """Move a follower's log end offset to `offset`, the leader's log end offset, because the leader's log has
-    no batch between the two ends. The leader epoch `epoch` begins at `offset`; -1 is an unknown epoch (R41).
+    no batch between these two offsets. The leader epoch `epoch` begins at `offset`. If `epoch` is -1, the
+    epoch is unknown (R41).
     """
 
     offset: int
@@ -49,8 +50,8 @@ class GoOnAt(NamedTuple):
 
 class AssignEpoch(NamedTuple):
     """Begin the leader epoch `epoch` at `start_offset`. The caller adds the epoch to the epoch cache before
-    the first append in the epoch, and makes the epoch durable before any batch of the epoch counts as durable
-    (R3; Kafka: UnifiedLog.assignEpochStartOffset).
+    it appends the first batch of the epoch, and writes the epoch durably before any batch of the epoch counts
+    as durable (R3; Kafka: UnifiedLog.assignEpochStartOffset).
     """
 
     epoch: int
@@ -58,7 +59,7 @@ class AssignEpoch(NamedTuple):
 
 
 class SetHighWatermark(NamedTuple):
-    """Show consumers the records below `offset` (R13, R15)."""
+    """Set the high watermark to `offset`: consumers can read the records below it (R13, R15)."""
 
     offset: int
 
@@ -70,14 +71,14 @@ class SetLogStartOffset(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send a message: `AlterPartition` to the controller, or an answer of the controller."""
+    """Send a message: either the `AlterPartition` of a leader or an answer of the controller."""
 
     message: Any
 
 
 class Complete(NamedTuple):
-    """Answer the produce request `ticket`. If `error` is None, the request's records are committed (R23;
-    Kafka: DelayedProduce).
+    """Answer the produce request that the caller named `ticket`. If `error` is None, the request's records
+    are committed (R23; Kafka: DelayedProduce).
     """
 
     ticket: Hashable
@@ -85,7 +86,7 @@ class Complete(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Write a metadata record durably to a majority of voters, before the next effects (R31)."""
+    """Write a metadata record durably to a majority of voters, before the effects after this one (R31)."""
 
     record: Any
 

@@ -22,12 +22,12 @@ class Election(Enum):
 
 
 class PartitionChange:
-    """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` begin with
-    the partition's current values, and the caller sets new values. `build` then elects a leader, and computes
-    the other fields.
+    """A change of `partition`. At first the attributes `isr`, `replicas`, `adding`, `removing` and
+    `recovering` have the partition's current values. The caller sets new values, and calls `build`, which
+    elects a leader, and computes the ELR, the last known leader and the epochs.
 
-    `live` returns whether a broker may lead. `min_isr` is min.insync.replicas, at most the number of
-    replicas. `unclean_shutdown` are the replicas that may have lost the end of their logs.
+    `live` returns whether a broker may lead. `min_isr` is min.insync.replicas, or the number of replicas if
+    that is smaller. `unclean_shutdown` are the replicas that may have lost records at the ends of their logs.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PartitionChange:
         self.unclean_shutdown: Replicas = ()
 
     def build(self) -> PartitionRegistration | None:
-        """Return the changed state, with higher epochs (R25); None if nothing changes."""
+        """Return the partition's new state, with higher epochs (R25), or None if nothing changes."""
         self._complete_reassignment()
         eligible = self._eligible()
         leader, unclean = self._elect(eligible)
@@ -63,8 +63,8 @@ class PartitionChange:
         return self._numbered(after)
 
     def _numbered(self, after: PartitionRegistration) -> PartitionRegistration | None:
-        """Return `after` with a higher partition epoch, None if nothing changes. If the leader is new, or a
-        replica was removed, the leader epoch is higher, too (R25).
+        """Return `after` with a higher partition epoch, or None if `after` equals the partition's current
+        state. If the leader is new, or a replica was removed, the leader epoch is higher, too (R25).
         """
         before = self.partition
         if after == before:
@@ -77,7 +77,7 @@ class PartitionChange:
     # --- reassignment ----------------------------------------------------------------------------
 
     def _complete_reassignment(self) -> None:
-        """Complete a reassignment once all target replicas are in sync (R30; Kafka:
+        """Complete the reassignment if all target replicas are in sync (R30; Kafka:
         PartitionReassignmentReplicas.maybeCompleteReassignment).
         """
         if not (self.adding or self.removing):
@@ -89,9 +89,9 @@ class PartitionChange:
     # --- eligible leader replicas ----------------------------------------------------------------
 
     def _eligible(self) -> Replicas:
-        """Return the new ELR (R26; Kafka: maybePopulateTargetElr). While the ISR is smaller than
-        min.insync.replicas, the ELR has the former members of ISR and ELR, except for replicas after an
-        unclean shutdown.
+        """Return the new ELR (R26; Kafka: maybePopulateTargetElr). If the ISR is smaller than
+        min.insync.replicas, the new ELR has the replicas that were in the ISR or the ELR and are not in the
+        new ISR, except for replicas that were shut down uncleanly.
         """
         if not self.elr_enabled or len(self.isr) >= min(self.min_isr, len(self.replicas)):
             return ()
@@ -110,7 +110,9 @@ class PartitionChange:
     # --- election --------------------------------------------------------------------------------
 
     def _elect(self, elr: Replicas) -> tuple[int, bool]:
-        """Return the leader, and whether the election is unclean (R24, R29; Kafka: electLeader)."""
+        """Return (leader, whether the election is unclean). If no leader can be elected, `leader` is
+        NO_LEADER (R24, R29; Kafka: electLeader).
+        """
         members = self.isr or elr
         for replica in self._candidates():
             if replica in members and self.live(replica):
@@ -125,21 +127,22 @@ class PartitionChange:
         return NOBODY
 
     def _candidates(self) -> Replicas:
-        """Return the candidates in order: for a preferred election the preferred replica, then the current
-        leader, then all assigned replicas.
+        """Return the candidates in order: the current leader, and after it all assigned replicas. If the
+        election is preferred, the preferred replica is the first candidate.
         """
         preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
         return (*preferred, self.partition.leader, *self.replicas)
 
     def _elected(self, leader: int, unclean: bool, elr: Replicas) -> tuple[Replicas, Replicas]:
-        """Return ISR and ELR after the election (R25, R26; Kafka: tryElection, maybeUpdateRecordElr)."""
+        """Return (ISR, ELR) after the election (R25, R26; Kafka: tryElection, maybeUpdateRecordElr)."""
         if unclean:
             return (leader,), ()
         if leader != self.partition.leader and leader in elr:
-            # With min.insync.replicas = 1, which may have been lowered since, the leader alone is enough.
-            # Then the ELR is empty.
+            # If min.insync.replicas is 1 (it may have been lowered after the ELR was computed), the leader
+            # alone is enough, and the ELR is empty.
             return (leader,), _without(elr, (leader,)) if self.min_isr > 1 else ()
-        if not self.isr and not self.elr_enabled:  # without the ELR feature the last ISR is kept
+        # Without the ELR feature a partition without a leader keeps its last ISR.
+        if not self.isr and not self.elr_enabled:
             return self.partition.isr, ()
         return self.isr, elr
 
@@ -149,8 +152,8 @@ def _without(replicas: Replicas, gone: Replicas) -> Replicas:
 
 
 def reassigned(current: Replicas, target: Replicas) -> tuple[Replicas, Replicas, Replicas]:
-    """Return (replicas, adding, removing) of a reassignment to `target` (R30; Kafka:
-    PartitionReassignmentReplicas).
+    """Return the fields (replicas, adding, removing) of a partition that is being reassigned from `current`
+    to `target` (R30; Kafka: PartitionReassignmentReplicas).
     """
     removing = tuple(sorted({*current} - {*target}))
     adding = tuple(sorted({*target} - {*current}))

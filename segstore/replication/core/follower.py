@@ -1,9 +1,10 @@
-"""A follower of a partition: it fetches from the leader, and truncates records that the leader does not have
-(Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
+"""A follower of a partition: it fetches records from the leader, and truncates its log if the log has records
+that the leader does not have (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
 
-Each leader epoch has its own `Follower`. One fetch is under way at a time. The order of calls is `fetch`,
-then `on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader
-epoch has changed since `fetch`, the answer is ignored.
+Each leader epoch has its own `Follower`. One fetch is in flight at a time. The caller calls `fetch`, and
+passes the leader's answer to `on_answer`. If the leader's log lacks the fetch offset, the caller calls
+`on_out_of_range`, and not `on_answer`. If the log or the leader epoch has changed after `fetch`, the answer
+is ignored.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from segstore.replication.core.truncation import out_of_range, truncation_offset
 
 
 class Follower:
-    """A follower in one leader epoch; `leader` is -1 without a leader. Methods return the effects of a
-    change, for the caller to carry out.
+    """A follower in one leader epoch. `leader` is -1 if the partition has no leader. Methods return effects,
+    which the caller carries out.
     """
 
     __slots__ = ("leader", "leader_epoch", "log", "partition_epoch", "replica_id")
@@ -52,56 +53,65 @@ class Follower:
         )
 
     def awaits(self, request: FetchRequest) -> bool:
-        """Return whether the answer to a request is still valid: neither the log nor the leader epoch may
-        have changed since the request (R11).
+        """Return whether the answer to a request is still valid: neither the log nor the leader epoch has
+        changed after the request was made (R11).
         """
         return request == self.fetch(request.broker_epoch)
 
     def on_answer(self, request: FetchRequest, answer: FetchAnswer, fetched: FetchedSpan | None) -> Effects:
-        """Handle an answer; `fetched` is the span of its batches, None without batches (R10, R11)."""
+        """Handle an answer. `fetched` has the offsets and epochs of the answer's batches, None if it has no
+        batches (R10, R11).
+        """
         if not self.awaits(request):
             return ()
         if answer.diverging is not None:
             return (Truncate(truncation_offset(self.log, answer.diverging)),)
         if fetched is None:
             return self._keep_up(answer)
-        # Batches are appended up to the first one with an epoch above this leader epoch (KAFKA-18723).
+        # The batches before the first batch with an epoch above this leader epoch are appended (KAFKA-18723).
         later = (base for epoch, base in fetched.epochs if epoch > self.leader_epoch)
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
-        if before <= max(first, request.fetch_offset):  # every batch is of a later epoch
+        # The first batch has a later epoch already: nothing is appended.
+        if before <= max(first, request.fetch_offset):
             return ()
-        # The first batch may begin below the leader's log start, where an empty log begins. This log then
-        # starts over at the base offset of the batch (R6; Kafka: UnexpectedAppendOffsetException).
+        # The first batch may begin below the leader's log start offset. If this log is empty, and begins at
+        # that log start offset, it is made to begin at the base offset of the batch (R6; Kafka:
+        # UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)
         return (Append(before),)
 
     def on_append(self, end_offset: int, answer: FetchAnswer, fetched: FetchedSpan) -> Effects:
-        """Note that batches of an answer were appended, up to `end_offset` (R3, R13)."""
+        """Record that batches of an answer were appended, and that the log ends at `end_offset` now (R3,
+        R13).
+        """
         self.log.appended(end_offset, fetched.epochs)
         return self._keep_up(answer)
 
     def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
-        """Handle the answer of a leader whose log has no batch from the fetch offset on, because compaction
-        has removed all batches there. Return the effect that moves this log's end offset to the leader's,
-        None if both ends are equal or the answer is outdated (R41). In Kafka a follower keeps its log end
-        offset.
+        """Handle the answer of a leader whose log has no batch at the fetch offset or above, because
+        compaction has removed them. Return the effect that moves this log's end offset to the leader's log
+        end offset, None if the two are equal or the answer is outdated (R41). In Kafka the follower's log end
+        offset does not change.
         """
         if not self.awaits(request) or answer.diverging is not None:
             return None
-        # The leader does not truncate in its own epoch, and its next batches, from its log end offset on,
-        # have that epoch. So the epoch may begin at that offset in this log, too. Without the new epoch, this
-        # log's last epoch would seem to go on, although it may have ended earlier in the leader's log.
+        # The leader does not truncate its log in its own epoch, and its next batches have that epoch. So the
+        # epoch may begin at the leader's log end offset in this log, too. Without the new epoch, the last
+        # epoch of this log would reach up to that offset, although it may have ended earlier in the leader's
+        # log.
         ahead = answer.end_offset > request.fetch_offset
         return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 
     def on_gone_on(self, done: GoOnAt, answer: FetchAnswer) -> Effects:
-        """Note that this log's end was moved to the end of the leader's log (R41, R13)."""
+        """Record that this log's end offset was set to the leader's log end offset (R41, R13)."""
         self.log.gone_on(done.offset, done.epoch)
         return self._keep_up(answer)
 
     def _keep_up(self, answer: FetchAnswer) -> Effects:
-        """Set the high watermark and the log start offset to the leader's, within this log (R13)."""
+        """Set the high watermark and the log start offset to the leader's, but within the offsets of this log
+        (R13).
+        """
         log = self.log
         high_watermark = max(min(answer.high_watermark, log.end_offset), log.start_offset)
         start_offset = max(min(answer.log_start_offset, high_watermark), log.start_offset)
@@ -115,6 +125,8 @@ class Follower:
         return effects
 
     def on_out_of_range(self, request: FetchRequest, leader_start: int, leader_end: int) -> Effects:
-        """Handle the log start and log end offset of the leader, if its log lacks the fetch offset (R12)."""
+        """Handle an OffsetOutOfRangeError of the leader. `leader_start` and `leader_end` are the leader's log
+        start and log end offset (R12).
+        """
         effect = out_of_range(self.log, leader_start, leader_end) if self.awaits(request) else None
         return () if effect is None else (effect,)

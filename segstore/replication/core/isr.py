@@ -1,8 +1,9 @@
-"""The in-sync replicas as their leader sees them: committed, or with one proposal in flight (rules R19 to
-R21; Kafka: PartitionState, CommittedPartitionState, PendingExpandIsr, PendingShrinkIsr; KIP-497).
+"""The in-sync replicas that a leader knows: the committed ISR, perhaps with one proposal in flight (rules R19
+to R21; Kafka: PartitionState, CommittedPartitionState, PendingExpandIsr, PendingShrinkIsr; KIP-497).
 
-`isr` is the ISR that the controller has committed. `maximal` also has the replicas of a proposal that the
-controller may already have committed; the high watermark waits for all of `maximal`.
+`isr` is the ISR that the controller has committed. `maximal` has the members of `isr`, and the replica that a
+proposal in flight adds, because the controller may have committed the proposal already. The high watermark
+waits for all members of `maximal`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Committed(NamedTuple):
 
 
 class PendingExpand(NamedTuple):
-    """The ISR with a proposal in flight to add `replica`. The high watermark already waits for this replica
-    (R20).
+    """The committed ISR, and a proposal in flight that adds `replica` to it. The high watermark already waits
+    for `replica` (R20).
     """
 
     isr: frozenset[int]
@@ -39,8 +40,8 @@ class PendingExpand(NamedTuple):
 
 
 class PendingShrink(NamedTuple):
-    """The ISR with a proposal in flight to remove replicas. The high watermark waits for these replicas until
-    the removal is committed (R19).
+    """The committed ISR, and a proposal in flight that removes replicas from it. The high watermark waits for
+    these replicas until the controller has committed the removal (R19).
     """
 
     isr: frozenset[int]
@@ -48,7 +49,7 @@ class PendingShrink(NamedTuple):
 
     @property
     def maximal(self) -> frozenset[int]:
-        """Return the committed ISR, because the removal may be refused."""
+        """Return the committed ISR, because the controller may refuse the removal."""
         return self.isr
 
 

@@ -1,7 +1,7 @@
 """The leader of a partition: high watermark, in-sync replicas, acknowledgements (Kafka: the leader's part of
 Partition; rules R8, R9, R14 to R23, R38, R39).
 
-Each leader epoch has its own `Leader` (R17, R18). Offsets are int64, times ms.
+Each leader epoch has its own `Leader` (R17, R18). Offsets are int64. Times are in ms.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from segstore.replication.core.replica import UNKNOWN_OFFSET, RemoteReplica
 from segstore.replication.core.truncation import divergence
 
 NOT_APPLIED = (IneligibleReplicaError, OperationNotAttemptedError)
-"""Errors of the controller after which the ISR is unchanged, and the leader may make a new proposal."""
+"""Errors of the controller after which the leader may make a new ISR proposal: the ISR is unchanged."""
 
 FINAL = (
     FencedLeaderEpochError,
@@ -42,15 +42,17 @@ FINAL = (
     NewLeaderElectedError,
     UnknownTopicOrPartitionError,
 )
-"""Errors after which the proposal stays pending until the metadata brings a newer state of the partition
-(R21)."""
+"""Errors of the controller after which the ISR proposal stays pending until the leader applies a newer
+partition epoch (R21).
+"""
 
 
 class Leader:
     """The leader of a partition in one leader epoch.
 
-    Methods return the effects of a change, for the caller to carry out. `brokers` has the registrations that
-    this process knows, and `log` is the leader's own log: the caller owns both, and changes them, too.
+    Methods return effects, which the caller carries out. `brokers` has the broker registrations that this
+    process knows, and `log` has the offsets of the leader's own log. The caller changes `brokers` and `log`,
+    too.
     """
 
     __slots__ = (
@@ -89,7 +91,7 @@ class Leader:
         self._reached = UNKNOWN_OFFSET
 
     def copy(self, log: ReplicaLog, acks: DelayedProduces) -> Leader:
-        """Return a copy with the log `log` and the waiting requests `acks`."""
+        """Return a copy that uses the log `log` and the waiting requests `acks`."""
         made = type(self)(self.replica_id, log, self.brokers, self.config, acks)
         made.leader_epoch, made.partition_epoch = self.leader_epoch, self.partition_epoch
         made.epoch_start_offset, made.isr, made._reached = self.epoch_start_offset, self.isr, self._reached
@@ -99,10 +101,11 @@ class Leader:
     # --- metadata --------------------------------------------------------------------------------
 
     def apply(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """Apply the assignment and the ISR of the metadata (R22; Kafka: Partition.updateAssignmentAndIsr).
+        """Apply the assigned replicas and the ISR in `registration` (R22; Kafka:
+        Partition.updateAssignmentAndIsr).
 
-        If the partition epoch is not above the one that was applied last, a pending ISR proposal stays
-        pending. In Kafka it is cancelled.
+        If the partition epoch is not above the partition epoch that was applied last, an ISR proposal in
+        flight stays in flight. Kafka cancels the proposal.
         """
         if registration.partition_epoch > self.partition_epoch:
             self.leader_epoch = registration.leader_epoch
@@ -129,13 +132,13 @@ class Leader:
     def on_fetch(
         self, request: FetchRequest, now_ms: int, synced: int = INT64_MAX, own_synced: int = 0
     ) -> tuple[FetchAnswer, Effects]:
-        """Return the answer to a follower's fetch, and the effects (Kafka: Partition.fetchRecords). The fetch
-        must have this leader's epoch. The follower's log is durable below `synced`, and the leader's log
-        below `own_synced`.
+        """Return (the answer to a follower's fetch, effects) (Kafka: Partition.fetchRecords). The caller has
+        checked the leader epoch of the fetch. The follower's log is durable below `synced`, and the leader's
+        log is durable below `own_synced`.
 
-        If the logs diverge, the follower's state is not updated (R9). Raises UnknownLeaderEpochError for a
-        replica that is not assigned, NotLeaderOrFollowerError for an old broker epoch; after either error the
-        replica tries again (R8). Raises OffsetOutOfRangeError.
+        If the logs diverge, the follower's `RemoteReplica` is not updated (R9). Raises OffsetOutOfRangeError.
+        Raises UnknownLeaderEpochError if the replica is not assigned, and NotLeaderOrFollowerError if the
+        fetch has an old broker epoch. After either of these two errors the replica fetches again (R8).
         """
         remote = self.remotes.get(request.replica)
         if remote is None:
@@ -171,8 +174,8 @@ class Leader:
             )
 
     def can_serve(self, offset: int) -> tuple[int, ...]:
-        """Return the ids of followers from which consumers can fetch `offset`, ascending (R39; Kafka:
-        ReplicaManager.findPreferredReadReplica, KIP-392).
+        """Return the ids of the followers from which consumers can fetch `offset`, in ascending order (R39;
+        Kafka: ReplicaManager.findPreferredReadReplica, KIP-392).
         """
         members = sorted(self.isr.isr & self.remotes.keys())
         return tuple(replica for replica in members if self.remotes[replica].can_serve(offset))
@@ -180,9 +183,9 @@ class Leader:
     # --- in-sync replicas ------------------------------------------------------------------------
 
     def on_time(self, now_ms: int) -> Effects:
-        """Propose to remove lagging members from the ISR; to be called every replica.lag.time.max.ms / 2
-        (R19; Kafka: Partition.maybeShrinkIsr). The high watermark stops waiting for lagging replicas outside
-        of the ISR (R15).
+        """Propose to remove lagging members from the ISR (R19; Kafka: Partition.maybeShrinkIsr). The high
+        watermark stops waiting for lagging replicas that are not in the ISR (R15). Called every
+        replica.lag.time.max.ms / 2.
         """
         return self._shrink(now_ms) + self._advance(now_ms)
 
@@ -208,30 +211,32 @@ class Leader:
         return (Send(sent),)
 
     def _has_to_sync(self, replica: int, synced: int, own_synced: int) -> bool:
-        """Return whether a follower that may join must first sync records that the ISR has made durable."""
-        # A record that all members of the ISR have synced must survive a power cut of all of them. Such a
-        # record is below the start of this leader epoch or below `own_synced`. Therefore a new member must
-        # have synced these records, too: after a reassignment the ISR may consist of new members only.
+        """Return whether a follower must sync records before it may join the ISR, because these records are
+        durable on all members of the ISR.
+        """
+        # A record that all members of the ISR have synced must survive a power cut that hits all of them.
+        # Such a record is below the start of this leader epoch, or below `own_synced`. After a reassignment
+        # the ISR may have only new members. Therefore a new member must have synced these records, too.
         if replica in self.isr.isr or not self._may_join(replica):
             return False
         promised = max(self.epoch_start_offset, own_synced)
         return synced < min(promised, self.remotes[replica].end_offset)
 
     def _may_join(self, replica: int) -> bool:
-        """Return whether a follower may join the ISR: it has reached the high watermark and the start of this
-        leader epoch (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync), and its log does not begin below
-        this log.
+        """Return whether a follower may join the ISR: it has fetched up to the high watermark and the start
+        of this leader epoch (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync), its log start offset is
+        not below this log's, and it is eligible.
         """
-        # Kafka does not compare the log starts. A follower may have uncommitted records below this log's
-        # start. This log has no epochs there, so the follower can't detect that the records differ, and as
-        # leader would show them to readers.
+        # Kafka does not compare the log starts. Below this log's start offset a follower may have uncommitted
+        # records. This log has no epochs for these offsets, so the follower can't detect that the records
+        # differ. As a leader it would let readers read them.
         remote, log = self.remotes[replica], self.log
         reached = remote.end_offset >= max(log.high_watermark, self.epoch_start_offset)
         return reached and remote.start_offset >= log.start_offset and self._eligible(replica)
 
     def _eligible(self, replica: int) -> bool:
-        """Return whether a replica is unfenced, is not shutting down, and fetches with its registered broker
-        epoch (Kafka: Partition.isReplicaIsrEligible; KIP-841, KIP-903).
+        """Return whether a follower's broker is unfenced, is not shutting down, and has last fetched with its
+        registered broker epoch (Kafka: Partition.isReplicaIsrEligible; KIP-841, KIP-903).
         """
         broker, fetched = self.brokers.get(replica), self.remotes[replica].broker_epoch
         return broker is not None and broker.active and fetched is not None and fetched in (-1, broker.epoch)
@@ -241,10 +246,11 @@ class Leader:
         return AlterPartition(self.replica_id, self.leader_epoch, self.partition_epoch, members)
 
     def _broker_epoch(self, replica: int) -> int:
-        """Return a member's broker epoch, -1 if it has not fetched in this leader epoch (Kafka:
-        Partition.addBrokerEpochToIsr).
+        """Return the broker epoch of an ISR member, -1 if the member has not fetched in this leader epoch
+        (Kafka: Partition.addBrokerEpochToIsr).
         """
-        # -1 is safe, because a new registration of such a member would have raised the partition epoch.
+        # -1 is safe: if such a member had registered anew, the partition epoch would have risen, and the
+        # controller would refuse this proposal.
         if replica == self.replica_id:
             own = self.brokers.get(replica)
             return -1 if own is None else own.epoch
@@ -255,8 +261,8 @@ class Leader:
         """Handle the controller's answer to a proposal (R21; Kafka: Partition.submitAlterPartition,
         handleAlterPartitionUpdate, handleAlterPartitionError).
 
-        If a proposal was sent several times, the caller passes only the answer to the last one. The caller
-        reports a lost answer as RequestTimedOutError, and the proposal is then sent again.
+        If a proposal was sent several times, the caller passes only the answer to the last copy. If an answer
+        is lost, the caller passes RequestTimedOutError, and the returned effects send the proposal again.
         """
         if isinstance(self.isr, Committed) or self.isr.sent != sent:
             return ()
@@ -278,11 +284,13 @@ class Leader:
 
     @property
     def min_isr(self) -> int:
-        """Return min.insync.replicas, at most the number of replicas (Kafka: Partition.effectiveMinIsr)."""
+        """Return min.insync.replicas, or the number of replicas if that is smaller (Kafka:
+        Partition.effectiveMinIsr).
+        """
         return min(self.config.min_insync_replicas, len(self.remotes) + 1)
 
     def on_append(self, end_offset: int) -> Effects:
-        """Note that this leader's log ends at `end_offset` now."""
+        """Record that this leader's log ends at `end_offset` now."""
         log = self.log
         log.end_offset = end_offset
         if log.high_watermark < self._reached:
@@ -307,9 +315,9 @@ class Leader:
         )
 
     def on_handed_on(self, end_offset: int, now_ms: int) -> Effects:
-        """Note that native appends, which begin only if `is_whole` is true, have written all records below
-        `end_offset` to all replicas, and moved the high watermark to `end_offset`. This counts as a fetch of
-        each follower at that offset (R15, R17).
+        """Record that native code has appended all records below `end_offset` to the logs of all replicas,
+        and has raised the high watermark to `end_offset`. Native code appends only if `is_whole` is True. The
+        append counts as a fetch of each follower at `end_offset` (R15, R17).
         """
         log = self.log
         log.end_offset = max(log.end_offset, end_offset)
@@ -321,15 +329,15 @@ class Leader:
         return self.acks.reach(end_offset, self._enough()) + self._advance(now_ms)
 
     def _advance(self, now_ms: int) -> Effects:
-        """Raise the high watermark to the lowest log end offset of the followers that it must wait for (R15;
-        Kafka: Partition.maybeIncrementLeaderHW).
+        """Raise the high watermark to the lowest log end offset of the followers that the high watermark
+        waits for (R15; Kafka: Partition.maybeIncrementLeaderHW).
         """
         self._reached = self._slowest(now_ms)
         return self._raise()
 
     def _slowest(self, now_ms: int) -> int:
-        """Return the lowest log end offset of the followers that the high watermark waits for: INT64_MAX
-        without such a follower, -1 if the ISR is smaller than min.insync.replicas (R16).
+        """Return the lowest log end offset of the followers that the high watermark waits for, or INT64_MAX
+        if there is no such follower. If the ISR is smaller than min.insync.replicas, return -1 (R16).
         """
         if len(self.isr.isr) < self.min_isr:
             return UNKNOWN_OFFSET
@@ -357,7 +365,7 @@ class Leader:
     # --- clients ---------------------------------------------------------------------------------
 
     def check_enough_replicas(self) -> None:
-        """Raise NotEnoughReplicasError if the ISR is smaller than min.insync.replicas; to be called before an
+        """Raise NotEnoughReplicasError if the ISR is smaller than min.insync.replicas. Called before an
         append with acks=all (R23; Kafka: Partition.appendRecordsToLeader).
         """
         if len(self.isr.isr) < self.min_isr:
@@ -368,12 +376,12 @@ class Leader:
             )
 
     def wait(self, required_offset: int, deadline_ms: int, ticket: Hashable) -> Effects:
-        """Add a request with acks=all, and complete it if the high watermark has already reached
-        `required_offset`, the offset after the request's last record (R23).
+        """Add a produce request with acks=all. `required_offset` is the offset after its last record. If the
+        high watermark has reached this offset already, complete the request at once (R23).
         """
         self.acks.add(DelayedProduce(required_offset, deadline_ms, ticket))
         return self.acks.reach(self.log.high_watermark, self._enough())
 
     def expire(self, now_ms: int) -> Effects:
-        """Fail the requests whose deadline has come."""
+        """Fail the waiting requests whose deadline has come."""
         return self.acks.expire(now_ms)

@@ -1,7 +1,7 @@
-"""`ReplicaLog`: the offsets and leader epochs of a replica's log, as the core knows them (Kafka: UnifiedLog).
+"""`ReplicaLog`: the offsets and leader epochs of a replica's log, without its records (Kafka: UnifiedLog).
 
-Records are not kept here. The epoch cache may be the same object as the storage's cache of this log: the
-storage and the core both report a change to the cache, and the second report has no effect.
+The epoch cache may be the object that the storage uses for the same log. If so, the storage and the core both
+make each change of the cache, and the second change has no effect.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ class ReplicaLog:
         return ReplicaLog(self.epochs.copy(), self.start_offset, self.end_offset, self.high_watermark)
 
     def end_offset_for(self, epoch: int) -> EpochEnd:
-        """Return the largest known epoch up to `epoch`, and its end offset in this log (R4)."""
+        """Return the largest known epoch that is not above `epoch`, and the end offset of that epoch in this
+        log (R4).
+        """
         return self.epochs.end_offset_for(epoch, self.end_offset)
 
     def appended(self, end_offset: int, epochs: tuple[tuple[int, int], ...] = ()) -> None:
-        """Note that batches were appended up to `end_offset`; `epochs` is as in `FetchedSpan` (R3)."""
+        """Record that batches were appended, and that the log ends at `end_offset` now. `epochs` has (leader
+        epoch, base offset) of each batch with which a new epoch begins (R3).
+        """
         for epoch, start_offset in epochs:
             # Batches that were upgraded from magic 0 or 1 have the epoch -1.
             if epoch >= 0 and start_offset < end_offset:
@@ -41,14 +45,14 @@ class ReplicaLog:
         self.end_offset = end_offset
 
     def gone_on(self, offset: int, epoch: int) -> None:
-        """Note that the log end offset was moved to `offset`, at which `epoch` begins (R41)."""
+        """Record that the log end offset was moved to `offset`, at which `epoch` begins (R41)."""
         if epoch >= 0:
             self.epochs.assign(epoch, offset)
         self.end_offset = offset
 
     def truncated(self, target: int, end_offset: int) -> None:
-        """Note that the log was truncated at `target`, and ends at `end_offset` now (R5). Epochs that begin
-        at the new log end offset or later are removed, even if no batch was removed.
+        """Record that the log was truncated to `target`, and ends at `end_offset` now (R5). Epochs that begin
+        at the lower of these two offsets, or above it, are removed, even if no batch was removed.
         """
         self.epochs.truncate_from_end(min(target, end_offset))
         self.end_offset = end_offset
@@ -56,6 +60,6 @@ class ReplicaLog:
         self.high_watermark = min(self.high_watermark, end_offset)
 
     def started_over(self, offset: int) -> None:
-        """Note that the log was emptied, and begins and ends at `offset` (R6)."""
+        """Record that the log was emptied, and that it begins and ends at `offset` now (R6)."""
         self.epochs.truncate_from_end(0)
         self.start_offset = self.end_offset = self.high_watermark = offset

@@ -1,5 +1,5 @@
-"""The messages between replicas, leaders and the controller: immutable tuples with the fields of Kafka's
-requests. Offsets are int64; an unknown epoch is -1.
+"""The messages between followers, leaders and the controller: immutable tuples with the fields of Kafka's
+requests and responses. Offsets are int64. An unknown epoch is -1.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class FetchRequest(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """A leader's answer to a fetch (Kafka: FetchResponse.PartitionData). An answer with `diverging` has no
-    records.
+    """A leader's answer to a fetch (Kafka: FetchResponse.PartitionData). If `diverging` is not None, no
+    batches are sent with the answer.
 
-    Batches with `fetch_offset` <= offset < `end_offset` may be sent with the answer (R14), because replicas
-    read up to the log end offset, not only up to the high watermark. `sync_first` asks the follower to sync
-    its log, so that it can join the ISR (R20; not in Kafka).
+    The batches from the fetch offset up to `end_offset` may be sent with the answer (R14): unlike consumers,
+    followers read up to the log end offset, not only up to the high watermark. If `sync_first`, the follower
+    must sync its log before it can join the ISR (R20; not in Kafka).
     """
 
     diverging: EpochEnd | None
@@ -39,8 +39,8 @@ class FetchAnswer(NamedTuple):
 
 class FetchedSpan(NamedTuple):
     """The offsets and epochs of an answer's batches. `next_offset` is the offset after the last batch.
-    `epochs` has (leader epoch, base offset) of the first batch, and of each batch with another epoch than its
-    predecessor.
+    `epochs` has (leader epoch, base offset) of the first batch, and of each batch whose epoch differs from
+    the epoch of the batch before it.
     """
 
     next_offset: int
@@ -49,7 +49,7 @@ class FetchedSpan(NamedTuple):
 
 class AlterPartition(NamedTuple):
     """A leader's proposal of an ISR (R21; Kafka: AlterPartitionRequest v3, LeaderAndIsr). `isr` has (broker
-    id, broker epoch) of each member, by ascending id; broker epoch -1 is not checked.
+    id, broker epoch) of each member, by ascending id. The controller does not check a broker epoch of -1.
     """
 
     leader: int

@@ -1,5 +1,5 @@
-"""One replica of a partition: its log's offsets, and its role as leader or follower, or offline (Kafka:
-Partition; rules R3, R7, R8, R22, R32).
+"""One replica of a partition: the offsets of its log, and its role. The role is leader or follower. While the
+replica is offline, it has no role (Kafka: Partition; rules R3, R7, R8, R22, R32).
 
 Threads: all calls are made under the partition's lock. Each change of role makes a new role object.
 """
@@ -27,9 +27,8 @@ from segstore.replication.core.registration import NO_LEADER, BrokerRegistration
 
 class PartitionReplica:
     """The log and the role of a replica. `role` is None while the replica is offline. Before the first
-    `become`, the replica is a follower without a leader. `brokers` has the registrations that this process
-    knows, and is updated by the caller. Methods return the effects of a change, for the caller to carry
-    out.
+    `become`, the replica is a follower without a leader. `brokers` has the broker registrations that this
+    process knows, and the caller updates `brokers`. Methods return effects, which the caller carries out.
     """
 
     __slots__ = ("acks", "brokers", "config", "log", "replica_id", "role")
@@ -46,7 +45,7 @@ class PartitionReplica:
         self.role: Leader | Follower | None = self.following(NO_LEADER, -1, -1)
 
     def copy(self) -> PartitionReplica:
-        """Return a copy that shares only the registrations of brokers."""
+        """Return a copy that shares only `brokers` with this object."""
         made = type(self)(self.replica_id, self.log.copy(), self.brokers, self.config)
         made.acks = self.acks.copy()
         if isinstance(self.role, Leader):
@@ -58,8 +57,8 @@ class PartitionReplica:
     # --- roles -----------------------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """Take the role that the metadata gives this replica. A registration older than the current role is
-        ignored (R22; Kafka: Partition.makeLeader, makeFollower).
+        """Become leader or follower, as `registration` says. A registration with a lower partition epoch than
+        the role's is ignored (R22; Kafka: Partition.makeLeader, makeFollower).
 
         An offline replica stays offline. A replica that is no longer assigned goes offline. The leader epoch
         is always the one in the metadata (R7).
@@ -74,11 +73,11 @@ class PartitionReplica:
         return self._follow(role, registration)
 
     def _lead(self, role: Leader | Follower, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """Become leader, or stay leader in the same leader epoch. A new epoch begins at the log end offset
-        (R3), and the states of the followers are unknown at first (R17).
+        """Become leader, or stay leader in the same leader epoch. A new leader epoch begins at the log end
+        offset (R3). At its start the log end offsets of the followers are unknown (R17).
 
-        Kafka keeps the states of followers if a leader is elected again. But the followers may have followed
-        another leader in between, and truncated their logs.
+        In Kafka a leader that is elected again keeps what it knew about the followers. But between the two
+        elections the followers may have followed another leader, and truncated their logs.
         """
         if isinstance(role, Leader) and role.leader_epoch == registration.leader_epoch:
             return role.apply(registration, now_ms)
@@ -89,7 +88,9 @@ class PartitionReplica:
         return (assigned, *leader.apply(registration, now_ms))
 
     def _follow(self, role: Leader | Follower, registration: PartitionRegistration) -> Effects:
-        """Become a follower. An old log without leader epochs is truncated to the high watermark (R36)."""
+        """Become a follower. If the log was written before leader epochs existed, truncate it to the high
+        watermark (R36).
+        """
         leader, leader_epoch = registration.leader, registration.leader_epoch
         lost = self.acks.lose_leadership()
         same = isinstance(role, Follower) and (role.leader, role.leader_epoch) == (leader, leader_epoch)
@@ -108,8 +109,9 @@ class PartitionReplica:
         return Follower(self.replica_id, self.log, leader, leader_epoch, partition_epoch)
 
     def go_offline(self) -> Effects:
-        """Stop the replica, because its directory failed or it was removed (R32; Kafka:
-        Partition.markOffline)."""
+        """Stop the replica, because its directory has failed or the replica was removed (R32; Kafka:
+        Partition.markOffline).
+        """
         self.role = None
         return self.acks.lose_leadership()
 
@@ -122,7 +124,9 @@ class PartitionReplica:
 
     @property
     def leader(self) -> Leader:
-        """Return the role, if it is a `Leader`. Raises NotLeaderOrFollowerError, ReplicaOfflineError."""
+        """Return this replica's `Leader`. Raises ReplicaOfflineError, and NotLeaderOrFollowerError if the
+        replica is a follower.
+        """
         role = self.role
         if isinstance(role, Leader):
             return role
@@ -132,11 +136,11 @@ class PartitionReplica:
         raise NotLeaderOrFollowerError(f"replica {self.replica_id} does not lead the partition: {known}")
 
     def leader_for(self, current_leader_epoch: int) -> Leader:
-        """Return the leader, for a request with `current_leader_epoch`; -1 is not checked (R8; Kafka:
-        Partition.localLogWithEpochOrThrow).
+        """Return this replica's `Leader`, for a request with `current_leader_epoch`. If that is -1, the epoch
+        is not checked (R8; Kafka: Partition.localLogWithEpochOrThrow).
 
-        Raises FencedLeaderEpochError for a lower epoch, UnknownLeaderEpochError for a higher one,
-        NotLeaderOrFollowerError, ReplicaOfflineError.
+        Raises the errors of `leader`, FencedLeaderEpochError if the request's epoch is lower than the
+        leader's, and UnknownLeaderEpochError if it is higher.
         """
         role = self.role
         if role is not None and current_leader_epoch >= 0:
@@ -152,14 +156,14 @@ class PartitionReplica:
     def on_fetch(
         self, request: FetchRequest, now_ms: int, synced: int = INT64_MAX, own_synced: int = 0
     ) -> tuple[FetchAnswer, Effects]:
-        """Return the answer to a follower's fetch, and the effects. Raises the errors of `leader_for` and
+        """Return (the answer to a follower's fetch, effects). Raises the errors of `leader_for` and
         `Leader.on_fetch`.
         """
         return self.leader_for(request.current_leader_epoch).on_fetch(request, now_ms, synced, own_synced)
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return the log start and log end offset, for a follower whose fetch offset is out of range (R12).
-        Raises the errors of `leader_for`.
+        """Return (log start offset, log end offset) of the leader, for a follower whose fetch offset is out
+        of range (R12). Raises the errors of `leader_for`.
         """
         log = self.leader_for(current_leader_epoch).log
         return log.start_offset, log.end_offset

@@ -1,4 +1,6 @@
-"""The controller's records, and its answer to a heartbeat: immutable tuples (Kafka: metadata records)."""
+"""The metadata records of the controller, and the controller's answer to a heartbeat: immutable tuples
+(Kafka: metadata records).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from segstore.replication.core.cluster import BrokerState
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 
 Key = Hashable
-"""The key of a partition, for instance its topic and number."""
+"""The key of a partition: any hashable object, for instance (topic name, partition number)."""
 
 
 class BrokerRecord(NamedTuple):

@@ -1,4 +1,6 @@
-"""The states of partitions and brokers in the metadata: immutable tuples, which only the controller makes."""
+"""The states of partitions and brokers in the metadata: immutable tuples. Only the controller makes new
+states.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ NO_LEADER = -1
 class PartitionRegistration(NamedTuple):
     """The state of a partition in the metadata (Kafka: PartitionRegistration).
 
-    `replicas` is the assignment in preferred order (AR), `isr` the committed in-sync replicas, `elr` the
-    eligible leader replicas (KIP-966). `last_known_elr` has the last known leader of a partition without a
-    leader. `adding` and `removing` are set during a reassignment. `recovering` is True after an unclean
-    election, until the leader changes the ISR (KIP-704).
+    `replicas` has the assigned replicas (AR), the preferred leader first. `isr` has the committed in-sync
+    replicas, and `elr` the eligible leader replicas (KIP-966). `last_known_elr` has the last known leader of
+    a partition without a leader. `adding` and `removing` are the replicas that a reassignment in progress
+    adds and removes. `recovering` is True from an unclean election to the leader's next change of the ISR
+    (KIP-704).
     """
 
     replicas: tuple[int, ...]
@@ -35,7 +38,7 @@ class PartitionRegistration(NamedTuple):
 
 class BrokerRegistration(NamedTuple):
     """The registration of a broker (Kafka: BrokerRegistration; R27). `epoch` is the broker epoch: the offset
-    of the registration's record in the metadata log, so it rises with each registration.
+    of the registration's record in the metadata log. So each new registration has a higher broker epoch.
     """
 
     epoch: int

@@ -1,5 +1,5 @@
-"""`RemoteReplica`: the state of a follower, as its leader knows it (Kafka: Replica, ReplicaState; rules R17,
-R18).
+"""`RemoteReplica`: the state of a follower, as far as its leader knows it (Kafka: Replica, ReplicaState;
+rules R17, R18).
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ UNKNOWN_OFFSET = -1
 
 
 class RemoteReplica:
-    """The state of a follower, from the fetches that the leader has accepted in its leader epoch.
+    """The state of a follower: offsets and times of the fetches that its leader has accepted in the leader
+    epoch.
 
     `end_offset` is the fetch offset of the last accepted fetch, -1 before the first one (R17).
     """
@@ -23,8 +24,9 @@ class RemoteReplica:
     )
 
     def __init__(self, last_caught_up_ms: int | None) -> None:
-        """Make the state of a new leader epoch. `last_caught_up_ms` is the time of the election for members
-        of the ISR, None for replicas outside of it (R18).
+        """Called for each follower when a leader epoch begins. If the follower is in the ISR,
+        `last_caught_up_ms` is the time of the election. If the follower is not in the ISR,
+        `last_caught_up_ms` is None (R18).
         """
         self.start_offset = self.end_offset = self.last_fetch_leader_end = UNKNOWN_OFFSET
         self.last_fetch_ms: int | None = None
@@ -41,14 +43,15 @@ class RemoteReplica:
     def record_fetch(
         self, offset: int, start_offset: int, broker_epoch: int, leader_end_offset: int, now_ms: int
     ) -> None:
-        """Note an accepted fetch (Kafka: Replica.updateFetchStateOrThrow).
+        """Store the offsets and the time of an accepted fetch (Kafka: Replica.updateFetchStateOrThrow).
 
         If the fetch offset has reached the leader's log end offset, the follower is caught up now. If the
         fetch offset has reached only the log end offset that the leader had at the previous fetch, the
         follower was caught up at the time of the previous fetch (R18).
         """
-        # A lower fetch offset means that the follower's log was truncated, for example by healing. The
-        # follower must count as lagging now, so that the high watermark does not wait for it.
+        # If the fetch offset is lower than before, the follower's log was truncated, for example after damage
+        # was found in it. The follower must count as lagging now, so that the high watermark does not wait
+        # for it.
         if offset < self.end_offset:
             self.last_caught_up_ms = self.last_fetch_ms = None
         if offset >= leader_end_offset:
@@ -63,8 +66,8 @@ class RemoteReplica:
         self.last_caught_up_ms = max(time_ms, self.last_caught_up_ms or 0)
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms: int) -> bool:
-        """Return whether the follower has all records, or had all at a time at most `lag_ms` ago (R18; Kafka:
-        ReplicaState.isCaughtUp).
+        """Return whether the follower has all records of the leader, or had all of them within the last
+        `lag_ms` (R18; Kafka: ReplicaState.isCaughtUp).
         """
         if self.end_offset == leader_end_offset:
             return True

@@ -1,5 +1,5 @@
-"""Computes where a follower's log is truncated: at a divergence of leader epochs, or because the fetch offset
-is outside the leader's log (rules R9, R10, R12).
+"""Computes the offset to which a follower's log is truncated: because leader epochs diverge, or because the
+fetch offset is outside the leader's log (rules R9, R10, R12).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from segstore.replication.core.messages import FetchRequest
 
 
 def divergence(log: ReplicaLog, request: FetchRequest) -> EpochEnd | None:
-    """Return the leader's epoch and end offset at which the follower's log diverges, None if the logs agree
-    (R9; Kafka: Partition.readRecords, KIP-595).
+    """Return (epoch, end offset of that epoch in the leader's log) if the follower's log diverges, None if it
+    does not (R9; Kafka: Partition.readRecords, KIP-595).
 
-    A follower with an empty log sends no epoch. Raises OffsetOutOfRangeError if the leader does not know the
-    epoch, or the fetch offset is outside the leader's log.
+    A follower with an empty log sends -1 as its last fetched epoch. Raises OffsetOutOfRangeError if the
+    leader does not know the epoch that was sent, or if the fetch offset is outside the leader's log.
     """
     epoch, offset = request.last_fetched_epoch, request.fetch_offset
     end = log.end_offset_for(epoch) if epoch >= 0 else EpochEnd(epoch, log.end_offset)
@@ -33,8 +33,8 @@ def truncation_offset(log: ReplicaLog, diverging: EpochEnd) -> int:
     """Return the offset to which a follower truncates its log after a divergence (R10; Kafka:
     AbstractFetcherThread.getOffsetTruncationState, KIP-279).
 
-    A follower that does not know the diverging epoch truncates to the end of its largest lower epoch, and its
-    next fetch compares again.
+    If the follower does not know the diverging epoch, it truncates to the end of its largest epoch below that
+    epoch. The leader compares the logs again at the next fetch.
     """
     mine = log.end_offset_for(diverging.epoch)
     if mine.end_offset < 0:
@@ -47,9 +47,9 @@ def truncation_offset(log: ReplicaLog, diverging: EpochEnd) -> int:
 def out_of_range(
     log: ReplicaLog, leader_start: int, leader_end: int
 ) -> Truncate | TruncateFullyAndStartAt | None:
-    """Return the truncation of a follower whose fetch offset is outside the leader's log, which begins at
-    `leader_start` and ends at `leader_end` (R12; Kafka: AbstractFetcherThread.fetchOffsetAndTruncate). None
-    means that the follower truncates nothing, and fetches again.
+    """Return the truncation that a follower must make because its fetch offset is outside the leader's log
+    (R12; Kafka: AbstractFetcherThread.fetchOffsetAndTruncate). None means that the follower truncates
+    nothing, and fetches again. The leader's log begins at `leader_start` and ends at `leader_end`.
     """
     if leader_end < log.end_offset:
         return Truncate(leader_end)

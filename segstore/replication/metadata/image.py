@@ -1,7 +1,8 @@
-"""`MetadataImage`: the brokers, topics, settings and partitions that the metadata records describe, and the
-records for decisions of the core (Kafka: MetadataImage, ReplicationControlManager.replay).
+"""`MetadataImage`: the brokers, topics, settings and partitions that the metadata records describe.
+`MetadataImage` makes the metadata records for decisions of the core, too (Kafka: MetadataImage,
+ReplicationControlManager.replay).
 
-Nothing is on disk. Threads: one, the controller's.
+Nothing is on disk. Threads: only the controller's thread.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from segstore.replication.metadata.records import (
 )
 
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
-"""Resource types of a ConfigRecord (Kafka: ConfigResource.Type). Settings of the broker "" are those of the
-cluster."""
+"""Resource types of a ConfigRecord (Kafka: ConfigResource.Type). A ConfigRecord of the broker "" has a
+setting of the cluster.
+"""
 
 METADATA_VERSION = "metadata.version"
-"""The feature that comes first in a snapshot, because it is the version of all later records (Kafka:
-MetadataVersion.FEATURE_NAME)."""
+"""The feature whose record is the first one of a snapshot, because it has the version of the records after it
+(Kafka: MetadataVersion.FEATURE_NAME).
+"""
 
 
 class PartitionKey(NamedTuple):
@@ -51,14 +54,16 @@ class PartitionKey(NamedTuple):
 
 @dataclass
 class MetadataTopic:
-    """A topic: its id, and its settings as text by Kafka's names."""
+    """A topic. `config` has its settings by Kafka's names. The values are text."""
 
     topic_id: str
     config: dict[str, str]
 
 
 class MetadataImage:
-    """The metadata of all records below `next_offset`. `directory_ids` has each broker's directory id."""
+    """The metadata that all records below the offset `next_offset` describe. `directory_ids` has the
+    directory id of each broker.
+    """
 
     def __init__(self, directory_ids: Mapping[int, str] | None = None) -> None:
         self.directory_ids = dict(directory_ids or {})
@@ -72,7 +77,7 @@ class MetadataImage:
         self.group_configs: dict[str, dict[str, str]] = {}
 
     def copy(self) -> MetadataImage:
-        """Return a copy, which shares immutable values only."""
+        """Return a copy. The copy and this image share only immutable values."""
         made = MetadataImage(self.directory_ids)
         made.next_offset, made._names = self.next_offset, dict(self._names)
         made.topics = {n: MetadataTopic(t.topic_id, dict(t.config)) for n, t in self.topics.items()}
@@ -86,7 +91,7 @@ class MetadataImage:
         return self._names.get(topic_id)
 
     def controller(self, config: ControllerConfig) -> Controller:
-        """Return a new core with the brokers and partitions of this image."""
+        """Return a new `Controller` of the core with the brokers and partitions of this image."""
         core = Controller(config, self.next_offset)
         core.cluster.brokers.update(self.brokers)
         core.partitions.update(self.partitions.items())
@@ -95,7 +100,9 @@ class MetadataImage:
     # --- durable records -------------------------------------------------------------------------
 
     def apply(self, record: MetadataRecord, offset: int) -> None:
-        """Apply a record. Raises CorruptRecordError if it names an unknown topic, partition or broker."""
+        """Apply a record. Raises CorruptRecordError if the record names an unknown topic, partition or
+        broker.
+        """
         try:
             self._apply(record)
         except KeyError as error:
@@ -158,8 +165,8 @@ class MetadataImage:
     # --- a snapshot ------------------------------------------------------------------------------
 
     def records(self) -> Iterator[MetadataRecord]:
-        """Yield the records that turn an empty image into this image, in Kafka's order: features, brokers,
-        topics with their partitions, settings (Kafka: MetadataImage.write).
+        """Yield the records that turn an empty image into this image. Their order is Kafka's: features,
+        brokers, each topic and its partitions, settings (Kafka: MetadataImage.write).
         """
         for name in sorted(self.features, key=lambda name: (name != METADATA_VERSION, name)):
             yield FeatureLevelRecord(name, self.features[name])
@@ -184,11 +191,11 @@ class MetadataImage:
     # --- decisions of the core -------------------------------------------------------------------
 
     def records_of(self, effects: Iterable[Effect]) -> list[MetadataRecord]:
-        """Return one record for each `Persist` effect, in the same order, so that the records get the offsets
-        that the core expects. This image stays unchanged.
+        """Return one metadata record for each `Persist` effect, in the order of the effects: the records get
+        the offsets that the core expects. This image is not changed.
         """
         made: list[MetadataRecord] = []
-        # A record depends on the earlier ones, so each is applied to a copy of the image.
+        # A record depends on the records before it, so each record is applied to a copy of the image.
         ahead = self.copy()
         for decided in [effect.record for effect in effects if isinstance(effect, Persist)]:
             made.append(ahead.record_of(decided))
@@ -196,7 +203,7 @@ class MetadataImage:
         return made
 
     def record_of(self, decided: BrokerRecord | PartitionState) -> MetadataRecord:
-        """Return the record of a decision of the core, without applying it."""
+        """Return the metadata record of a decision of the core. The record is not applied to this image."""
         if isinstance(decided, BrokerRecord):
             return self._broker_record(decided.broker, decided.registration)
         key = decided.partition
@@ -257,7 +264,8 @@ class MetadataImage:
             last_known_elr=_new(before.last_known_elr, after.last_known_elr),
             directories=self._directories(after.replicas) if other else None,
         )
-        # Some changes, for example of the leader epoch alone, can't be expressed by a change record.
+        # A PartitionChangeRecord can't express all changes: for example, it can't change the leader epoch and
+        # keep the leader.
         return made if changed(before, made) == after else self._whole(topic_id, number, after)
 
 
@@ -281,7 +289,7 @@ def _state(record: PartitionRecord) -> PartitionRegistration:
 
 
 def changed(before: PartitionRegistration, record: PartitionChangeRecord) -> PartitionRegistration:
-    """Return the state of a partition after a change record (Kafka: PartitionRegistration.merge)."""
+    """Return the state of a partition after a PartitionChangeRecord (Kafka: PartitionRegistration.merge)."""
     moved = record.leader != NO_LEADER_CHANGE
     fields: dict[str, Any] = {
         "isr": record.isr,

@@ -1,22 +1,23 @@
 """The metadata log, `__cluster_metadata-0`, of which each voter has a copy (Kafka: KafkaRaftClient's log;
-rule R31). Instead of Raft's leader there is a single writer, which holds the locks of a majority of voters.
+rule R31). Raft's leader is replaced by a single writer, which has locked the directories of a majority of
+voters.
 
-On disk is an ordinary partition in each voter's directory: batches of metadata records under the metadata's
-own leader epochs. A record is committed once a majority has synced it. An open finds all committed records,
-and no epoch is used twice, because of these rules:
-- The majorities of two opens share a voter, which has all committed records. So the copy with the largest
-  (epoch of the last batch, log end offset) has them too, and all other copies are truncated and copied from
-  that copy.
-- An epoch is durable in `quorum-state` on a majority before a batch is written under it, so a later open
-  knows the epoch, and uses a larger epoch. `leader-epoch-checkpoint` is not enough, because a truncation
-  removes from it the epochs that have no batch. `quorum-state` also has the voters, so an open that names
-  fewer voters is refused.
-- Snapshots beside the log have only committed records. A voter removes the beginning of its log once it has a
-  snapshot of these records, and a majority has snapshots with the same or a larger end offset.
+On disk is an ordinary partition in each voter's directory: batches of metadata records, with leader epochs of
+this log. A record is committed when a majority of voters has synced it. Each open of the log must find all
+committed records, and must use a new epoch. Three rules ensure that:
+- The majorities of any two opens have a voter in common, so at least one voter of each open has all committed
+  records. Therefore the copy of the log with the largest (epoch of the last batch, log end offset) has all of
+  them. The other copies are truncated, and copied from it.
+- Before a batch is written under an epoch, the epoch is durable in the file `quorum-state` of a majority. So
+  a later open knows the epoch, and uses a larger one. The file `leader-epoch-checkpoint` is not enough,
+  because a truncation removes the epochs without a batch from that file. `quorum-state` also lists the
+  voters: an open with fewer voters is refused.
+- Snapshots beside the log have only committed records. A voter removes the beginning of its log only if it
+  has a snapshot of the removed records, and a majority has snapshots with the same end offset or larger ones.
 
-Threads: the caller makes one call of `append`, `add` and `keep` at a time; `lose` and `close` may be called
-at any time. Each voter is written by its own thread, so a disk that hangs delays no append while a majority
-answers.
+Threads: the caller makes one call of `append`, `add` or `keep` at a time. `lose` and `close` may be called at
+any time. Each voter has a thread that writes to it. So if a disk hangs, appends go on as long as the disks of
+a majority work.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ log = Logger("segstore")
 
 DEFAULT = MetadataLogConfig()
 ENDING = 10.0
-"""The longest wait of `close` for each voter, in seconds."""
+"""The longest time in seconds that `close` waits for each voter."""
 OVERHEAD = 100
 """An upper bound in bytes of a batch's header, and of a record without its value."""
 
@@ -64,8 +65,8 @@ OVERHEAD = 100
 class MetadataLog:
     """The metadata log of `total` voters. `next_offset` is the offset of the next record.
 
-    `on_voter_lost` is called with a voter's id and the error of its disk, in the voter's thread, or in the
-    thread that opens the log.
+    If the disk of a voter fails, `on_voter_lost` is called with the voter's id and the error. `on_voter_lost`
+    is called in the voter's thread, or in the thread that opens the log.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class MetadataLog:
         self.config = config
         self._kept = {voter.id: voter.snapshot for voter in voters}
         self.uncovered_bytes = 0
-        """Bytes of the log after the last snapshot; the maker of a snapshot sets it to 0."""
+        """Number of bytes in the log after the last snapshot. The code that makes a snapshot sets it to 0."""
         self.last_timestamp = -1
         """The timestamp (ms) of the last record."""
         self._error: SegstoreError | None = None
@@ -97,11 +98,13 @@ class MetadataLog:
         on_voter_lost: OnVoterLost = lambda voter, error: None,
         config: MetadataLogConfig = DEFAULT,
     ) -> MetadataLog:
-        """Open the log: make all copies equal, and sync a record under a new epoch on a majority.
+        """Open the log: make all copies of the log equal, and append a record under a new epoch, which a
+        majority syncs.
 
-        A voter whose disk fails during the open is left out. Raises QuorumLostError below a majority of
-        `total`; InvalidArgumentError if a voter is named twice, or more than `total` are named;
-        CorruptCheckpointError if the beginning of the log was removed, and no undamaged snapshot covers it.
+        If a voter's disk fails during the open, the log is opened without this voter. Raises QuorumLostError
+        if the remaining voters are not a majority of `total`. Raises InvalidArgumentError if `voters` has a
+        voter twice, or more than `total` voters. Raises CorruptCheckpointError if the beginning of the log
+        was removed and no undamaged snapshot has its records.
         """
         ids = [voter.id for voter in voters]
         if len(set(ids)) < len(ids) or len(ids) > total:
@@ -121,17 +124,18 @@ class MetadataLog:
 
     @property
     def epoch(self) -> int:
-        """Return the metadata's leader epoch."""
+        """Return the leader epoch under which this object appends."""
         return self._quorum.epoch
 
     # --- writing ---------------------------------------------------------------------------------
 
     def append(self, records: Sequence[MetadataRecord]) -> int:
-        """Append records as one batch, wait until a majority has synced it, and return the first offset
-        (R31).
+        """Append records as one batch, wait until a majority has synced the batch, and return the offset of
+        the first record (R31).
 
-        Raises QuorumLostError without a majority, and at each later call; the next open decides whether these
-        records are committed. Raises InvalidArgumentError if `records` is empty.
+        Raises InvalidArgumentError if `records` is empty. Raises QuorumLostError if no majority has synced
+        the batch. After that each call raises QuorumLostError, and only the next open decides whether the
+        records of the batch are committed.
         """
         check_apart("MetadataLog.append()")
         with self._lock:
@@ -141,7 +145,8 @@ class MetadataLog:
             try:
                 self._write(data)
             except BaseException as error:
-                # The log takes no more appends: after Ctrl-C only some voters may have got the batch.
+                # All later appends are refused: if Ctrl-C interrupted this append, perhaps only some voters
+                # have the batch.
                 lost = QuorumLostError("an append of metadata was interrupted: open the store again")
                 self._error = copy_of(error) if isinstance(error, QuorumLostError) else lost
                 raise
@@ -175,8 +180,8 @@ class MetadataLog:
 
     def _write(self, data: bytes) -> None:
         """Write a batch to all voters, and wait until a majority has synced it. Raises QuorumLostError."""
-        # `_answers` is set before the voters are listed. So if a voter in the list is lost later, `lose` puts
-        # the voter's answer there.
+        # `_answers` is set before the live voters are listed. So if a voter in the list is lost later, `lose`
+        # puts an answer for this voter into `_answers`.
         self._answers = answers = WriteAnswers()
         waiting = {voter.id for voter in self._live()}
         synced: set[int] = set()
@@ -202,9 +207,9 @@ class MetadataLog:
     # --- reading ---------------------------------------------------------------------------------
 
     def replay(self) -> Iterator[tuple[int, MetadataRecord]]:
-        """Yield all committed records with their offsets. All records of a snapshot have the offset of the
-        last record that the snapshot covers. Raises CorruptRecordError, UnsupportedVersionError,
-        StorageError.
+        """Yield all committed records with their offsets. Each record of a snapshot is yielded with the
+        offset of the last record that the snapshot was made from. Raises CorruptRecordError,
+        UnsupportedVersionError, StorageError.
         """
         source, start = self._source(), 0
         if (snapshot := source.snapshot) is not None:
@@ -231,12 +236,12 @@ class MetadataLog:
     # --- snapshots -------------------------------------------------------------------------------
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
-        """Have each voter write a snapshot of committed records, without waiting."""
+        """Ask each voter to write a snapshot of committed records, and return at once."""
         for voter in self._live():
             voter.keep(snapshot)
 
     def clean(self) -> None:
-        """Have each voter apply the retention settings to its log and snapshots, without waiting."""
+        """Ask each voter to apply the retention settings to its log and snapshots, and return at once."""
         for voter in self._live():
             voter.clean()
 
@@ -249,7 +254,9 @@ class MetadataLog:
                     other.clean()
 
     def _covered(self) -> int:
-        """Return the largest offset up to which a majority of voters has snapshots, 0 without a majority."""
+        """Return the largest offset that is not above the end offsets of a majority's snapshots (the newest
+        one of each voter). Return 0 if there is no such offset.
+        """
         live = {voter.id for voter in self._live()}
         ends = [kept.end_offset for id_, kept in list(self._kept.items()) if kept is not None and id_ in live]
         ends = sorted(ends, reverse=True)[: self._total // 2 + 1]
@@ -259,7 +266,7 @@ class MetadataLog:
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """Return the ids of the voters without an error."""
+        """Return the ids of the voters whose disks have not failed, in ascending order."""
         return tuple(sorted(voter.id for voter in self._live()))
 
     def _start(self, voter: VoterLog) -> None:
@@ -269,8 +276,8 @@ class MetadataLog:
         self._on_lost(voter, error)
 
     def lose(self, voter: int, error: Exception | None = None) -> None:
-        """Give up a voter whose directory has failed or whose disk hangs. Appends stop waiting for this
-        voter. `on_voter_lost` is not called.
+        """Write no more to a voter, because its directory has failed or its disk hangs. Appends stop waiting
+        for this voter. `on_voter_lost` is not called.
         """
         found = self._voters.get(voter)
         if found is not None and found.error is None:
@@ -280,11 +287,13 @@ class MetadataLog:
                 answers.put((voter, found.error))
 
     def add(self, voter: Voter) -> None:
-        """Add a voter in place of a lost one: the same directory after it came back, or an empty directory.
-        Its log is first truncated and copied from another voter; appends wait until this is done.
+        """Add a voter in place of a lost voter. Its directory is the lost voter's directory, which works
+        again, or an empty directory. The new voter's log is truncated, and copied from another voter. Appends
+        wait for the end of the copy.
 
-        Raises InvalidArgumentError if a voter with this id works, or there would be more than `total` voters;
-        StaleDirectoryError if its log has later epochs than this store; QuorumLostError, StorageError.
+        Raises QuorumLostError and StorageError. Raises InvalidArgumentError if a voter with this id works, or
+        if there would be more than `total` voters. Raises StaleDirectoryError if the log in the directory has
+        later epochs than this store.
         """
         check_apart("MetadataLog.add()")
         before = self._voters.get(voter.id)
@@ -311,8 +320,8 @@ class MetadataLog:
             self._voters = {**self._voters, voter.id: made}
 
     def _catch_up(self, voter: VoterLog) -> None:
-        """Copy the log of a voter with all committed records to a new voter."""
-        while True:  # repeated if retention moves the source's log start during the copy
+        """Copy the log to a new voter from a voter that has all committed records."""
+        while True:  # The copy is repeated if retention moves the source's log start offset during the copy.
             source = self._source()
             start, others = source.start_offset, [each for each in self._live() if each is not source]
             try:
@@ -331,8 +340,8 @@ class MetadataLog:
             )
 
     def close(self) -> None:
-        """Stop the voters' threads after the posted writes, and wait for at most ENDING seconds for each
-        voter. Later appends raise QuorumLostError. May be called more than once.
+        """Stop each voter's thread after its queued writes, and wait for at most ENDING seconds for each
+        thread. Later appends raise QuorumLostError. `close` may be called more than once.
         """
         if not self._here[0]:
             return

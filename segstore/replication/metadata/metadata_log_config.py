@@ -1,4 +1,6 @@
-"""Settings of the metadata log (Kafka: MetadataLogConfig). Nothing is on disk. Threads: any; immutable."""
+"""Settings of the metadata log (Kafka: MetadataLogConfig). Nothing is on disk. Threads: any. The settings are
+immutable.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ if TYPE_CHECKING:
     from segstore.config import StoreConfig
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""The id of the metadata's topic (Kafka: Uuid.METADATA_TOPIC_ID)."""
+"""The topic id of the metadata log (Kafka: Uuid.METADATA_TOPIC_ID)."""
 
 
 class MetadataLogConfig(NamedTuple):
-    """The settings of snapshots, segments and retention of the metadata log; defaults are Kafka's. Times in
-    ms, sizes in bytes. A retention of -1 keeps all snapshots; a snapshot interval of 0 makes snapshots by
-    size only.
+    """The settings of snapshots, segments and retention of the metadata log. The defaults are Kafka's. Times
+    are in ms, sizes in bytes. If a retention setting is -1, it removes no snapshot. If
+    `max_snapshot_interval_ms` is 0, the time since the last snapshot never makes a snapshot due.
     """
 
     max_record_bytes_between_snapshots: int = 20 << 20
@@ -41,8 +43,9 @@ class MetadataLogConfig(NamedTuple):
 
     @property
     def topic(self) -> TopicInfo:
-        """Return the topic of the metadata log, from which sweeps remove nothing. Its settings name the size
-        and age of segments only if these differ from the defaults.
+        """Return the topic of the metadata log. Its retention settings are -1, so that the retention of
+        topics removes nothing from the log. The topic has the settings segment.bytes and segment.ms only if
+        they differ from the defaults.
         """
         wanted = {"segment.bytes": self.segment_bytes, "segment.ms": self.segment_ms}
         default = TopicConfig()

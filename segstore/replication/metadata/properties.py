@@ -1,7 +1,8 @@
-"""`meta.properties`: the cluster id of a directory's store, and the directory's number and id (Kafka:
-MetaProperties, version 1).
+"""`meta.properties`: the cluster id of the store that a directory belongs to, and the broker id and directory
+id of the directory (Kafka: MetaProperties, version 1).
 
-On disk is one small file in the format of Java properties, written once and never changed. Threads: any.
+On disk is one small file in the format of Java properties. This file is written once and never changed.
+Threads: any.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def write_properties(files: Files, root: str, properties: MetaProperties) -> Non
 
 
 def read_properties(files: Files, root: str) -> MetaProperties | None:
-    """Read `meta.properties`; return None if it is missing. Raises CorruptCheckpointError, OSError."""
+    """Read `meta.properties`. Return None if the file is missing. Raises CorruptCheckpointError, OSError."""
     path = _path(root)
     try:
         data = files.read_file(path, _LONGEST)

@@ -1,9 +1,10 @@
-"""`quorum-state`: the latest leader epoch of the metadata that a voter knows, and the voters of that epoch
-(Kafka: FileQuorumStateStore, data version 0, which has the voters).
+"""`quorum-state`: the latest leader epoch of the metadata log that a voter knows, and the voters in that
+epoch (Kafka: FileQuorumStateStore, data version 0, which has the voters).
 
-On disk is one small JSON file in the voter's `__cluster_metadata-0`. A truncation of the log changes
+On disk is one small JSON file in the voter's folder `__cluster_metadata-0`. A truncation of the log changes
 `leader-epoch-checkpoint`, but not `quorum-state`. So an epoch that is durable in `quorum-state` on a majority
-is never used again, even if no batch was written under it. Threads: any, one at a time for one directory.
+is never used again, even if no batch was written under this epoch. Threads: any, but one at a time for each
+directory.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 
 _LONGEST = 1 << 20  # bytes
-_MOST = (1 << 31) - 1  # epochs and ids are int32
-_VERSIONS = (0, 1)  # version 1, of earlier releases of segstore, has no voters
+_MOST = (1 << 31) - 1  # the largest int32: epochs and ids are int32
+_VERSIONS = (0, 1)  # Version 1, which earlier releases of segstore wrote, has no voters.
 
 
 class QuorumState(NamedTuple):
-    """The content of `quorum-state`. Unknown values are -1 for `epoch` and () for `voters`."""
+    """The content of `quorum-state`. `epoch` is -1 if it is unknown. `voters` is () if they are unknown."""
 
     epoch: int = -1
     voters: tuple[int, ...] = ()
@@ -32,7 +33,7 @@ UNKNOWN = QuorumState()
 
 
 def read_state(files: Files, directory: str) -> QuorumState:
-    """Read `quorum-state`; return UNKNOWN if it is missing. Raises CorruptCheckpointError, OSError."""
+    """Read `quorum-state`. Return UNKNOWN if the file is missing. Raises CorruptCheckpointError, OSError."""
     path = os.path.join(directory, names.QUORUM_STATE)
     try:
         held = json.loads(files.read_file(path, _LONGEST))
@@ -49,7 +50,7 @@ def read_state(files: Files, directory: str) -> QuorumState:
 
 
 def write_state(files: Files, directory: str, leader: int, state: QuorumState) -> None:
-    """Write `quorum-state`, durably; `leader` is the value of its `leaderId`. Raises OSError."""
+    """Write `quorum-state`, durably. The file's field `leaderId` becomes `leader`. Raises OSError."""
     held = {
         "clusterId": "",
         "leaderId": leader,

@@ -1,9 +1,10 @@
-"""Kafka's metadata records, as bytes and as values (Kafka: MetadataRecordSerde).
+"""Kafka's metadata records: a class for each, and functions that encode and decode them (Kafka:
+MetadataRecordSerde).
 
-A record begins with the frame version 1, its type and its version, all unsigned varints; then comes the
-message that has the name of the class. Ids of topics, directories and incarnations are text in Kafka's
-base64. Fields of Kafka's message that the class lacks are skipped. Nothing is on disk. Threads: any; values
-and functions without state.
+The bytes of a record are three unsigned varints (the frame version 1, the type and the version of the
+record), and a Kafka message with the name of the class. Ids of topics, directories and incarnations are str
+in Kafka's base64. A decoded record has only the fields of its class, which lacks some fields of Kafka's
+message. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ FRAME_VERSION = 1
 
 @dataclass(frozen=True)
 class MetadataRecord:
-    """A metadata record. `KEY` is its type (Kafka: MetadataRecordType). `VERSION` is the version that is
-    written; all versions of its message can be read.
+    """A metadata record. `KEY` is the type of the record (Kafka: MetadataRecordType). `VERSION` is the
+    version that `encode` writes. `decode` can read all versions.
     """
 
     KEY: ClassVar[int] = -1
@@ -48,7 +49,7 @@ class RegisterBrokerRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class UnregisterBrokerRecord(MetadataRecord):
-    """The end of a broker's registration."""
+    """The removal of a broker's registration."""
 
     KEY, VERSION = 1, 0
     broker_id: int
@@ -57,8 +58,9 @@ class UnregisterBrokerRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """A change of a broker's registration. `fenced` is 1 for fenced and -1 for unfenced,
-    `in_controlled_shutdown` is 1 for the beginning of a shutdown; 0 is no change.
+    """A change of a broker's registration. `fenced` is 1 if the broker becomes fenced, -1 if it becomes
+    unfenced, and 0 if neither changes. `in_controlled_shutdown` is 1 if the broker begins to shut down, and 0
+    if it does not.
     """
 
     KEY, VERSION = 17, 2
@@ -80,8 +82,8 @@ class TopicRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class PartitionRecord(MetadataRecord):
-    """The whole state of a partition. `leader_recovery_state` is 1 after an unclean election, else 0;
-    `directories` has one id for each replica.
+    """The whole state of a partition. `leader_recovery_state` is 1 after an unclean election, else 0.
+    `directories` has the directory id of each replica.
     """
 
     KEY, VERSION = 3, 2
@@ -105,8 +107,9 @@ NO_LEADER_CHANGE = -2
 
 @dataclass(frozen=True)
 class PartitionChangeRecord(MetadataRecord):
-    """A change of a partition. It raises the partition epoch by 1. If it sets `leader`, it raises the leader
-    epoch, too. None, a leader of -2 and a recovery state of -1 mean no change.
+    """A change of a partition's state. The record raises the partition epoch by 1. If the record sets
+    `leader`, the leader epoch rises by 1, too. A field that is None does not change the state, nor does a
+    `leader` of -2 or a `leader_recovery_state` of -1.
     """
 
     KEY, VERSION = 5, 2
@@ -133,7 +136,9 @@ class RemoveTopicRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class ConfigRecord(MetadataRecord):
-    """A new value of a setting; None removes the setting. `resource_type` is 2 for a topic."""
+    """A new value of a setting. The value None removes the setting. `resource_type` is 2 if it is a setting
+    of a topic.
+    """
 
     KEY, VERSION = 4, 0
     resource_type: int
@@ -144,7 +149,7 @@ class ConfigRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class FeatureLevelRecord(MetadataRecord):
-    """A new level of a feature."""
+    """A new level (version number) of a feature of the cluster."""
 
     KEY, VERSION = 12, 0
     name: str
@@ -164,7 +169,7 @@ _BY_KEY = {kind.KEY: kind for kind in MetadataRecord.__subclasses__()}
 
 
 def encode(record: MetadataRecord) -> bytes:
-    """Encode a record in its version `VERSION`."""
+    """Encode a record, in the version `VERSION` of its class."""
     kind = type(record)
     values = {field.name: _to_wire(field, getattr(record, field.name)) for field in _fields(kind.KEY)}
     out = bytearray().join(map(uvarint, (FRAME_VERSION, kind.KEY, kind.VERSION)))
@@ -173,8 +178,8 @@ def encode(record: MetadataRecord) -> bytes:
 
 
 def decode(data: bytes) -> MetadataRecord:
-    """Decode a record. Raises UnsupportedVersionError for an unknown type or version, and CorruptRecordError
-    for bytes that are no metadata record.
+    """Decode a record. Raises UnsupportedVersionError if its type or version is unknown, and
+    CorruptRecordError if the bytes are not a metadata record.
     """
     try:
         return _decoded(memoryview(data))
@@ -200,7 +205,7 @@ def _decoded(data: memoryview) -> MetadataRecord:
 
 @cache
 def _fields(key: int) -> tuple[Field, ...]:
-    """Return the fields of a record's message that its class has, too."""
+    """Return the fields of a Kafka message that the class of the record type `key` has, too."""
     kind = _BY_KEY[key]
     name = kind.__name__
     return tuple(field for field in message(name).structs[name] if field.name in kind.__dataclass_fields__)

@@ -1,7 +1,7 @@
 """Makes snapshots of the metadata when they are due (Kafka: SnapshotGenerator, SnapshotEmitter; KIP-630).
 
-On disk the voters write the snapshots. Threads: the controller's thread calls `look`; a second thread encodes
-a copy of the image, so that no decision waits for it.
+On disk are the snapshots, which the voters write. Threads: the controller's thread calls `look`. A second
+thread encodes a copy of the image, so that the controller's thread does not wait for the encoding.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 CLEANING = 60.0
-"""Seconds between two runs of retention (Kafka: KafkaRaftClient's snapshot cleaner)."""
+"""Seconds from one removal of old snapshots to the next (Kafka: KafkaRaftClient's snapshot cleaner)."""
 
 
 class SnapshotGenerator:
-    """A maker of snapshots, by the settings of the metadata log."""
+    """Makes snapshots of the metadata when the settings of the metadata log say so."""
 
     def __init__(self, metadata_log: MetadataLog, clock: Clock) -> None:
         self._log, self._clock, self._config = metadata_log, clock, metadata_log.config
@@ -35,8 +35,9 @@ class SnapshotGenerator:
         self._making = False
 
     def look(self, image: MetadataImage) -> None:
-        """Begin a snapshot of the image, if a snapshot is due; else run retention, if that is due. All
-        records of the image must be committed.
+        """If a snapshot is due, begin to make a snapshot of the image. If none is due, remove old snapshots
+        if CLEANING seconds have passed since the last removal. All records that the image was made from must
+        be committed.
         """
         now = time.monotonic()
         if self._is_due(now) and not self._making:
@@ -53,7 +54,7 @@ class SnapshotGenerator:
 
     def _make(self, image: MetadataImage) -> None:
         snapshot, timestamp = SnapshotId(image.next_offset, self._log.epoch), self._log.last_timestamp
-        image = image.copy()  # the controller goes on changing the original
+        image = image.copy()  # The controller goes on changing the original.
 
         def make() -> None:
             try:

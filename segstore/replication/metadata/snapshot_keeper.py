@@ -1,10 +1,11 @@
-"""`SnapshotKeeper`: writes the metadata's snapshots into one voter's directory, and removes old snapshots,
-with the part of the log that newer snapshots cover (Kafka: FileRawSnapshotWriter,
+"""`SnapshotKeeper`: writes snapshots of the metadata into one voter's directory. If newer snapshots have the
+same records, the keeper removes old snapshots, and the beginning of the log (Kafka: FileRawSnapshotWriter,
 KafkaMetadataLog.maybeClean).
 
-On disk are the `.checkpoint` files and the beginning of the log. The order of the steps is: make the snapshot
-durable; wait until a majority of voters has snapshots up to the same offset; make the log start offset
-durable; remove segments and older snapshots. Threads: one of its own, so that no append waits for a snapshot.
+On disk are the `.checkpoint` files (the snapshots) and the log. The order of the steps is: make the snapshot
+durable, wait until a majority of voters has snapshots with this end offset or larger ones, make the log start
+offset durable, remove segments and older snapshots. Threads: the keeper has its own thread, so that no append
+waits for a snapshot.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ log = Logger("segstore")
 
 
 class SnapshotKeeper:
-    """The writer of one voter's snapshots. Its thread calls `kept` with each durable snapshot. `covered`
-    returns the offset up to which a majority of voters has snapshots.
+    """The writer of one voter's snapshots. Its thread calls `kept` with the id of each durable snapshot.
+    `covered` returns the largest offset for which a majority of voters has snapshots with this end offset or
+    larger ones.
     """
 
     def __init__(
@@ -50,18 +52,18 @@ class SnapshotKeeper:
         self._begun, self._over, self._ended = False, False, Latch()
 
     def listen(self, kept: Callable[[SnapshotId], object], covered: Callable[[], int]) -> None:
-        """Set the callbacks `kept` and `covered`; called once, before `keep` and `clean`."""
+        """Set the callbacks `kept` and `covered`. Called once, before the first `keep` and `clean`."""
         self._kept, self._covered = kept, covered
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
         """Queue a snapshot, which replaces an older queued snapshot. This voter's log must have all records
-        that the snapshot covers. One thread calls `keep` and `clean`.
+        that the snapshot was made from. Only one thread may call `keep` and `clean`.
         """
         self._wanted = snapshot
         self.clean()
 
     def clean(self) -> None:
-        """Queue a run of retention."""
+        """Ask the keeper's thread to remove old snapshots."""
         if self._over or others_are_gone():
             return
         self._asked.put(True)
@@ -69,16 +71,16 @@ class SnapshotKeeper:
             try:
                 Background(self._run, f"segstore-snapshots-{self._voter}").start()
                 self._begun = True
-            except IllegalStateError as error:  # the next call tries again
+            except IllegalStateError as error:  # The next call tries to start the thread again.
                 log.warning("voter %d keeps no snapshot of the metadata: %s", self._voter, error)
 
     def stop(self) -> None:
-        """Stop the thread; a queued snapshot is not written."""
+        """Stop the thread. If a snapshot is queued, it is not written."""
         self._over = True
         self._asked.put(False)
 
     def ended(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the thread's end; return whether it has ended."""
+        """Wait for the thread's end for at most `seconds`. Return whether the thread has ended."""
         return not self._begun or others_are_gone() or self._ended.wait(seconds)
 
     # --- the thread ------------------------------------------------------------------------------
@@ -91,9 +93,9 @@ class SnapshotKeeper:
             self._ended.open()
 
     def _work(self) -> None:
-        """Write the queued snapshot, if there is one, and run retention."""
+        """Write the queued snapshot, if there is one. Then remove old snapshots."""
         wanted, self._wanted = self._wanted, None
-        try:  # an error is only logged, because the log still has all records of the snapshot
+        try:  # An error is only logged: the log still has all records that the snapshot was made from.
             with os_errors():
                 if wanted is not None:
                     self._snapshots.write(wanted)
@@ -103,8 +105,8 @@ class SnapshotKeeper:
             log.warning("voter %d can't keep a snapshot of the metadata: %s", self._voter, error)
 
     def _clean(self) -> None:
-        """Remove the oldest snapshots by the retention settings, and the log up to the oldest remaining
-        snapshot.
+        """Remove the oldest snapshots that exceed the retention settings, and the records of the log below
+        the end offset of the oldest snapshot that remains.
         """
         while (pair := self._oldest()) is not None and self._breached(pair[0]):
             before = self._replica.start_offset
@@ -114,8 +116,8 @@ class SnapshotKeeper:
             self._snapshots.forget_before(self._replica.start_offset)
 
     def _oldest(self) -> tuple[SnapshotId, SnapshotId] | None:
-        """Return the oldest snapshot, and the next undamaged one that ends below `covered`; None without such
-        a pair.
+        """Return (the oldest snapshot, the next undamaged snapshot whose end offset is not above
+        `covered()`). Return None if there are no such two snapshots.
         """
         ids, covered = self._snapshots.ids, self._covered()
         for following in ids[1:]:
@@ -124,7 +126,9 @@ class SnapshotKeeper:
         return None
 
     def _breached(self, snapshot: SnapshotId) -> bool:
-        """Return whether a snapshot must be removed, by its age, or by the size of log and snapshots."""
+        """Return whether a snapshot must be removed because it is too old, or because the log and the
+        snapshots are too large.
+        """
         config, view = self._config, self._replica.written
         size = sum(map(view.end_of, range(len(view.segments))))
         size += sum(map(self._snapshots.size, self._snapshots.ids))

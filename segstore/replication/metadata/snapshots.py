@@ -1,9 +1,10 @@
 """The metadata snapshots of one voter, and their encoding (Kafka: KafkaMetadataLog's snapshots,
 RecordsSnapshotWriter, RecordsSnapshotReader; KIP-630).
 
-On disk are the `.checkpoint` files beside the voter's metadata log. A snapshot is sound if all its CRCs are
-valid and it has a footer. A damaged snapshot is ignored, and removed when the log start passes its end.
-Threads: any, one at a time writes one directory; others may read.
+On disk are the `.checkpoint` files beside the voter's metadata log. A snapshot is undamaged if all its CRCs
+are valid and it has a footer. A damaged snapshot is ignored, and is removed when the log start offset rises
+above its end offset. Threads: any, but one at a time for each directory. Threads that read may run at the
+same time.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class MetadataSnapshot(NamedTuple):
 def make_snapshot(
     snapshot: SnapshotId, records: Iterable[MetadataRecord], last_contained: int, now_ms: int
 ) -> MetadataSnapshot:
-    """Encode a snapshot whose records have the timestamp `now_ms`; `last_contained` is the timestamp (ms) of
-    the last record of the metadata log that the snapshot covers.
+    """Encode a snapshot. Its records get the timestamp `now_ms`. `last_contained` is the timestamp (ms) of
+    the last record of the metadata log that the snapshot was made from.
     """
     epoch, offset = snapshot.epoch, 1
     chunks = [bytes(snapshot_header(last_contained, now_ms, epoch).data)]
@@ -82,7 +83,7 @@ def records_of(files: Files, path: str) -> Iterator[MetadataRecord]:
 
 
 class MetadataSnapshots:
-    """The snapshots in a voter's directory; `ids` are the ids of all snapshots, damaged ones included, by
+    """The snapshots in a voter's directory. `ids` has the ids of all snapshots, also of damaged snapshots, by
     ascending end offset. Raises OSError.
     """
 
@@ -90,7 +91,7 @@ class MetadataSnapshots:
         self._files, self.directory = files, directory
         self.ids, self._unfinished = list_snapshots(files, directory)
         self.damaged: dict[SnapshotId, Exception] = {}
-        """The errors of those checked snapshots that are damaged."""
+        """For each snapshot that was checked and is damaged: its id, and the error that the check raised."""
         self._sound: set[SnapshotId] = set()
 
     def path(self, snapshot: SnapshotId) -> str:
@@ -98,15 +99,17 @@ class MetadataSnapshots:
         return names.below(self.directory, snapshot.name)
 
     def forget_before(self, offset: int) -> None:
-        """Remove snapshots that end below the log start `offset`, and files that a crash left unfinished.
-        Raises OSError.
+        """Remove snapshots whose end offset is below `offset`, the log start offset. Remove unfinished files
+        that a crash has left, too. Raises OSError.
         """
         unfinished, self._unfinished = self._unfinished, []
         remove_snapshots(self._files, self.directory, unfinished)
         self._keep_only([each for each in self.ids if each.end_offset >= offset])
 
     def forget_after(self, offset: int) -> None:
-        """Remove snapshots that end above `offset`, to which the log was truncated. Raises OSError."""
+        """Remove snapshots whose end offset is above `offset`, because the log was truncated to `offset`.
+        Raises OSError.
+        """
         self._keep_only([each for each in self.ids if each.end_offset <= offset])
 
     def _keep_only(self, kept: list[SnapshotId]) -> None:
@@ -114,7 +117,7 @@ class MetadataSnapshots:
         remove_snapshots(self._files, self.directory, gone)
 
     def is_sound(self, snapshot: SnapshotId) -> bool:
-        """Return whether a snapshot is complete and undamaged; its file is checked once."""
+        """Return whether a snapshot is complete and undamaged. Only the first call checks the file."""
         if snapshot not in self._sound and snapshot not in self.damaged:
             try:
                 check_snapshot(self._files, self.path(snapshot))
@@ -125,7 +128,7 @@ class MetadataSnapshots:
         return snapshot in self._sound
 
     def newest(self, start: int, end: int) -> SnapshotId | None:
-        """Return the newest sound snapshot whose end offset is from `start` to `end`, None without one."""
+        """Return the newest undamaged snapshot with `start` <= end offset <= `end`, None if there is none."""
         fitting = [each for each in self.ids if start <= each.end_offset <= end]
         return next((each for each in reversed(fitting) if self.is_sound(each)), None)
 
@@ -134,7 +137,7 @@ class MetadataSnapshots:
         self._freeze(snapshot.id, snapshot.chunks)
 
     def receive(self, snapshot: SnapshotId, source: MetadataSnapshots) -> None:
-        """Copy a sound snapshot of another voter, durably (Kafka: FetchSnapshot). Raises OSError."""
+        """Copy an undamaged snapshot from another voter, durably (Kafka: FetchSnapshot). Raises OSError."""
         self._freeze(snapshot, source._chunks(snapshot))
 
     def _freeze(self, snapshot: SnapshotId, chunks: Iterable[bytes]) -> None:
@@ -155,8 +158,8 @@ class MetadataSnapshots:
         return self._files.size(self.path(snapshot))
 
     def timestamp(self, snapshot: SnapshotId) -> int | None:
-        """Return the timestamp (ms) of the last record that a snapshot covers; None if its header is damaged.
-        Raises OSError.
+        """Return the timestamp (ms) of the last record that a snapshot was made from. Return None if the
+        header of the snapshot is damaged. Raises OSError.
         """
         try:
             return last_contained_timestamp(self._files, self.path(snapshot))
@@ -165,7 +168,7 @@ class MetadataSnapshots:
 
 
 def no_snapshot(start: int, *found: MetadataSnapshots) -> CorruptCheckpointError:
-    """Return the error for a metadata log that begins at `start`, if no sound snapshot covers the records
+    """Return the error for a metadata log that begins at `start` if no undamaged snapshot has the records
     below `start`.
     """
     damage = [str(error) for each in found for error in each.damaged.values()]

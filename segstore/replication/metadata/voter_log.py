@@ -1,9 +1,10 @@
-"""`VoterLog`: one voter's copy of the metadata log, and the thread that writes it.
+"""`VoterLog`: one voter's copy of the metadata log, and the thread that writes to this copy.
 
-On disk are the partition `__cluster_metadata-0` in the voter's directory, and `quorum-state` and snapshots in
-that partition. The log begins at 0, or at or before a snapshot's end, so that log and snapshot together are
-the whole metadata. Threads: once started, the copy is written by a thread of its own, and its snapshots by
-another one; a copy whose disk has failed is never written again.
+On disk are the partition `__cluster_metadata-0` in the voter's directory, and in it `quorum-state` and the
+snapshots. Either the log begins at offset 0, or its log start offset is not above the end offset of a
+snapshot: the log and the snapshot together have the whole metadata. Threads: after `start` only the copy's
+own thread writes to the log, and only the thread of its `SnapshotKeeper` writes snapshots. If the disk of a
+copy has failed, no thread writes to this copy again.
 """
 
 from __future__ import annotations
@@ -37,23 +38,26 @@ from segstore.threads import Background, Latch, others_are_gone
 log = Logger("segstore")
 
 CHUNK = 1 << 20
-"""Bytes that are read at a time."""
+"""The number of bytes that one read asks for."""
 
 WriteAnswers = SimpleQueue[tuple[int, Exception | None]]
-"""Answers to one write: a voter's id, and the error if the write failed."""
+"""Answers to one write: (the voter's id, the error, or None if the write did not fail)."""
 
 
 class Voter(NamedTuple):
-    """A directory that has a copy of the metadata log. `id` is the id of the broker or the witness."""
+    """A directory that has a copy of the metadata log. `id` is the broker id of the directory. The witness, a
+    directory without replicas, has an id, too.
+    """
 
     id: int
     writer: StoreWriter
 
 
 class VoterLog:
-    """A voter's copy of the metadata log. `known_epoch` is the largest epoch in the copy's files, -1 without
-    one; `quorum` is the content of its `quorum-state`. `error` is the error after which the copy is no longer
-    written, None while it works. Raises SegstoreError if the copy can't be opened.
+    """A voter's copy of the metadata log. `known_epoch` is the largest epoch in the copy's files, -1 if they
+    have no epoch. `quorum` is the content of its file `quorum-state`. `error` is None while the disk works.
+    If `error` is set, no thread writes to the copy any more. Raises SegstoreError if the copy can't be
+    opened.
     """
 
     def __init__(self, voter: Voter, config: MetadataLogConfig) -> None:
@@ -75,8 +79,9 @@ class VoterLog:
         self._keeper = SnapshotKeeper(self.id, self.snapshots, self._replica, config, clock)
 
     def _go_on_from_snapshot(self) -> None:
-        """If a crash has left a log that ends before the newest snapshot's end, empty the log, begin it at
-        that end, and remove older snapshots (Kafka: KafkaMetadataLog.truncateToLatestSnapshot).
+        """If a crash has left a log whose end is below the newest snapshot's end offset, empty the log, let
+        it begin at this end offset, and remove older snapshots (Kafka:
+        KafkaMetadataLog.truncateToLatestSnapshot).
         """
         self.snapshots.forget_before(self.start_offset)
         found = self.snapshots.newest(self.start_offset, names.MAX_OFFSET)
@@ -86,7 +91,7 @@ class VoterLog:
 
     @property
     def files(self) -> Files:
-        """Return the files of the voter's disk."""
+        """Return the `Files` object for the voter's disk."""
         return self.writer.context.files
 
     # --- offsets and batches ---------------------------------------------------------------------
@@ -103,25 +108,26 @@ class VoterLog:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return (epoch of the last batch, log end offset); a copy with a larger pair has all committed
-        records of a copy with a smaller one (Kafka: OffsetAndEpoch). In an empty log the epoch is the one of
-        the snapshot at the log's start, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
+        """Return (epoch of the last batch, log end offset). The copy with the larger tuple has all committed
+        records of the copy with the smaller tuple (Kafka: OffsetAndEpoch). If the log has no batch, the epoch
+        is that of the snapshot that ends at the log start offset, or -1 if there is no such snapshot (Kafka:
+        KafkaMetadataLog.lastFetchedEpoch).
         """
         epoch = self._replica.epoch_cache.current
         return (self._epoch_before(self.end_offset) if epoch < 0 else epoch), self.end_offset
 
     def _epoch_before(self, offset: int) -> int:
-        """Return the epoch of the snapshot that ends at `offset`, -1 without such a snapshot."""
+        """Return the epoch of the snapshot whose end offset is `offset`, -1 if there is no such snapshot."""
         return max((each.epoch for each in self.snapshots.ids if each.end_offset == offset), default=-1)
 
     @property
     def snapshot(self) -> SnapshotId | None:
-        """Return the newest undamaged snapshot that ends within this log, None without one."""
+        """Return the newest undamaged snapshot whose end offset is within this log, None if there is none."""
         return self.snapshots.newest(self.start_offset, self.end_offset)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether log and snapshot together have all metadata."""
+        """Return whether the log and the newest undamaged snapshot together have all metadata."""
         return self.start_offset == 0 or self.snapshot is not None
 
     @property
@@ -131,7 +137,9 @@ class VoterLog:
         )
 
     def fetch(self, offset: int, end_offset: int) -> Iterator[FetchDataInfo]:
-        """Yield the batches from `offset` on, below `end_offset`. Raises CorruptRecordError, StorageError."""
+        """Yield the batches from the offset `offset` up to `end_offset` (exclusive). Raises
+        CorruptRecordError, StorageError.
+        """
         with os_errors():
             while offset < end_offset:
                 view = self._partition.visible.written
@@ -146,12 +154,13 @@ class VoterLog:
     # --- before `start` --------------------------------------------------------------------------
 
     def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
-        """Make this copy equal to the leader's: find the divergence by leader epochs, truncate there (R9,
-        R10), and copy the leader's further batches. If the logs can't be compared, because the beginning of
-        one of them was removed, empty this log, and copy a snapshot of the leader or of `others` first.
+        """Make this copy equal to the copy of `leader`: compare the leader epochs, truncate this log to the
+        offset at which the logs diverge (R9, R10), and copy the leader's batches from that offset on. If the
+        logs can't be compared because the beginning of one of them was removed, empty this log, and copy a
+        snapshot of the leader or of `others` before the batches.
 
-        Raises OffsetOutOfRangeError if this copy has later epochs than the leader; SegstoreError;
-        `UnreadableCopyError` if the leader's copy can't be read.
+        Raises SegstoreError. Raises OffsetOutOfRangeError if this copy has later epochs than the leader's
+        copy, and `UnreadableCopyError` if the leader's copy can't be read.
         """
         with os_errors():
             if self._is_behind(leader):
@@ -167,8 +176,8 @@ class VoterLog:
         self._copy(leader)
 
     def _is_behind(self, leader: VoterLog) -> bool:
-        """Return whether the leader's log begins after this log's end, or lacks the epochs by which both logs
-        would be compared (Kafka: ReplicatedLog.validateOffsetAndEpoch).
+        """Return whether the leader's log begins above this log's end, or lacks the leader epochs that a
+        comparison of the two logs needs (Kafka: ReplicatedLog.validateOffsetAndEpoch).
         """
         (epoch, end), start = self.place, leader.start_offset
         if start == 0 or epoch > leader.place[0]:
@@ -179,8 +188,10 @@ class VoterLog:
         return end < start or not entries or epoch < entries[0][0]
 
     def _begin_anew(self, leader: VoterLog, others: Iterable[VoterLog]) -> None:
-        """Empty the log, and begin it at the end of the newest snapshot that fits the leader's log, or at 0
-        if the leader's log is complete. Raises UnreadableCopyError without such a snapshot.
+        """Empty the log, and begin it anew. If the leader's log begins at offset 0, this log begins at 0,
+        too. If the leader's log begins at a higher offset, copy the newest snapshot that fits the leader's
+        log, and begin this log at the snapshot's end offset. Raises UnreadableCopyError if there is no such
+        snapshot.
         """
         if leader.start_offset == 0:
             self._begin_at(0)
@@ -195,14 +206,17 @@ class VoterLog:
                 leader.start_offset, *(each.snapshots for each in (leader, *others))
             )
         if self.start_offset < leader.start_offset < self.end_offset:
-            self._truncate(leader.start_offset)  # copies the removed batches to the quarantine
+            # The truncation copies the removed batches to the quarantine.
+            self._truncate(leader.start_offset)
         self.snapshots.receive(found, source.snapshots)
         self._begin_at(found.end_offset)
         self.snapshots.forget_before(found.end_offset)
         self.snapshots.forget_after(found.end_offset)
 
     def _has(self, snapshot: SnapshotId) -> bool:
-        """Return whether the snapshot's last record has the same epoch in this log, or is not in this log."""
+        """Return whether this log has the record before the snapshot's end offset with the snapshot's epoch.
+        If this log does not know an epoch for that offset, return True.
+        """
         known = self._replica.epoch_cache.epoch_for_offset(snapshot.end_offset - 1)
         return known is None or known == snapshot.epoch
 
@@ -219,9 +233,9 @@ class VoterLog:
         self._show()
 
     def complete(self, other: VoterLog) -> None:
-        """Copy the snapshot of another voter, because this copy's snapshots are damaged or missing. If no
-        snapshot of that voter fits this log, empty this log, and copy the other voter's log, too. Both logs
-        must end at the same offset, and the other copy must be whole. Raises SegstoreError,
+        """Copy a snapshot from the copy `other`, because the snapshots of this copy are damaged or missing.
+        If no snapshot of `other` fits this log, empty this log, and copy the snapshot and the log of `other`.
+        Both logs must have the same log end offset, and `other.is_whole` must be True. Raises SegstoreError,
         `UnreadableCopyError`.
         """
         with os_errors():
@@ -236,20 +250,22 @@ class VoterLog:
         return FetchRequest(self.id, -1, 0, self.end_offset, self.place[0], 0)
 
     def _truncate(self, offset: int) -> None:
-        """Truncate the log. The epoch cache then loses epochs that have no batch any more, but `known_epoch`
-        does not fall.
+        """Truncate the log. Epochs without a batch are removed from the epoch cache, but `known_epoch` does
+        not change.
         """
         self._replica.truncate_to(offset)
         self._show()
 
     def _show(self) -> None:
-        """Set the high watermark to the log end offset, so that an observer of this copy sees all its
-        records.
+        """Set the high watermark to the log end offset, so that other processes can read all records of this
+        copy.
         """
         self._partition.visible.set_high_watermark(self.end_offset)
 
     def begin_epoch(self, state: QuorumState) -> None:
-        """Write an epoch with its voters into `quorum-state`, durably. Raises SegstoreError."""
+        """Write `state` into `quorum-state`, durably, if its epoch is above the epoch in the file. Raises
+        SegstoreError.
+        """
         with os_errors(), self.writer.context.reserve:
             if state.epoch > self.quorum.epoch:
                 write_state(self.files, self._partition.directory, self.id, state)
@@ -263,16 +279,17 @@ class VoterLog:
         kept: Callable[[int, SnapshotId], object],
         covered: Callable[[], int],
     ) -> None:
-        """Start the thread, which calls `lost` once if the disk fails. The thread of the `SnapshotKeeper`
-        calls `kept` after each durable snapshot, and `covered`. Raises IllegalStateError.
+        """Start the thread that writes to this copy. If the disk fails, this thread calls `lost` once. The
+        thread of the `SnapshotKeeper` calls `kept` after each durable snapshot, and calls `covered` before it
+        removes snapshots. Raises IllegalStateError.
         """
         self._lost = lost
         self._keeper.listen(lambda snapshot: kept(self.id, snapshot), covered)
         Background(self._run, f"segstore-metadata-{self.id}").start()
 
     def post(self, data: bytes, answers: WriteAnswers) -> None:
-        """Queue complete batches, to be appended in the order of the calls and synced; `answers` gets the
-        result.
+        """Queue complete batches. The thread appends them in the order of the calls, syncs them, and puts the
+        result into `answers`.
         """
         if others_are_gone():
             self._do(data, answers)
@@ -280,7 +297,7 @@ class VoterLog:
             self._asked.put(partial(self._do, data, answers))
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
-        """Queue a snapshot, to be written after the batches posted before it."""
+        """Queue a snapshot, which is written after the batches that were queued before this call."""
         self._asked.put(partial(self._keep, snapshot))
 
     def _keep(self, snapshot: MetadataSnapshot) -> None:
@@ -288,7 +305,7 @@ class VoterLog:
             self._keeper.keep(snapshot)
 
     def clean(self) -> None:
-        """Queue a run of retention over the snapshots, and over the log below them."""
+        """Ask the `SnapshotKeeper` to remove old snapshots, and the beginning of the log."""
         self._asked.put(self._clean)
 
     def _clean(self) -> None:
@@ -296,16 +313,20 @@ class VoterLog:
             self._keeper.clean()
 
     def stop(self) -> None:
-        """Have the threads stop after the posted batches, without waiting for them."""
+        """Ask the threads to stop after the queued batches, and return at once."""
         self._asked.put(None)
         self._keeper.stop()
 
     def ended(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the end of each thread; return whether both have ended."""
+        """Wait for the end of each of the two threads for at most `seconds`. Return whether both have
+        ended.
+        """
         return (others_are_gone() or self._ended.wait(seconds)) and self.kept(seconds)
 
     def kept(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the end of the snapshot thread; return whether it has ended."""
+        """Wait for the end of the `SnapshotKeeper`'s thread for at most `seconds`. Return whether it has
+        ended.
+        """
         return self._keeper.ended(seconds)
 
     def _run(self) -> None:
@@ -318,7 +339,8 @@ class VoterLog:
 
     def _do(self, data: bytes, answers: WriteAnswers) -> None:
         failed = self._write(data) if self.error is None else None
-        is_new = failed is not None and self.error is None  # else `MetadataLog.lose` has set `error`
+        # If `error` was set before, `MetadataLog.lose` has set it, and has reported the loss.
+        is_new = failed is not None and self.error is None
         self.error = self.error or failed
         answers.put((self.id, self.error))
         if is_new and failed is not None:
@@ -326,12 +348,12 @@ class VoterLog:
             self._lost(self.id, failed)
 
     def _write(self, data: bytes) -> Exception | None:
-        """Append and sync batches; return the error, else None. After an error the state of the copy on disk
-        is unknown.
+        """Append batches and sync them. Return None, or the error of the disk. After an error nobody knows
+        which bytes are on disk.
         """
         try:
-            # The write may use the space that is reserved for a full disk. Otherwise a full disk would
-            # prevent elections, and deletions of topics, which free space.
+            # The write may use the space that is reserved for a full disk. Without this space, a full disk
+            # would prevent elections, and even deletions of topics, which free space.
             with os_errors(), self.writer.context.reserve:
                 in_reserve(lambda: self._replica.append_as_follower(data), len(data))
                 self._partition.flush()
@@ -342,8 +364,8 @@ class VoterLog:
 
 
 class UnreadableCopyError(Exception):
-    """Raised if the leading copy, from which other voters copy, can't be read. `__cause__` is the read's
-    error.
+    """Raised if the copy that the other voters copy from can't be read. `__cause__` is the error of the
+    read.
     """
 
 

@@ -1,11 +1,12 @@
-"""Chooses the directories with which a replicated store is opened, and checks that these belong to the store
-and are a majority.
+"""Chooses the directories with which a replicated store is opened. Checks that they belong to the store and
+are a majority of its directories.
 
-On disk `meta.properties`, `quorum-state` and names of folders are read; nothing is changed. Threads: one.
-`look` reads one directory, and `decide`, a pure function, makes the plan.
+On disk nothing is changed: `meta.properties`, `quorum-state`, the lock file and the names of folders are
+read. Threads: one. `look` reads one directory. `decide`, a pure function, makes the plan.
 
 The first open writes `meta.properties` into all directories before the first of them gets a metadata log. So
-if no directory has a metadata log, a crash has interrupted the first open, which is then repeated.
+if there are `meta.properties` files but no metadata log, a crash has interrupted the first open, and it is
+repeated.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from segstore.storage.meta.topics import TopicFiles
 
 
 class FoundDirectory(NamedTuple):
-    """The state of a directory. `holder` is the pid of the process that has it open, 0 if the pid is unknown,
-    None if no process has it open. `here` is whether this process has it open. `address` is the address at
-    which the process with the pid `holder` serves the store. `topics` are the topics except for the metadata
-    log's, `has_metadata` is whether there is a metadata log. `error` is the error if the path can't be read.
+    """The state of a directory, as it was read from the disk. `holder` is the pid of the process that has the
+    directory open, 0 if this pid is unknown, None if no process has it open. `here` is True if this process
+    has it open. `address` is the address at which the process `holder` serves the store. `topics` are the
+    names of all topics, without `__cluster_metadata`. `has_metadata` is True if the directory has a metadata
+    log. `error` is the error if the path can't be read.
     """
 
     path: str
@@ -54,8 +56,8 @@ class FoundDirectory(NamedTuple):
 
 
 class VoterDirectory(NamedTuple):
-    """A directory with which the store is opened. `properties` is its `meta.properties`, which is not written
-    yet if `new`.
+    """A directory with which the store is opened. `properties` is the content of its `meta.properties`. If
+    `new`, the file is not written yet.
     """
 
     id: int
@@ -65,10 +67,11 @@ class VoterDirectory(NamedTuple):
 
 
 class VoterPlan(NamedTuple):
-    """The plan of an open. `places` are the directories to open, by ascending id. `offline` has the reason
-    for each directory that is not opened, by id. `witness` is the id of the witness, -1 without one. `total`
-    is the number of all directories, the witness included. `plain` is the id of a store without replicas that
-    is to be adopted, -1 without one.
+    """How the store is opened. `places` are the directories to open, by ascending id. For each directory that
+    is not opened, `offline` has the id and the reason. `witness` is the id of the witness (a directory with a
+    metadata log and no replicas), -1 if there is none. `total` is the number of all directories, the witness
+    included. `plain` is the id of a directory that has topics without replicas, which become topics of this
+    store, -1 if there is none.
     """
 
     places: tuple[VoterDirectory, ...]
@@ -79,8 +82,8 @@ class VoterPlan(NamedTuple):
 
 
 def given_paths(paths: object, witness: object) -> list[str]:
-    """Return the absolute paths, with the witness's path last. Raises InvalidTypeError, InvalidArgumentError
-    if `paths` is empty.
+    """Return the absolute paths of the directories. If there is a witness, its path is the last one. Raises
+    InvalidTypeError, and InvalidArgumentError if `paths` is empty.
     """
     if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Sequence):
         raise InvalidTypeError(f"paths must be a sequence of directories, not {type(paths).__name__}")
@@ -93,8 +96,8 @@ def given_paths(paths: object, witness: object) -> list[str]:
 
 
 def check_paths(files: Files, paths: object, witness: object) -> list[str]:
-    """Return the paths as `given_paths` does. Raises also InvalidArgumentError if two paths are the same
-    directory, or one lies within the other, after symbolic links are resolved.
+    """Return the same paths as `given_paths`. Raises the errors of `given_paths`, and InvalidArgumentError if
+    two paths, with symbolic links resolved, are the same directory, or if one directory is inside the other.
     """
     given = given_paths(paths, witness)
     real = [_real_path(files, path) for path in given]
@@ -108,10 +111,10 @@ def check_paths(files: Files, paths: object, witness: object) -> list[str]:
 
 
 def _real_path(files: Files, path: str) -> str:
-    """Return the path with symbolic links resolved, if the disk can be read, else the absolute path."""
+    """Return the path with symbolic links resolved. If the disk can't be read, return the absolute path."""
     try:
         return files.real_path(path)
-    except OSError:  # `look` reports the error
+    except OSError:  # `look` reports the error later.
         return os.path.abspath(path)
 
 
@@ -120,14 +123,16 @@ def _within(path: str, other: str) -> bool:
 
 
 def plan(files: Files, paths: Sequence[str], witness: bool) -> VoterPlan:
-    """Return the plan of an open. `paths` comes from `check_paths`; if `witness`, its last path is the
-    witness's. Raises the errors of `decide`.
+    """Read the directories, and return a plan with which the store is opened. `paths` is a result of
+    `check_paths`. If `witness`, the last path is the witness. Raises the errors of `decide`.
     """
     return decide([look(files, path) for path in paths], witness)
 
 
 def look(files: Files, path: str) -> FoundDirectory:
-    """Read the state of a directory. A directory that can't be read is returned with `error`."""
+    """Read the state of a directory. If the directory can't be read, the result has only `path` and
+    `error`.
+    """
     try:
         if not files.exists(path):
             return FoundDirectory(path, exists=False)
@@ -150,13 +155,13 @@ def look(files: Files, path: str) -> FoundDirectory:
 
 
 def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
-    """Return the plan of an open.
+    """Return a plan with which the store is opened.
 
-    Raises StaleDirectoryError if a directory belongs to another store, has another id, or is a copy of
-    another directory; StoreLockedError if other processes have a majority open; QuorumLostError if no
-    majority can be opened; InvalidArgumentError if the witness or several directories have topics without
-    replicas, the witness has replicas, or not all voters are named. At the first open, raises the error of a
-    directory that can't be read.
+    Raises StaleDirectoryError if a directory belongs to another store, is at the place of another directory
+    in the list, or is a copy of another directory. Raises QuorumLostError if a majority can't be opened, and
+    StoreLockedError if the reason is that other processes have directories open. Raises InvalidArgumentError
+    if the witness has replicas, if the witness or more than one directory has topics without replicas, or if
+    `found` lacks a voter. At the first open, raises the error of a directory that can't be read.
     """
     cluster_id = check_one_store(found)
     _check_order(found)
@@ -176,7 +181,9 @@ def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
 
 
 def _format(found: Sequence[FoundDirectory], cluster_id: str, witness: int) -> VoterPlan:
-    """Return the plan of a first open, or of its repetition after a crash. Both need all directories."""
+    """Return the plan of the first open of a store, or of a repetition of the first open after a crash. Both
+    need all directories.
+    """
     for each in found:
         if each.error is not None:
             raise copy_of(each.error)
@@ -224,10 +231,11 @@ def _locked(found: FoundDirectory) -> StoreLockedError:
 
 
 def _check_known(found: Sequence[FoundDirectory], witness: bool) -> None:
-    """Raise InvalidArgumentError if fewer voters are named than the store has, or more than one new voter, or
-    if the witness has replicas.
+    """Raise InvalidArgumentError if `found` has fewer directories than the store has voters, or more than one
+    new directory. Raise it also if the witness has replicas.
     """
-    # With too few or too many voters, two opens with different voters could both have a majority.
+    # If a number of directories that is too small or too large were allowed, two opens with different
+    # directories could both have a majority.
     known, count = len(max(found, key=lambda each: each.quorum.epoch).quorum.voters), len(found)
     if known and not known <= count <= known + 1:
         raise InvalidArgumentError(
@@ -259,7 +267,7 @@ def _check_majority(found: Sequence[FoundDirectory], offline: dict[int, str]) ->
 
 def check_one_store(found: Sequence[FoundDirectory]) -> str | None:
     """Return the cluster id of the directories' store, None if no directory belongs to a store. Raises
-    StaleDirectoryError if they belong to different stores, or one is a copy of another.
+    StaleDirectoryError if the directories belong to different stores, or if a directory is a copy of another.
     """
     ids = {each.properties.cluster_id for each in found if each.properties}
     if len(ids) > 1:

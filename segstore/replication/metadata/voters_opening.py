@@ -1,7 +1,8 @@
-"""`VotersOpening`: makes the voters' copies of the metadata log equal and whole at an open, and begins a new
-epoch (docs/replication.md, "The metadata log").
+"""`VotersOpening`: makes the voters' copies of the metadata log equal and complete when a store is opened,
+and begins a new epoch (docs/replication.md, "The metadata log").
 
-On disk each voter's log is truncated and completed, and its `quorum-state` written. Threads: one.
+On disk the log of each voter is truncated or appended to, its snapshots are copied, and its `quorum-state` is
+written. Threads: one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ OnVoterLost = Callable[[int, Exception], object]
 
 
 class VotersOpening:
-    """The voters during an open; `live` are the voters without an error."""
+    """The voters of a store that is being opened. `live` are the voters whose disks have not failed."""
 
     def __init__(
         self, voters: Sequence[Voter], total: int, on_lost: OnVoterLost, config: MetadataLogConfig
@@ -47,7 +48,7 @@ class VotersOpening:
             raise quorum_lost(self._failed, self._total)
 
     def agree(self) -> None:
-        """Make all copies equal to the one with the largest `place`. Raises QuorumLostError."""
+        """Make all copies of the log equal to the copy with the largest `place`. Raises QuorumLostError."""
         done = False
         while not done:
             leader = max(self.live, key=lambda voter: (voter.place, voter.is_whole))
@@ -55,8 +56,9 @@ class VotersOpening:
             self._check()
 
     def complete(self) -> None:
-        """Copy a sound snapshot to each voter whose log lacks its beginning. Raises CorruptCheckpointError if
-        no voter has such a snapshot, QuorumLostError.
+        """If the beginning of a voter's log was removed and the voter has no undamaged snapshot, copy a
+        snapshot to this voter. Raises QuorumLostError, and CorruptCheckpointError if no voter has an
+        undamaged snapshot.
         """
         whole = [voter for voter in self.live if voter.is_whole]
         if not whole:
@@ -75,7 +77,9 @@ class VotersOpening:
         self._check()
 
     def _follow(self, leader: VoterLog) -> bool:
-        """Make all other copies equal to the leader's; return False if the leader's copy can't be read."""
+        """Make all copies equal to the copy of `leader`, and return True. Return False if the leader's copy
+        can't be read.
+        """
         for voter in [other for other in self.live if other is not leader]:
             try:
                 voter.follow(leader, [other for other in self.live if other is not leader])
@@ -89,8 +93,8 @@ class VotersOpening:
         return True
 
     def begin_epoch(self) -> QuorumState:
-        """Write a new epoch, above all known epochs, to a majority, and return it with its voters. Raises
-        QuorumLostError.
+        """Write a new epoch, which is above all known epochs, to a majority. Return the epoch and the voters
+        in it. Raises QuorumLostError.
         """
         state = QuorumState(max(voter.known_epoch for voter in self.live) + 1, self._voters())
         for voter in list(self.live):
@@ -102,16 +106,16 @@ class VotersOpening:
         return state
 
     def _voters(self) -> tuple[int, ...]:
-        """Return the ids of the store's voters. A directory that this open names is left out if it never was
-        a voter, and is not live now.
+        """Return the ids of the store's voters. A directory that never was a voter is a voter only if it is
+        live now.
         """
         known = max((len(voter.quorum.voters) for voter in self.live), default=0) or self._total
         return tuple(range(max([known, *[voter.id + 1 for voter in self.live]])))
 
 
 def quorum_lost(missing: dict[int, Exception | None], total: int) -> QuorumLostError:
-    """Return the error of a metadata log that has lost its majority. `missing` has the reasons by voter id,
-    `total` is the number of all voters.
+    """Return the error of a metadata log that has lost its majority. `missing` has the id of each missing
+    voter, and the reason. `total` is the number of all voters.
     """
     reasons = "; ".join(f"voter {id_}: {error or 'it does not answer'}" for id_, error in missing.items())
     return QuorumLostError(
