@@ -16,7 +16,7 @@ _O, _GROUP, _TOPIC, _CLUSTER = AclOperation, ResourceType.GROUP, ResourceType.TO
 
 
 def _of_group(operation: AclOperation) -> Judge:
-    """Return a judge of requests about one group, whose answers have a top-level error."""
+    """Return a judge of requests about one group. A denial is a top-level error code of the answer."""
 
     def judge(caller: Caller, request: Request) -> Verdict:
         group = request.body.group_id

@@ -31,8 +31,9 @@ _IDS_SINCE = 12
 def _metadata(caller: Caller, request: Request) -> Verdict:
     """Hide topics that the caller may not describe (KafkaApis.handleTopicMetadataRequest).
 
-    A request for such a topic is answered with TOPIC_AUTHORIZATION_FAILED if it names the topic, with
-    UNKNOWN_TOPIC_ID if it has the id. An answer with all topics leaves such topics out.
+    If the request has the name of such a topic, the topic's error is TOPIC_AUTHORIZATION_FAILED; if the
+    request has the topic's id, the error is UNKNOWN_TOPIC_ID. An answer with all topics leaves such topics
+    out.
     """
     body, version = request.body, request.version
     everything = body.topics is None or (version == 0 and not body.topics)

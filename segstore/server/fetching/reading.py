@@ -1,7 +1,7 @@
-"""`look`: reads the partitions of a fetch once (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
+"""`look`: one read of the partitions of a fetch (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
 
-On disk: reads only the headers of batches in log files, because records are sent as stretches of files.
-Threads: the loop's thread.
+On disk: reads only the headers of batches in log files. The kernel sends the records themselves, from
+stretches of files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Terms(NamedTuple):
     """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is at most the server's own limit. At most
     `max_searched` offsets are searched for aborted transactions (`PartitionLog.stretch`). `may_read(topic)`
     returns whether the client may read a topic; if `may_read` is None, the client may read all topics.
-    `broker_epoch` is the epoch of a fetching replica, -1 if unknown. `primary` has the registration of the
-    store's standby; None if the store can have no standby.
+    `broker_epoch` is the fetching replica's broker epoch, -1 if unknown. `primary` has the registration of
+    the store's standby; None if the store can have no standby.
     """
 
     version: int
@@ -57,10 +57,11 @@ class Terms(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of a look. `sizes` has the number of bytes that count towards min_bytes, for each partition
+    """The result of `look`. `sizes` has the number of bytes that count towards min_bytes, for each partition
     that has such bytes. `at_once` says that the answer must not wait, because a partition has an error or a
     diverging epoch, or because all partitions are missing; a single missing topic does not end the wait.
-    `unsearched` are logs whose aborted transactions a worker must read first.
+    `unsearched` are logs whose aborted transactions a worker thread must read before the fetch can be
+    answered.
     """
 
     fetched: list[FetchedPartition]
@@ -87,8 +88,8 @@ def release(data: Any) -> None:
 
 
 def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
-    """Read the partitions in their order, at most `terms.max_bytes` in all; but the first batch is read even
-    if it is larger.
+    """Read the partitions in the order of `asked`, at most `terms.max_bytes` in total; but the first batch is
+    read even if it is larger than this limit.
     """
     fetched: list[FetchedPartition] = []
     sizes: dict[Wanted, int] = {}
@@ -103,7 +104,7 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
             known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
-            if data.records is not NO_RECORDS:  # the records are at least one batch
+            if data.records is not NO_RECORDS:  # at least one batch was read
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
         Look(fetched, sizes, True, unsearched).release()
@@ -171,8 +172,8 @@ def _records(
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     if terms.replica_id >= 0:
         bound = log.log_end_offset
-    # If batches remain after the stretch, the partition has all bytes that the limit allows: waiting would
-    # not add any.
+    # If batches remain after the stretch, the partition has at least as many bytes as the limit allows, and
+    # counts with the limit at least.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)
@@ -235,9 +236,9 @@ def _check_replica(wanted: Wanted, terms: Terms) -> None:
 
 
 def _diverging(log: PartitionLog, wanted: Wanted) -> Any:
-    """Return a struct with a diverging epoch if this log lacks the client's last batch, else None (KIP-595;
-    Kafka: Partition.readRecords). Raises OffsetOutOfRangeError if the client's epoch is unknown here, or if
-    its offset is below the log start offset.
+    """Return a struct with a diverging epoch if this log does not have the client's last batch, else None
+    (KIP-595; Kafka: Partition.readRecords). Raises OffsetOutOfRangeError if this log does not know the
+    client's leader epoch, or if the client's offset is below the log start offset.
     """
     epoch, end = log.epoch_end(wanted.fetched_epoch)
     view = log.view

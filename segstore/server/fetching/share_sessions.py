@@ -20,8 +20,8 @@ WireSession = ShareSession[WirePartition]
 class WireSessions:
     """The share sessions of a server, at most `limit` (group.share.max.share.sessions).
 
-    `ended(session, False)` is called when a newer session of the member replaces a session, and
-    `ended(session, True)` when the connection of a session is closed.
+    If a member begins a new session, `ended(session, False)` is called with the member's earlier session. If
+    the connection of a session is closed, `ended(session, True)` is called.
     """
 
     def __init__(self, limit: int, ended: Callable[[WireSession, bool], object]) -> None:
@@ -41,7 +41,7 @@ class WireSessions:
         return sum(len(session) for of_group in groups for session in list(of_group))
 
     def is_current(self, session: WireSession) -> bool:
-        """Return whether a session was neither closed nor replaced."""
+        """Return whether a session is open: neither closed nor replaced by a newer session of the member."""
         return self._sessions.is_current(session)
 
     def has_group(self, group: str) -> bool:

@@ -1,6 +1,6 @@
-"""DescribeAcls: the allow list as Kafka's ACLs. Each ACL allows one operation from every host.
-
-The list is a server setting, so it can't be changed over the wire (Kafka: AclApis, AclBindingFilter).
+"""DescribeAcls: answers the server's allow list in the form of Kafka's ACLs. Each ACL allows one operation
+from every host. The allow list is a server setting, so it can't be changed over the wire (Kafka: AclApis,
+AclBindingFilter).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EVERY_HOST = "*"
 
 
 class Permission(IntEnum):
-    """Permission types with Kafka's codes (org.apache.kafka.common.acl.AclPermissionType)."""
+    """The types of permissions, with Kafka's codes (org.apache.kafka.common.acl.AclPermissionType)."""
 
     DENY = 2
     ALLOW = 3
@@ -49,7 +49,9 @@ def describe_acls(node: Node, request: Request) -> Any:
 
 
 def _matches(rule: Rule, body: Any) -> bool:
-    """Return whether a rule's resource and principal pass the request's filter."""
+    """Return whether the filter in a request's body selects a rule's ACLs, before the operations are
+    compared.
+    """
     if body.resource_type_filter not in (_ANY, rule.resource):
         return False
     if body.permission_type not in (_ANY, Permission.ALLOW) or body.host_filter not in (None, _EVERY_HOST):

@@ -19,7 +19,9 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 def describe_cluster(node: Node, request: Request) -> Any:
-    """Answer this node as the only broker. A request for controllers gets MISMATCHED_ENDPOINT_TYPE."""
+    """Return an answer with this node as the only broker. A request for controllers gets
+    MISMATCHED_ENDPOINT_TYPE.
+    """
     body, kind = request.body, request.body.endpoint_type
     if kind == _CONTROLLERS:
         return _Response(

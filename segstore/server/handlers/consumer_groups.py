@@ -41,8 +41,8 @@ _CLASSIC, _CONSUMER = 0, 1
 
 
 def consumer_group_heartbeat(node: Node, request: Request) -> Later:
-    """Handle a member's heartbeat; answer the member's epoch, and its assignment if the assignment has
-    changed.
+    """Handle a member's heartbeat. The answer has the member's epoch, and the member's assignment if the
+    assignment has changed.
     """
     body, asked = request.body, _asked(node, request)
 
@@ -79,7 +79,9 @@ def _asked(node: Node, request: Request) -> ConsumerHeartbeat:
 
 
 def _may_describe(node: Node, request: Request) -> MayDescribe | None:
-    """Return a function that returns whether the client may describe a topic; None without an authorizer."""
+    """Return a function that returns whether the client may describe a topic; return None if the server has
+    no authorizer.
+    """
     if node.authorizer is None:
         return None
     principal = request.channel.principal
@@ -100,7 +102,7 @@ def _owned(topics: Iterable[Any] | None) -> Assignment | None:
 
 
 def consumer_group_describe(node: Node, request: Request) -> Later:
-    """Answer a result or an error for each group; a classic group gets GROUP_ID_NOT_FOUND."""
+    """Answer a description or an error for each group. The error of a classic group is GROUP_ID_NOT_FOUND."""
     describe = partial(_described, node.store)
     return each_described(node, request, request.body.group_ids, _Described, describe)
 

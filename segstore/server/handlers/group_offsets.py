@@ -40,8 +40,8 @@ _COMMITS_BY_ID = 10
 
 
 def offset_commit(node: Node, request: Request) -> Later:
-    """Commit offsets for a member, or for a group without members. If an offset is refused, its partition is
-    answered with an error, and the offsets of the other partitions are committed.
+    """Commit offsets for a member, or for a group without members. If a partition's offset is refused, the
+    answer has an error for this partition, and the offsets of the other partitions are committed.
     """
     body, store = request.body, node.store
     topics = NamedTopics(node, body.topics, request.version >= _COMMITS_BY_ID)
@@ -64,8 +64,8 @@ def offset_commit(node: Node, request: Request) -> Later:
 
 
 def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, names_group: bool) -> Codes:
-    """Return `codes`, in which UNKNOWN_MEMBER_ID is replaced if the group does not exist and `member` has a
-    generation: by GROUP_ID_NOT_FOUND if `names_group`, else by ILLEGAL_GENERATION
+    """Return `codes`. If the group does not exist and `member` has a generation, replace UNKNOWN_MEMBER_ID in
+    the returned codes: by GROUP_ID_NOT_FOUND if `names_group` is True, else by ILLEGAL_GENERATION
     (GroupMetadataManager.validateOffsetCommit).
     """
     if Code.UNKNOWN_MEMBER_ID not in codes.values() or member.generation_id < 0:
@@ -93,10 +93,9 @@ def commit_valid(
     commit: Callable[[Any], None],
     code_for: Callable[[BaseException], Code] = coordinator_code,
 ) -> Codes:
-    """Call `commit` with the offsets that are valid; return an error code for each of `offsets`.
-
-    `GroupOffsets.refused` returns the errors of invalid offsets. If `commit` raises an error, each valid
-    offset gets INVALID_COMMIT_OFFSET_SIZE for a RecordTooLargeError, else `code_for(error)`.
+    """Call `commit` with the offsets that are valid; return the error code of each partition in `offsets`.
+    The error of an invalid offset comes from `GroupOffsets.refused`. If `commit` raises an error, each valid
+    offset gets `code_for(error)`, or INVALID_COMMIT_OFFSET_SIZE if the error is a RecordTooLargeError.
     """
     refused = shared(store, GroupOffsets).refused(offsets)
     codes = {at: code_of(refused[at]) if at in refused else Code.NONE for at in offsets}
@@ -131,8 +130,8 @@ _ABSENT = OffsetAndMetadata(-1)
 
 
 class _GroupOffsets(NamedTuple):
-    """The committed offset of each partition of one group, with an error code. `code` is the error of the
-    whole group.
+    """The committed offset and the error code of each requested partition of one group. `code` is the error
+    code of the whole group.
     """
 
     offsets: dict[TopicPartition, tuple[OffsetAndMetadata, Code]]
@@ -140,7 +139,7 @@ class _GroupOffsets(NamedTuple):
 
 
 def offset_fetch(node: Node, request: Request) -> Later:
-    """Answer OffsetFetch: the committed offsets of one group, or of several since version 8."""
+    """Answer OffsetFetch: the committed offsets of one group, or from version 8 on of several groups."""
     body, store = request.body, node.store
     if request.version >= _MANY_GROUPS:
         by_id = request.version >= _FETCHES_BY_ID
@@ -208,8 +207,9 @@ def _one_group(request: Request, found: _GroupOffsets) -> Any:
 def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _GroupOffsets:
     try:
         kept = shared(store, GroupOffsets)
-        # Read before `committed`. If the transaction commits between the two reads, its offsets are answered
-        # as unstable; in the other order the outdated offsets would be answered as stable.
+        # `pending` is read before `committed`. If a transaction commits between the two reads, its offsets
+        # are answered as unstable. If `committed` were read first, the offsets from before the transaction
+        # would be answered as stable.
         pending = kept.pending(group) if require_stable else set()
         committed = kept.as_sent(group)
     except SegstoreError as error:
