@@ -28,7 +28,9 @@ _Leader = _Response.LeaderIdAndEpoch
 
 
 def share_acknowledge(node: Node, request: Request) -> Any:
-    """Acknowledge records; the answer is sent when the share partitions' state is written to the log."""
+    """Acknowledge records; send the answer when the new state of the share partitions is written to the
+    log.
+    """
     if not has_share_groups(node):
         return _Response(error_code=Code.UNSUPPORTED_VERSION)
     if is_unnamed(request.body):
