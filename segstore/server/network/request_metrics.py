@@ -1,8 +1,8 @@
-"""`RequestMetrics`: the counts of one listener since its start: requests by API, connections,
-authentications (Kafka: kafka.network:type=RequestMetrics, socket-server-metrics).
+"""`RequestMetrics`: the counts of one listener since its start, which are of requests by API, of connections
+and of authentications (Kafka: kafka.network:type=RequestMetrics, socket-server-metrics).
 
 Owns nothing on disk. Threads: the loop's thread counts; any thread reads without a lock, because counts only
-grow, and rows are only added (at the first request of an API).
+grow, and the row of an API is added at the API's first request and never removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from segstore.protocol.definitions import message
 from segstore.server.apis import Api
 
 BOUNDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
-"""Upper bounds of the buckets of request times, in seconds; a last bucket is for longer times."""
+"""Upper bounds of the histogram buckets of request times, in seconds. One more bucket is for longer times."""
 SIZE_FIELD = 4
 """Size of the length field before each request, in bytes."""
 
@@ -25,10 +25,11 @@ SIZE_FIELD = 4
 class ApiMetrics:
     """The counts of one API's requests that were answered, or need no answer (acks=0).
 
-    The C code counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are bytes with
-    the length fields, without TLS; `times` is the number of requests in each bucket of BOUNDS; `seconds` is
-    the sum of the times. `errors` has the number of answers of each error code except NONE. `tallies` has for
-    each version of the API the function that counts the error codes of a response.
+    The C code counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are numbers of
+    bytes, including size fields, before encryption; `times` has the number of requests in each bucket of
+    BOUNDS; `seconds` is the sum of the request times. `errors` has the number of answers of each error code
+    except NONE. `tallies` has for each version of the API the function that counts the error codes of a
+    response.
     """
 
     __slots__ = ("counts", "counts_at", "errors", "tallies")
