@@ -52,7 +52,7 @@ class ApiMetrics:
 
 
 Tally = Callable[[Any, ApiMetrics], None]
-"""Counts the error codes of a response's body, except NONE."""
+"""(response's body, counts of its API): counts the error codes in the body, except NONE."""
 
 
 class _Tallies(dict[int, Tally]):
@@ -72,7 +72,8 @@ class _ApiRows(dict[Api, ApiMetrics]):
 
 class RequestMetrics:
     """The counts of one listener, whose name is `listener`. `made` and `refused` count connections,
-    `authenticated` and `failed` authentications, `malformed` requests that could not be decoded.
+    `authenticated` and `failed` count authentications, and `malformed` counts requests that could not be
+    decoded.
     """
 
     def __init__(self, listener: str = "") -> None:
@@ -82,8 +83,8 @@ class RequestMetrics:
 
 
 class Counted(NamedTuple):
-    """The metrics of one listener: its counts, the number of open connections, the age of its loop's current
-    turn in seconds, and the expiry of its certificate in seconds since the epoch.
+    """The metrics of one listener: its counts, the number of open connections, the seconds since its loop's
+    current turn began, and the time at which its certificate expires, in seconds since the epoch.
     """
 
     metrics: RequestMetrics
@@ -95,12 +96,14 @@ class Counted(NamedTuple):
 # --- error codes of answers -------------------------------------------------------------------------
 
 _ENCODED = ("MetadataResponsePartition",)
-"""Structs whose error codes are not counted, because their arrays come encoded from a cache."""
+"""Structs whose error codes are not counted, because arrays of these structs are cached in encoded form."""
 
 
 @cache
 def _tally(api: Api, version: int) -> Tally:
-    """Compile a function that counts the error codes of a version's response, except in `_ENCODED` arrays."""
+    """Compile a function that counts the error codes in responses of this API and version, except those in
+    structs of `_ENCODED`.
+    """
     name = f"{api.message}Response"
     lines = ["def tally(v0, row):", *_lines(name, name, version, 0), "    return None"]
     space: dict[str, Any] = {}

@@ -18,7 +18,9 @@ _TRIES, _TRY = 100, 0.01
 
 
 class Watch:
-    """A waiting thread. `wake()` interrupts its sleep; after each sleep the loop calls `then()`."""
+    """A waiting thread. `wake()` ends the thread's sleep early. After each sleep the loop's thread calls
+    `then()`.
+    """
 
     def __init__(
         self,
@@ -33,8 +35,8 @@ class Watch:
         """Whether a sleep was requested, but `then` was not called yet."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Call `sleep` in the thread; `sleep` returns after a publication, or earlier. If the last call of
-        `sleep` has not returned, do nothing. Raises IllegalStateError if no thread can be started.
+        """Call `sleep` in the thread; `sleep` returns after a publication, or earlier. If the preceding call
+        of `sleep` is not over, do nothing. Raises IllegalStateError if no thread can be started.
         """
         if self.asleep:
             return
@@ -49,7 +51,7 @@ class Watch:
         while (sleep := self._asked.get()) is not None:
             try:
                 sleep()
-            except Exception as error:  # for example StoreClosedError, which `then` handles
+            except Exception as error:  # such as StoreClosedError; `then` is called all the same
                 log.info("a server's wait for news has ended: %s", error)
             del sleep
             self._soon(self._woken)
@@ -59,13 +61,13 @@ class Watch:
         self._then()
 
     def end(self) -> None:
-        """Stop the thread, and wait up to a second for it. The loop has stopped, so `then` is not called any
-        more.
+        """Stop the thread, and wait up to a second until it has stopped. `then` is not called any more,
+        because the loop has stopped.
         """
         thread, tries = self._thread, 0
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:
             if self.asleep:
-                self._wake()  # `wake` is called again and again: the thread may be about to sleep
+                self._wake()  # repeated: a call just before the sleep has no effect
             thread.join(_TRY)
             tries += 1
