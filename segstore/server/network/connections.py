@@ -19,7 +19,7 @@ from .shared import Shared
 if TYPE_CHECKING:
     from segstore.server.security.sasl import Sasl
 
-_SHORTEST_ROUND = 0.02  # seconds
+_SHORTEST_ROUND = 0.02  # least time between two checks, in seconds
 
 
 class Connections:

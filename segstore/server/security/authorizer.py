@@ -11,9 +11,8 @@ from .settings import SecurityConfig
 
 
 class Authorizer:
-    """Allows super users everything, and every other principal the operations that its rules allow.
-
-    Arguments named `principal` are names without "User:".
+    """Allows super users every operation, and any other principal the operations that the rules of this
+    principal allow. Parameters named `principal` are names without "User:".
     """
 
     def __init__(self, rules: Iterable[Rule], super_users: Iterable[str]) -> None:
