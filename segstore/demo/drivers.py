@@ -181,7 +181,8 @@ def last_batch(path: str, query: str) -> LastBatch:
         )
         node = nodes.get(f"/{query}/metadata")
         text = b"".join(read_file(log, query, node)) if isinstance(node, File) else b"{}"
-    # The sink stores a micro-batch's offsets in the log under this name (see docs/spark.md).
+    # The sink gives this name to a micro-batch. By it the offsets that the rows got in the log are found (see
+    # docs/spark.md).
     sealed = f"spark-stream/{json.loads(text).get('id')}/{planned}"
     files = Files()
     adoption = read_adoption(files, Folder(files, path).adopted, sealed)
