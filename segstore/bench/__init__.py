@@ -35,7 +35,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a submodule at its first use, because the command's help does not need it."""
+    """Return a name of this package. Its submodule is imported at the first use, because the command's help
+    does not need it.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "figures" if name in ("Figure", "winner") else "results"
