@@ -17,7 +17,7 @@ _ALIASES = (
     ("name", "topic", "topic_name", "user"),
     ("partition_index", "partition", "index", "partition_id"),
 )
-"""Each group has the names that different requests and responses have for the same field."""
+"""Each tuple has the names that the same field has in different requests and responses."""
 _OF_A_TEXT = ("key", "group_id", "transactional_id", "name")
 _OF_A_NUMBER = ("partition_index", "partition_id")
 """Field names of response structs. An array of texts or numbers in a request is answered with an array of

@@ -24,7 +24,7 @@ def _leadership(store: Store) -> Leadership:
 
 
 def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
-    """Make the store lead only while `lease()` returns a token. Raises InvalidTypeError,
+    """From now on let the store lead only while `lease()` returns a token. Raises InvalidTypeError,
     InvalidArgumentError, StoreClosedError, StorageError.
     """
     if not callable(lease):

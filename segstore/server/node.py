@@ -1,4 +1,6 @@
-"""`Node`: the common state of all handlers: the store, the settings, the loop, and the node's address."""
+"""`Node`: what all handlers of a listener have in common: the store, the settings, the event loop, and the
+node's address.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ LONGEST = 100
 
 
 class Notices:
-    """Logs misbehaving clients at a limited rate. A part of a node (`Node.part`)."""
+    """Logs messages about misbehaving clients, at a limited rate. A node has one such object
+    (`Node.part`).
+    """
 
     def __init__(self, _node: object, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Mutex()
@@ -88,8 +90,8 @@ class _Key(NamedTuple):
 
 
 class _Silence:
-    """`left_out` counts the omitted messages of a key. A message is logged again from the time `until`
-    on, in seconds of the clock.
+    """`left_out` counts the omitted messages of a key. Messages are omitted until the time `until`, in
+    seconds of the clock.
     """
 
     __slots__ = ("left_out", "until")

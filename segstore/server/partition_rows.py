@@ -45,8 +45,8 @@ class PartitionRows:
         return rows is not None and rows.numbers == numbers
 
     def of(self, topic: str, version: int, numbers: Sequence[int], leaders: list[PartitionLeader]) -> Packed:
-        """Return the encoded rows of a topic's partitions `numbers`; `leaders` has one leader per
-        partition.
+        """Return the encoded rows of a topic's partitions `numbers`; `leaders` has the leader of each
+        partition, in the order of `numbers`.
         """
         rows = self._held.get((topic, version))
         if rows is not None and rows.numbers == numbers and rows.leaders == leaders:

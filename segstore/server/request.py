@@ -1,4 +1,6 @@
-"""`Request` and `Channel`: a decoded request, and the connection that takes its answer."""
+"""`Request` and `Channel`: a decoded request, and the connection by which it came and which sends its
+answer.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ class ApiCounts(Protocol):
 
 
 class Channel(Protocol):
-    """The connection of a request."""
+    """The connection by which a request came."""
 
     principal: str
     """The principal of the client; ANONYMOUS if the client has not authenticated itself."""

@@ -67,7 +67,7 @@ def _describe_groups(caller: Caller, request: Request) -> Verdict:
 
 
 def _list_groups(caller: Caller, _request: Request) -> Verdict:
-    """Unless the caller may describe the cluster, leave out the groups that the caller may not describe."""
+    """If the caller may not describe the cluster, leave out the groups that the caller may not describe."""
     if caller.may(_O.DESCRIBE, ResourceType.CLUSTER):
         return None
 

@@ -42,7 +42,7 @@ def denial(request: Request, code: Code) -> Any:
 
 
 class Caller(NamedTuple):
-    """The principal of a request, with the node and the authorizer."""
+    """The principal that has sent a request, with the node and the authorizer."""
 
     node: Node
     authorizer: Authorizer
@@ -53,12 +53,14 @@ class Caller(NamedTuple):
         return self.authorizer.allows(self.principal, operation, resource, name)
 
     def operations(self, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return the operations that the caller is allowed on a resource, as bits."""
+        """Return the operations on a resource that the caller is allowed, as bits."""
         return self.authorizer.operations(self.principal, resource, name)
 
 
 Mend = Callable[[Any], Any]
-"""(the handler's answer) -> the changed answer. If the client expects no answer (acks=0), both are None."""
+"""(the handler's answer) -> the changed answer. If the client expects no answer (acks=0), the handler's
+answer is None, and the changed answer too.
+"""
 Verdict = Any
 """The result of a judge: None if the request is allowed; a `Mend` if the handler's answer must be changed; a
 struct if the handler must not be called, and the struct is the answer.
@@ -129,7 +131,7 @@ def part(
 
 
 def copied(request: Request, body: Any) -> Request:
-    """Return a copy of a request with another body."""
+    """Return a copy of a request in which `body` replaces the request's body."""
     made = copy.copy(request)
     made.body = body
     return made

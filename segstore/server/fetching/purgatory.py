@@ -80,7 +80,7 @@ class Parked:
         """Count the available bytes of a changed partition again. Return whether the fetch must be answered
         now.
         """
-        # With min_bytes of at most 1, the default of clients, the partition's ends are enough to decide.
+        # If min_bytes is at most 1, the default of clients, the partition's offsets are enough to decide.
         if self.terms.min_bytes <= 1 and ends is not None:
             _, high_watermark, stable, end = ends
             if self.terms.replica_id >= 0:
@@ -111,7 +111,7 @@ class DelayedStandbyFetch(Protocol):
         """Return whether there is new data for the standby."""
 
     def answer(self) -> None:
-        """Answer the fetch, after its removal from the purgatory. Raises nothing."""
+        """Send the fetch's answer. Called when the fetch was removed from the purgatory. Raises nothing."""
 
 
 class _Spot:
@@ -217,8 +217,8 @@ class Purgatory:
         self._begin(seen)
         self._standing[standing] = None
         standing.until = time.monotonic() + seconds
-        # The timer of an earlier fetch is reused, because most fetches are answered before their timer is
-        # due.
+        # The timer of an earlier fetch is used again. Most fetches are answered long before their wait ends,
+        # so this saves a new timer for each.
         if standing.timer is None:
             standing.timer = self._loop.later(seconds, partial(self._due, standing))
 
@@ -247,14 +247,14 @@ class Purgatory:
             self._watch.ask(lambda: self._store.wait(seen, _LONGEST_MS))
 
     def _published(self) -> None:
-        """Wake the loop after a publication of another thread. Called in any thread."""
+        """Wake the loop if another thread has published. Called in the thread that has published."""
         # If the loop parks a fetch after this check, `_end_turn` checks the fetch at the end of the
         # iteration.
         if self._is_notified and (self._parked or self._standing) and threading.get_ident() != self._thread:
             self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
-        with suppress(SegstoreError):  # `wake` of a closed store raises; no thread sleeps in a closed store
+        with suppress(SegstoreError):  # raised if the store is closed: then no thread sleeps
             self._store.wake()
 
     def _end_turn(self) -> None:
@@ -292,13 +292,13 @@ class Purgatory:
             return -1
 
     def complete(self, parked: Parked) -> None:
-        """Forget a fetch, and answer it if its connection is open."""
+        """Remove a fetch from the purgatory, and answer the fetch if its connection is open."""
         self.drop(parked)
         if parked.request.channel.is_open:
             parked.complete()
 
     def drop(self, parked: Parked) -> None:
-        """Forget a fetch, without an answer."""
+        """Remove a fetch from the purgatory, without answering the fetch."""
         self._parked.pop(parked, None)
         if parked.timer is not None:
             parked.timer.cancel()
@@ -310,7 +310,7 @@ class Purgatory:
                     del self._spots[key]
 
     def _sweep(self) -> None:
-        """Forget the fetches of closed connections. Called when the number of fetches has doubled since the
+        """Remove the fetches of closed connections. Called when the number of fetches has doubled since the
         last call.
         """
         for parked in [each for each in self._parked if not each.request.channel.is_open]:
@@ -318,7 +318,7 @@ class Purgatory:
         self._swept_at = max(2 * len(self._parked), _SWEPT_AT_LEAST)
 
     def close(self) -> None:
-        """Forget all fetches, because the server is being closed."""
+        """Remove all fetches without answers, because the server is being closed."""
         for parked in list(self._parked):
             self.drop(parked)
         for standing in self._standing:

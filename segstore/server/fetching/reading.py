@@ -27,7 +27,7 @@ from segstore.storage.store.primary import Primary
 _Response = structs("FetchResponse")
 _Data = _Response.PartitionData
 _EpochEnd, _Leader = _Response.EpochEndOffset, _Response.LeaderIdAndEpoch
-# Defaults that all answers share; they are never changed.
+# Default structs that all answers have in common; no code changes them.
 _NO_END, _NO_LEADER, _NO_SNAPSHOT = _EpochEnd(), _Leader(), _Response.SnapshotId()
 NO_RECORDS = b""
 LEVELS = ("read_uncommitted", "read_committed")
@@ -124,7 +124,7 @@ def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
 def _read(
     logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool, unsearched: list[PartitionLog]
 ) -> tuple[Any, bool, int]:
-    """Return (a partition's struct of the answer, whether the fetch may wait for more records of the
+    """Return (the partition's struct for the answer, whether the fetch may wait for more records of the
     partition, number of available bytes).
     """
     if wanted.topic is None:
@@ -209,7 +209,9 @@ def _data(wanted: Wanted, high_watermark: int, stable: int, start: int) -> Any:
 
 
 def failed(wanted: Wanted, error: Code) -> Any:
-    """Return a partition's struct with an error and no records (Kafka: FetchResponse.partitionResponse)."""
+    """Return a partition's struct for the answer, with an error and no records (Kafka:
+    FetchResponse.partitionResponse).
+    """
     data = _data(wanted, -1, -1, -1)
     data.error_code = error
     return data

@@ -18,7 +18,7 @@ from segstore.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSIO
 from segstore.server.logs import Logs
 
 IDS_SINCE = 13
-"""The first version of Fetch whose topics have ids in place of names (KIP-516)."""
+"""The first version of Fetch that has topic ids in place of topic names (KIP-516)."""
 EVICTION_MS = 120_000
 """A session that was idle for longer than this may be evicted for a new session (Kafka:
 MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS).
@@ -84,7 +84,7 @@ def grouped(fetched: Iterable[FetchedPartition]) -> list[Any]:
 
 
 class ServedSession:
-    """One client's partitions, in the order of the next answer."""
+    """A fetch session: the partitions that one client fetches, in the order of the next answer."""
 
     def __init__(self, session_id: int, uses_ids: bool, wanted: dict[Key, Wanted], now_ms: int) -> None:
         self.id, self.uses_ids, self.wanted = session_id, uses_ids, wanted
@@ -164,7 +164,7 @@ class Full(Sessionless):
         self._asked, self._uses_ids, self._sessions = wanted, uses_ids, sessions
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer all partitions; begin a session if a slot is free."""
+        """Answer with all partitions; begin a session if a slot is free."""
         session_id = self._sessions.begin(self._asked, self._uses_ids)
         if session_id != NO_SESSION:
             for wanted, data in fetched:
@@ -183,7 +183,7 @@ class Incremental:
         return list(self.session.wanted.values())
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer the changed partitions, or an error if a newer request has advanced the session."""
+        """Answer with the changed partitions, or an error if a newer request has advanced the session."""
         if self.session.epoch != self.epoch:
             return self._outdated()
         changed = list(self.session.changed(fetched))
@@ -236,11 +236,11 @@ class FetchSessions:
 
     def _go_on(self, session: ServedSession, asked: dict[Key, Wanted], body: Any, logs: Logs) -> FetchContext:
         session.update(asked, _forgotten(body, session.uses_ids))
-        if not session.wanted:  # a session without partitions is closed
+        if not session.wanted:  # no partition is left: close the session
             del self._sessions[session.id]
             return Sessionless({})
         for wanted in session.wanted.values():
-            if wanted.topic is None:  # a topic with this id may have been created
+            if wanted.topic is None:  # the topic may have been created since
                 wanted.topic = logs.name_of(wanted.topic_id)
         return Incremental(session, self.advance(session))
 

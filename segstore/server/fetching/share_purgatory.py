@@ -37,7 +37,7 @@ class Listening(Protocol):
 
 
 class AvailableRecords(Protocol):
-    """Reports records that become available; `ShareCoordinator` implements it."""
+    """Reports that records become available. `ShareCoordinator` implements this protocol."""
 
     def on_available(self, group: str, call: Callable[[], object], /) -> Listening:
         """Call `call`, in any thread, whenever records of a group become available."""
@@ -64,7 +64,7 @@ class AcquirableState(NamedTuple):
 
 
 class ParkedShareFetch(Parked):
-    """A share fetch that waits for at most `wait_ms`. After any change of a partition the fetch tries to
+    """A share fetch that waits for at most `wait_ms`. If one of its partitions changes, the fetch tries to
     acquire records again, because the purgatory can't know which records the group would deliver.
     """
 
@@ -109,7 +109,7 @@ class ShareWaits:
             held.listening = coordinator.on_available(group, report)
 
     def forget(self, group: str) -> None:
-        """Stop receiving the reports of a group, which has no session any more."""
+        """Stop receiving the reports of a group. Called when the group has no session any more."""
         held = self._groups.pop(group, None)
         if held is not None and held.listening is not None:
             held.listening.cancel()
@@ -158,7 +158,7 @@ class ShareWaits:
             held.parked[parked] = None
 
     def finish(self, group: str, parked: ParkedShareFetch) -> None:
-        """Forget a waiting fetch, and complete it if its connection is open."""
+        """Remove a waiting fetch, and call its `complete` if its connection is open."""
         if group in self._groups:
             self._groups[group].parked.pop(parked, None)
         self._purgatory.complete(parked)

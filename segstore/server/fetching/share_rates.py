@@ -1,4 +1,5 @@
-"""`ShareRates`: counts of ShareFetch and ShareAcknowledge requests, under Kafka's names (BrokerTopicMetrics).
+"""`ShareRates`: the numbers of ShareFetch and ShareAcknowledge requests, by Kafka's names of these metrics
+(BrokerTopicMetrics).
 
 Owns nothing on disk. Threads: the loop's thread counts; any thread reads.
 """
@@ -42,7 +43,7 @@ class ShareRates:
         return body
 
     def values(self) -> dict[str, float]:
-        """Return the total counts by Kafka's names."""
+        """Return Kafka's name of a metric -> number of requests."""
         found: dict[str, float] = {}
         for api, name in _NAMES.items():
             found[f"Total{name}RequestsPerSec"] = self._total[api]

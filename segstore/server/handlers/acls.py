@@ -29,7 +29,9 @@ class Permission(IntEnum):
 
 
 def describe_acls(node: Node, request: Request) -> Any:
-    """Answer the ACLs that match the filter, or SECURITY_DISABLED if the broker has no authorizer."""
+    """Answer with the ACLs that match the filter, or with the error SECURITY_DISABLED if the server has no
+    authorizer.
+    """
     if node.authorizer is None:
         message = "there is no authorizer: every client may do everything"
         return _Response(error_code=Code.SECURITY_DISABLED, error_message=message)

@@ -1,4 +1,5 @@
-"""DescribeCluster: the one node, which is its own controller (KIP-700, KIP-919, KIP-1073).
+"""DescribeCluster: describes the cluster, whose only node is also the controller (KIP-700, KIP-919,
+KIP-1073).
 
 Source: KafkaApis.handleDescribeCluster, AuthHelper.computeDescribeClusterResponse.
 """

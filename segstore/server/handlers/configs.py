@@ -35,7 +35,9 @@ _Described = structs("DescribeConfigsResponse")
 _Listed = structs("ListConfigResourcesResponse")
 _Changes = dict[str, str | None]
 _Changing = Callable[[KafkaSettings, Any], _Changes]
-"""(current settings, settings of the request) -> changes by name; None resets a setting to its default."""
+"""(current settings, settings in the request) -> (name of a setting -> new value). The value None resets the
+setting to its default.
+"""
 
 
 class ConfigResourceCode(IntEnum):
@@ -63,7 +65,7 @@ class AlterConfigOp(IntEnum):
 
 
 def describe_configs(node: Node, request: Request) -> Any:
-    """Answer all settings of each resource, or only the settings in `configuration_keys`."""
+    """Answer with all settings of each resource, or only the settings in `configuration_keys`."""
     body = request.body
     return _Described(results=[_described(node, each, body) for each in body.resources])
 
@@ -112,8 +114,8 @@ def _topic(node: Node, name: str) -> TopicInfo:
 
 
 def _checked_broker(node: Node, resource: Any) -> bool:
-    """Return True if the resource is this broker, False if its name is "", which means all brokers
-    (cluster-wide defaults). Raises Refusal for any other resource.
+    """Return True if the resource is this broker. Return False if the resource's name is "", which stands for
+    all brokers (cluster-wide defaults). Raises Refusal for any other resource.
     """
     if resource.resource_type != ConfigResourceCode.BROKER:
         raise Refusal(
@@ -172,8 +174,8 @@ def _entry(entry: ConfigEntry, read_only: bool, body: Any) -> Any:
 
 
 def list_config_resources(node: Node, request: Request) -> Any:
-    """Answer the resources of the requested types, or of all types if the request names no type (KIP-1142,
-    KafkaApis.handleListConfigResources).
+    """Answer with the resources of the requested types, or of all types if the request names no type
+    (KIP-1142, KafkaApis.handleListConfigResources).
 
     Groups are listed if settings were set for them. This server has no loggers and no client metrics. A
     request of version 0 asks only for client metrics, so its answer is empty.
@@ -207,7 +209,9 @@ def alter_configs(node: Node, request: Request) -> Any:
 
 
 def incremental_alter_configs(node: Node, request: Request) -> Any:
-    """Apply the operations of the request to single settings of topics and groups."""
+    """Apply the operations in the request to settings of topics and groups. All other settings stay as they
+    are.
+    """
     return in_worker(node, request, lambda: _alter_all(node, request, _changing))
 
 
@@ -246,7 +250,7 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
     if resource.resource_type != ConfigResourceCode.TOPIC:
         _checked_broker(node, resource)
         if all(_is_deleted(each) for each in resource.configs):
-            return  # brokers have no dynamic settings, so there is nothing to delete
+            return  # no setting of a broker is dynamic, so none can be deleted
         raise Refusal(
             Code.INVALID_REQUEST,
             "the broker's settings are read-only: they are made when the server and the store are opened",

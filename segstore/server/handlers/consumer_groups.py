@@ -32,9 +32,9 @@ from .coordinating import coordinated, coordinator_code, each_described, heartbe
 _Beaten = structs("ConsumerGroupHeartbeatResponse")
 _Described = structs("ConsumerGroupDescribeResponse")
 _NAMES_ITSELF = 1
-"""The first version whose members make their own member ids (KIP-1082)."""
+"""The first request version in which a member makes its own member id (KIP-1082)."""
 _CLASSIC, _CONSUMER = 0, 1
-"""Kafka's codes of `member_type`."""
+"""The values of the field `member_type`: a classic member, and a member by KIP-848."""
 
 
 # --- ConsumerGroupHeartbeat ------------------------------------------------------------------------
@@ -102,7 +102,9 @@ def _owned(topics: Iterable[Any] | None) -> Assignment | None:
 
 
 def consumer_group_describe(node: Node, request: Request) -> Later:
-    """Answer a description or an error for each group. The error of a classic group is GROUP_ID_NOT_FOUND."""
+    """Answer with a description or an error for each group. The error of a classic group is
+    GROUP_ID_NOT_FOUND.
+    """
     describe = partial(_described, node.store)
     return each_described(node, request, request.body.group_ids, _Described, describe)
 

@@ -24,7 +24,7 @@ log = Logger("segstore")
 
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 NO_OPERATIONS = -(1 << 31)
-"""Kafka's value of `authorized_operations` if the request did not ask for them."""
+"""The value of `authorized_operations` in an answer if the request did not ask for authorized operations."""
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (AclEntry.supportedOperations)."""
 
@@ -88,7 +88,9 @@ def each_described(
 
 
 def heartbeat_answer(kind: Any, beaten: Any) -> Any:
-    """Return the answer, of type `kind`, for the heartbeat result `beaten` of a group coordinator."""
+    """Return an answer of the type `kind`. `beaten` is the result of a heartbeat, which a group coordinator
+    has returned.
+    """
     given = None
     if beaten.assignment is not None:
         topics = [
@@ -112,7 +114,9 @@ def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
 
 
 def by_topic(codes: dict[TopicPartition, Code], topic_kind: Any, partition_kind: Any) -> list[Any]:
-    """Return an answer's topic structs, with one error code per partition, in the order of `codes`."""
+    """Return topic structs for an answer, with the error code of each partition. Topics and partitions are in
+    the order of `codes`.
+    """
     topics: dict[str, Any] = {}
     for (topic, number), code in codes.items():
         held = topics.get(topic) or topics.setdefault(topic, topic_kind(name=topic))

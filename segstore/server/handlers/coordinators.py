@@ -21,7 +21,7 @@ _SHARES_SINCE = 6
 
 
 def find_coordinator(node: Node, request: Request) -> Any:
-    """Answer this node as the coordinator of each valid key."""
+    """Answer with this node as the coordinator of each valid key."""
     body = request.body
     keys = body.coordinator_keys if request.version >= _BATCHED else [body.key]
     found = [_found(node, key, _refusal(body.key_type, key, request.version)) for key in keys]

@@ -135,7 +135,7 @@ class Fetches:
         return LATER
 
     def _finish(self, fetch: _FetchUnderWay, found: Look, seen: int) -> None:
-        """Answer a parked fetch after its wait."""
+        """Answer a parked fetch whose wait has ended."""
         # If nothing was published since `found` was read, a new read would find no records again.
         if not found.size and seen == self.purgatory.publications:
             self._later(fetch, lambda: self._answer(fetch, found))
@@ -155,7 +155,7 @@ class Fetches:
             fetch.request.channel.close()
 
     def _search(self, fetch: _FetchUnderWay, unsearched: list[PartitionLog], may_wait: bool) -> Any:
-        """Read the aborted transactions of logs in a worker thread, then serve the fetch."""
+        """Read the aborted transactions of logs in a worker thread, then serve the fetch. Return LATER."""
 
         def run() -> None:
             for each in unsearched:
@@ -236,7 +236,7 @@ class Fetches:
 
 
 def fetch(node: Node, request: Request) -> Any:
-    """Answer a fetch, now or later."""
+    """Answer a fetch at once, or when it has waited."""
     return node.part(Fetches).begin(request)
 
 

@@ -39,8 +39,8 @@ _TELLS_MISSING = 6
 
 
 def list_groups(node: Node, request: Request) -> Later:
-    """Answer all groups that match the state filter and the type filter. Case is ignored; an empty filter
-    matches all groups.
+    """Answer with all groups that match the state filter and the type filter. Case is ignored; an empty
+    filter matches all groups.
     """
     states = {each.lower() for each in request.body.states_filter}
     types = {each.lower() for each in request.body.types_filter}
@@ -82,9 +82,9 @@ def _listing(group: str, protocol: str, state: str, kind: str) -> Any:
 
 
 def describe_groups(node: Node, request: Request) -> Later:
-    """Answer a description or an error for each group in the request. The state of a missing group, and of a
-    group that is not classic, is Dead; from version 6 on such a group also gets the error GROUP_ID_NOT_FOUND.
-    ConsumerGroupDescribe and ShareGroupDescribe describe the groups of the other types.
+    """Answer with a description or an error for each group in the request. The state of a missing group, and
+    of a group that is not classic, is Dead; from version 6 on such a group also gets the error
+    GROUP_ID_NOT_FOUND. ConsumerGroupDescribe and ShareGroupDescribe describe the groups of the other types.
     """
 
     def describe(group: str) -> Any:
@@ -113,7 +113,8 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
 
 
 def _group(group: str, info: GroupInfo) -> Any:
-    """Return a group's struct; only a stable group has a protocol and member metadata (Kafka:
+    """Return the struct of a group for the answer. It has a protocol and member metadata only if the group is
+    stable (Kafka:
     ClassicGroup).
     """
     stable = info.state is ClassicGroupState.STABLE
@@ -141,8 +142,8 @@ def _group(group: str, info: GroupInfo) -> Any:
 
 
 def delete_groups(node: Node, request: Request) -> Later:
-    """Delete the groups in the request that have no members; answer an error code for each group. A group
-    that is in the request twice is deleted once.
+    """Delete the groups in the request that have no members; answer with an error code for each group. A
+    group that is in the request twice is deleted once.
 
     As in Kafka, the empty group id gets GROUP_ID_NOT_FOUND.
     """

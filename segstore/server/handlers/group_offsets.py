@@ -77,7 +77,9 @@ def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, nam
 
 
 def offsets_of(topics: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets of an OffsetCommit or a TxnOffsetCommit; null metadata becomes ""."""
+    """Return the offsets in an OffsetCommit or a TxnOffsetCommit request, with "" in place of null
+    metadata.
+    """
     return {
         TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
             each.committed_offset, each.committed_metadata or "", each.committed_leader_epoch
@@ -139,7 +141,7 @@ class _GroupOffsets(NamedTuple):
 
 
 def offset_fetch(node: Node, request: Request) -> Later:
-    """Answer OffsetFetch: the committed offsets of one group, or from version 8 on of several groups."""
+    """Answer OffsetFetch with the committed offsets of one group, or from version 8 on of several groups."""
     body, store = request.body, node.store
     if request.version >= _MANY_GROUPS:
         by_id = request.version >= _FETCHES_BY_ID
@@ -197,7 +199,9 @@ def _set_ids(store: Store, topics: Iterable[Any]) -> None:
 
 
 def _one_group(request: Request, found: _GroupOffsets) -> Any:
-    """Return the answer for one group (before version 8); version 1 has no top-level error."""
+    """Return the answer to a request before version 8, which is for one group. (Version 1 has no top-level
+    error.)
+    """
     tells = request.version >= _TOP_LEVEL_ERROR
     kinds = _Fetched.OffsetFetchResponseTopic, _Fetched.OffsetFetchResponsePartition
     topics = [] if found.code and tells else _topics(found, *kinds)
@@ -253,7 +257,9 @@ def _topics(found: _GroupOffsets, topic_kind: Any, partition_kind: Any) -> list[
 
 
 def offset_delete(node: Node, request: Request) -> Later:
-    """Delete offsets of topics that no member of the group subscribes to (KIP-496)."""
+    """Delete the requested offsets of a group, except the offsets of topics to which a member of the group is
+    subscribed (KIP-496).
+    """
     body = request.body
     wanted = [TopicPartition(t.name, each.partition_index) for t in body.topics for each in t.partitions]
     return coordinated(

@@ -30,7 +30,7 @@ _FENCED_SINCE = 4
 
 
 def init_producer_id(node: Node, request: Request) -> Any:
-    """Answer a producer id and the epoch to use with it."""
+    """Answer with a producer id and the epoch to use with it."""
     body = request.body
     if body.transactional_id == "" or (body.producer_id < 0) != (body.producer_epoch < 0):
         return _refused(Code.INVALID_REQUEST)
@@ -63,7 +63,7 @@ def _code(error: BaseException, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, OffsetNotAvailableError):
         return Code.COORDINATOR_LOAD_IN_PROGRESS
-    if isinstance(error, StorageError):  # clients retry on COORDINATOR_NOT_AVAILABLE
+    if isinstance(error, StorageError):  # clients retry after this code
         return Code.COORDINATOR_NOT_AVAILABLE
     return code_of(error) if isinstance(error, SegstoreError) else Code.UNKNOWN_SERVER_ERROR
 

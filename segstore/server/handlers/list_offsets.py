@@ -1,5 +1,5 @@
-"""ListOffsets: the offset for a timestamp, or for a special timestamp like EARLIEST (KIP-79, KIP-734,
-KIP-1023; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
+"""ListOffsets: finds the offset for a timestamp, or for a special timestamp such as EARLIEST (KIP-79,
+KIP-734, KIP-1023; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class AskedPartition(NamedTuple):
 
     @property
     def needs_search(self) -> bool:
-        """Whether the lookup reads records."""
+        """Whether the lookup of the timestamp must read records."""
         return self.timestamp >= 0 or self.timestamp == SpecialTimestamp.MAX_TIMESTAMP
 
     def bound(self) -> int:
-        """Return the offset below which the client reads."""
+        """Return the offset below which the client may read records."""
         if self.committed is None:
             return self.log.log_end_offset
         return self.log.last_stable_offset if self.committed else self.log.high_watermark
@@ -123,7 +123,7 @@ class AskedPartition(NamedTuple):
 
 
 def list_offsets(node: Node, request: Request) -> Any:
-    """Answer the offset of each partition. If a lookup must read records, a worker thread does it."""
+    """Answer with the offset of each partition. If a lookup must read records, a worker thread does it."""
     body, logs = request.body, node.part(Logs)
     named = Counter((topic.name, each.partition_index) for topic in body.topics for each in topic.partitions)
     searches, topics = [], []

@@ -31,7 +31,7 @@ _Wanted = Mapping[str, Iterable[int]]
 
 
 def describe_log_dirs(node: Node, request: Request) -> Any:
-    """Answer each log directory, with the sizes of the requested partitions whose logs are in it."""
+    """Answer with each log directory, with the sizes of the requested partitions whose logs are in it."""
     return in_worker(node, request, lambda: _described(node, request.body))
 
 
@@ -98,7 +98,9 @@ def _result(files: Files, path: str, sizes: Mapping[str, list[Any]]) -> Any:
 
 
 def alter_replica_log_dirs(node: Node, request: Request) -> Any:
-    """Answer NONE for each partition that is in the wanted directory already, else an error code."""
+    """Answer with NONE for each partition whose log is already in the requested directory, and with an error
+    code for any other partition.
+    """
     return in_worker(node, request, lambda: _placed(node, request.body))
 
 

@@ -69,7 +69,7 @@ _NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # first versions of JoinGroup with KIP-3
 
 
 def join_group(node: Node, request: Request) -> Later:
-    """Join a member to its group; the answer is sent when all members have joined."""
+    """Let a member join its group. The answer is sent when all members of the group have joined."""
     body, joining = request.body, _joining(node, request)
     return _when_done(
         node,
@@ -136,7 +136,7 @@ _NAMES_PROTOCOL = 5
 
 
 def sync_group(node: Node, request: Request) -> Later:
-    """Answer a member's assignment when the group's leader has sent the assignments of all members."""
+    """Answer with a member's assignment when the group's leader has sent the assignments of all members."""
     body = request.body
 
     def ask() -> Ticket[bytes]:
@@ -179,7 +179,7 @@ def heartbeat(node: Node, request: Request) -> Later:
         return _Beaten()
 
     def failed(code: Code) -> Any:
-        # As in Kafka, there is no error while groups are loaded, because clients don't know
+        # As in Kafka, the answer has no error while groups are being loaded, because clients don't know
         # COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
         return _Beaten(error_code=Code.NONE if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code)
 

@@ -1,7 +1,7 @@
-"""Metadata and DescribeTopicPartitions answer topics, and the leaders of their partitions. A Metadata request
-for all topics has null in place of the list of topics, or in version 0 an empty list. From version 12 on it
-may have topic ids. A missing topic is created if the client and auto.create.topics.enable allow it. Source:
-KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
+"""Metadata and DescribeTopicPartitions: requests for topics, and for the leaders of their partitions. A
+Metadata request for all topics has null in place of the list of topics, or in version 0 an empty list. From
+version 12 on it may have topic ids. A missing topic is created if the client and auto.create.topics.enable
+allow it. Source: KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _AskedTopic(NamedTuple):
 
 
 def metadata(node: Node, request: Request) -> Any:
-    """Answer topics. If a topic must be created, a log must be opened, or the answer is long, a worker thread
-    makes the answer.
+    """Answer with topics and their partitions. If a topic must be created, a log must be opened, or the
+    answer is long, a worker thread makes the answer.
     """
     body, topics = request.body, shown(node.store)
     everything = body.topics is None or (request.version == 0 and not body.topics)
@@ -71,8 +71,8 @@ def _answer_known(
     partitions: int,
     leaders: Leaders,
 ) -> Any:
-    """Answer topics without creating a topic or opening a log. If more than `_AT_ONCE` partitions count, a
-    worker thread encodes the answer.
+    """Answer with topics, without creating a topic or opening a log. If more than `_AT_ONCE` partitions
+    count, a worker thread encodes the answer.
     """
     rows = node.part(PartitionRows)
     if partitions <= _AT_ONCE:
@@ -221,7 +221,7 @@ def _topic(info: TopicInfo, partitions: Packed) -> Any:
 
 
 def describe_topic_partitions(node: Node, request: Request) -> Any:
-    """Answer one page of partitions in topic order, and the cursor at which the next page begins."""
+    """Answer with one page of partitions in topic order, and the cursor at which the next page begins."""
     body, topics = request.body, shown(node.store)
     cursor = body.cursor
     if cursor is not None and cursor.partition_index < 0:

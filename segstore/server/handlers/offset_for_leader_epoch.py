@@ -20,8 +20,8 @@ _Topic, _End = _Response.OffsetForLeaderTopicResult, _Response.EpochEndOffset
 
 
 def offset_for_leader_epoch(node: Node, request: Request) -> Any:
-    """For each partition answer the largest epoch in its log that is not above the requested epoch, and that
-    epoch's end offset. Answer -1 for both if the log has no such epoch.
+    """For each partition answer with the largest epoch in its log that is not above the requested epoch, and
+    that epoch's end offset. Answer with -1 for both if the log has no such epoch.
     """
     logs = node.part(Logs)
     return _Response(

@@ -135,7 +135,7 @@ def _elect(node: Node, topic: str, number: int, election: str) -> None:
 
 
 def alter_partition_reassignments(node: Node, request: Request) -> Any:
-    """Answer an error code for each partition. NONE is answered only if the requested replicas are the
+    """Answer with an error code for each partition. NONE is answered only if the requested replicas are the
     current replicas (KIP-455).
     """
     body, topics = request.body, shown(node.store)
@@ -166,7 +166,7 @@ def _reassigned(topics: Mapping[str, TopicInfo], topic: str, wanted: Any) -> Any
 
 
 def list_partition_reassignments(_node: Node, _request: Request) -> Any:
-    """Answer that no reassignment is in progress: a single node never has a reassignment."""
+    """Return an answer without reassignments, because a single node never has a reassignment."""
     return _Reassigned(error_message=None)
 
 

@@ -59,7 +59,8 @@ class _PartitionAppend(NamedTuple):
 class _Verified(NamedTuple):
     """The partitions that the coordinator has verified as part of a request's transaction.
 
-    `otherwise` is the error code for transactional batches of partitions that are not in `partitions`.
+    If a transactional batch is for a partition that is not in `partitions`, it is refused with the error code
+    `otherwise`.
     """
 
     partitions: frozenset[TopicPartition]
@@ -94,7 +95,7 @@ class _Quotas:
 
 
 def produce(node: Node, request: Request) -> Any:
-    """Append a request's batches; answer a base offset or an error for each partition."""
+    """Append a request's batches; answer with a base offset or an error for each partition."""
     body, logs, version = request.body, node.part(Logs), request.version
     topics = []
     size, may_wait = 0, body.transactional_id is not None

@@ -21,7 +21,7 @@ _LISTENER = "CONTROLLER"
 
 
 def describe_quorum(node: Node, request: Request) -> Any:
-    """Answer this node as the leader and the only voter of partition 0 of `__cluster_metadata`."""
+    """Answer with this node as the leader and the only voter of partition 0 of `__cluster_metadata`."""
     host, port = node.endpoint
     known = _Response.Node(
         node_id=node.node_id, listeners=[_Response.Listener(name=_LISTENER, host=host, port=port)]

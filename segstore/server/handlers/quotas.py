@@ -30,7 +30,7 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
 def describe_client_quotas(node: Node, request: Request) -> Any:
-    """Answer the byte rates of each entity that matches the request's filter."""
+    """Answer with the byte rates of each entity that matches the request's filter."""
     return in_worker(node, request, lambda: _describe(node, request.body))
 
 
@@ -107,7 +107,7 @@ def _entry(entity: Entity, rates: dict[str, int]) -> Any:
 
 
 def alter_client_quotas(node: Node, request: Request) -> Any:
-    """Set and remove byte rates; answer success or an error for each entry."""
+    """Set and remove byte rates; answer with success or an error for each entry."""
     return in_worker(node, request, lambda: _alter_all(node, request.body))
 
 

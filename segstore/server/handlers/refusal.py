@@ -17,7 +17,7 @@ class Refusal(Exception):
 
 
 REFUSED = (SegstoreError, Refusal)
-"""Exceptions that are answered with a code and a message."""
+"""The exceptions for which an item of the answer gets an error code and a message."""
 
 
 def code_and_message(error: SegstoreError | Refusal) -> tuple[Code, str]:

@@ -31,7 +31,7 @@ _WITH_HEADERS = 1
 
 
 def sasl_handshake(node: Node, request: Request) -> Any:
-    """Begin authentication by the requested mechanism, and answer the enabled mechanisms."""
+    """Begin an authentication by the requested mechanism, and answer with the enabled mechanisms."""
     session = request.channel.sasl
     if session is None:
         return _Shaken(error_code=Code.ILLEGAL_SASL_STATE)
@@ -48,7 +48,7 @@ def sasl_handshake(node: Node, request: Request) -> Any:
 
 
 def sasl_authenticate(node: Node, request: Request) -> Any:
-    """Check a client's token in a worker thread, and answer the server's next token, or an error."""
+    """Check a client's token in a worker thread, and answer with the server's next token, or an error."""
     session = request.channel.sasl
     if session is None or session.state is not SaslState.TOKENS:
         return _Authenticated(

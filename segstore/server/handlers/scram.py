@@ -33,8 +33,8 @@ _Changes = dict[tuple[str, str], ScramCredential | None]
 
 
 def describe_user_scram_credentials(node: Node, request: Request) -> Later:
-    """Answer the mechanisms and iterations of the requested users, or of all users if the request names no
-    user.
+    """Answer with the mechanisms and iterations of the requested users, or of all users if the request names
+    no user.
     """
     return in_worker(node, request, lambda: _describe(node, request.body))
 

@@ -1,8 +1,8 @@
-"""ShareAcknowledge: a share group member acknowledges records without fetching (KIP-932; Kafka:
+"""ShareAcknowledge: a member of a share group acknowledges records without fetching records (KIP-932; Kafka:
 KafkaApis.handleShareAcknowledgeRequest).
 
-Threads: requests are handled in the loop's thread; a worker calls the share coordinator if the call may
-wait.
+Threads: requests are handled in the loop's thread; if a call of the share coordinator may wait, a worker
+thread makes the call.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ class _ShareFetch:
 
 
 def _begin(fetches: ShareFetches, request: Request) -> Any:
-    """Find or make the request's session, then run the first round."""
+    """Find the request's session, or make a session. Then run the first round, and return its result."""
     body, asked = request.body, asked_of(request.body)
     epoch, is_acknowledging = body.share_session_epoch, bool(asked.acknowledged)
     try:

@@ -1,7 +1,7 @@
 """`ShareFetches`: the share sessions, waits and counts of a server (Kafka: SharePartitionManager).
 
-Owns nothing on disk. Threads: the loop's thread calls the share coordinator if the call takes microseconds
-(the state is in memory, and is written without waiting); otherwise worker threads call it.
+Owns nothing on disk. Threads: the loop's thread calls the share coordinator if the call takes microseconds,
+because the state is in memory and is written without waiting. Worker threads make all other calls of it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class ShareFetches:
         return self._rates.counted(request, lambda request: begin(self, request))
 
     def metrics(self) -> dict[str, float]:
-        """Return total counts, and current numbers of sessions and partitions, by Kafka's metric names. May
-        be called in any thread.
+        """Return Kafka's name of a metric -> value: total counts of requests, and the current numbers of
+        sessions and partitions. Any thread may call this method.
         """
         return {
             **self._rates.values(),
@@ -97,7 +97,7 @@ class ShareFetches:
     def acknowledge(
         self, session: WireSession, batches: Mapping[WirePartition, Sequence[AckBatch]]
     ) -> dict[WirePartition, PartOutcome]:
-        """Acknowledge records; return the outcome for each partition."""
+        """Acknowledge records. Return the outcome of the acknowledgements of each partition."""
         if not batches:
             return {}
         wanted = {text_of(key): some for key, some in batches.items()}
@@ -146,11 +146,11 @@ class ShareFetches:
             self._begin_release(session)
 
     def wait(self, session: WireSession, parked: ParkedShareFetch) -> None:
-        """Remember the parked fetch of a session."""
+        """Store the parked fetch of a session."""
         self._parked[session] = parked
 
     def waits_no_more(self, session: WireSession, parked: ParkedShareFetch) -> None:
-        """Forget the parked fetch of a session."""
+        """Drop the reference to the parked fetch of a session, because its wait has ended."""
         if self._parked.get(session) is parked:
             del self._parked[session]
 

@@ -68,7 +68,7 @@ def _asked(request: Request) -> ShareHeartbeat:
 
 
 def share_group_describe(node: Node, request: Request) -> Any:
-    """Answer a description or an error for each group. The error of a group that is no share group is
+    """Answer with a description or an error for each group. The error of a group that is no share group is
     GROUP_ID_NOT_FOUND.
     """
     if not has_share_groups(node):

@@ -42,8 +42,8 @@ _NOT_KEPT = "There is no offset information to delete."
 
 
 def describe_share_group_offsets(node: Node, request: Request) -> Any:
-    """Answer offsets or an error for each group. If a group's `topics` are null, answer all partitions that
-    have a share state of the group.
+    """Answer with offsets or an error for each group. If a group's `topics` are null, answer with all
+    partitions that have a share state of the group.
     """
     groups = request.body.groups
     if not has_share_groups(node):

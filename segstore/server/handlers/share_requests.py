@@ -34,7 +34,7 @@ log = Logger("segstore")
 
 LONGEST_MEMBER_ID = 36
 RENEWS_SINCE = 2
-"""The first request version with AcknowledgeType.RENEW."""
+"""The first request version that may have acknowledgements of type RENEW."""
 ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 _FENCED = (FencedStateEpochError, FencedLeaderEpochError, StoreClosedError)
 
@@ -70,7 +70,9 @@ def has_share_groups(node: Node) -> bool:
 
 
 def is_unnamed(body: Any) -> bool:
-    """Return whether a request has no group id, or an empty or too long member id."""
+    """Return whether a request has a null or empty group id, or a member id that is null, empty or too
+    long.
+    """
     member = body.member_id
     return not body.group_id or not member or len(member) > LONGEST_MEMBER_ID
 

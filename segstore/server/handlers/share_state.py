@@ -98,8 +98,8 @@ def _initialise(store: Store, key: ShareKey, asked: Any, _row: Any) -> None:
 
 
 def _read(store: Store, key: ShareKey, asked: Any, row: Any) -> None:
-    """Answer the state of a share partition. If the request's leader epoch is higher than the state's, first
-    write the request's leader epoch into the state.
+    """Answer with the state of a share partition. If the request's leader epoch is higher than the state's,
+    first write the request's leader epoch into the state.
     """
     states = shared(store, StateLog)
     state = states.read(key)
@@ -143,7 +143,7 @@ def _summary(store: Store, key: ShareKey, _asked: Any, row: Any) -> None:
 
 
 def _check_there(store: Store, key: ShareKey) -> None:
-    """Raise UnknownTopicOrPartitionError unless the store has the partition."""
+    """Raise UnknownTopicOrPartitionError if the store does not have the partition."""
     info = next((info for info in shown(store).values() if info.topic_id == key.topic_id), None)
     if info is None or key.partition not in info.partition_ids:
         raise UnknownTopicOrPartitionError(f"share partition {key}: there is no such topic or partition")

@@ -67,7 +67,7 @@ def _register(node: Node, request: Request, notices: Notices, is_known: bool) ->
 
 
 def _warn(notices: Notices, peer: str, message: str, *given: object) -> None:
-    """Log a refused request. The rate is limited, because strangers may send many such requests."""
+    """Log a refused request, but only at a limited rate, because anybody may send many such requests."""
     notices.log(message, peer, f"{message} (asked by %s)", *given, peer)
 
 

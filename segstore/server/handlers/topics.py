@@ -39,7 +39,7 @@ _ASSIGNED = "a manual partition assignment was specified, but {} was not set to 
 
 
 def create_topics(node: Node, request: Request) -> Any:
-    """Create topics; answer the new topic's settings or an error for each topic."""
+    """Create topics; answer with the new topic's settings or an error for each topic."""
     return in_worker(node, request, lambda: _create_all(node, request.body))
 
 
@@ -171,7 +171,7 @@ def _to_delete(node: Node, name: str | None, topic_id: bytes) -> TopicInfo:
 
 
 def create_partitions(node: Node, request: Request) -> Any:
-    """Add partitions to topics; answer success or an error for each topic."""
+    """Add partitions to topics; answer with success or an error for each topic."""
     return in_worker(node, request, lambda: _grow_all(node, request.body))
 
 

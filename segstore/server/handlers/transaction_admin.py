@@ -41,7 +41,7 @@ def _known(store: Store) -> dict[str, TransactionMetadata]:
 
 
 def describe_transactions(node: Node, request: Request) -> Later:
-    """Answer the state of each requested transactional id."""
+    """Answer with the state of each requested transactional id."""
     wanted = request.body.transactional_ids
 
     def run() -> Any:
@@ -81,8 +81,9 @@ def _described(name: str, held: TransactionMetadata | None) -> Any:
 
 
 def list_transactions(node: Node, request: Request) -> Later:
-    """Answer the transactions that match all filters of the request; an empty filter matches all transactions
-    (KIP-994, KIP-1152). The answer also lists names in the state filter that are not names of states.
+    """Answer with the transactions that match all filters of the request; an empty filter matches all
+    transactions (KIP-994, KIP-1152). The answer also lists names in the state filter that are not names of
+    states.
     """
     body, store = request.body, node.store
     unknown = [name for name in body.state_filters if name not in _NAMES.values()]
@@ -122,7 +123,7 @@ def _passes(held: TransactionMetadata, body: Any, now_ms: int) -> bool:
 
 
 def describe_producers(node: Node, request: Request) -> Later:
-    """Answer the active producers of each partition, and the first offset of each producer's open
+    """Answer with the active producers of each partition, and the first offset of each producer's open
     transaction.
     """
     body, store = request.body, node.store

@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: transactions on the wire (KIP-98). Newer
-request versions use a new producer epoch for each transaction (KIP-890).
+"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: the requests of transactional producers
+(KIP-98). Newer request versions use a new producer epoch for each transaction (KIP-890).
 
 Threads: handlers run in the loop's thread and call the coordinators in worker threads.
 """

@@ -22,11 +22,11 @@ _NAMES_CLIENT = 3
 """The first request version that has the name and the version of the client's software."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _TAKES_ZERO = 4
-"""The first version whose clients accept features with a lowest version of 0 (KAFKA-17011)."""
+"""The first request version whose clients accept a feature with a lowest version of 0 (KAFKA-17011)."""
 
 
 def api_versions(node: Node, request: Request) -> Any:
-    """Answer all APIs that have a handler, each with its versions, and the cluster's features."""
+    """Answer with all APIs that have a handler, each with its versions, and the cluster's features."""
     code = _unnamed(request) or _misrouted(node, request.body)
     if code:
         return _Response(error_code=code)

@@ -77,7 +77,7 @@ class Spot:
         return (view.end_offset, view.start_offset) == (wanted.high_watermark, wanted.start_offset)
 
     def handle(self, segment: Segment) -> Handle | None:
-        """Return the log file of a segment, None if the file is not open."""
+        """Return the handle of a segment's log file, None if the file is not open."""
         handle = self._handle() if segment is self._segment else None
         if handle is None and (ready := segment.ready()) is not None:
             handle = ready[0]
@@ -182,7 +182,7 @@ class StandingFetch:
     # --- answers --------------------------------------------------------------------------
 
     def has_moved(self) -> bool:
-        """Return whether a log has new records."""
+        """Return whether a log of the session has new records."""
         return any(map(Spot.has_moved, self._spots))
 
     def answer(self) -> None:
@@ -242,7 +242,7 @@ class StandingFetch:
 
 
 def is_standby(terms: Terms) -> bool:
-    """Return whether a fetching replica is still the registered standby."""
+    """Return whether the replica that fetches with these terms is still the registered standby."""
     primary = terms.primary
     try:
         return primary is not None and primary.check_replica(terms.replica_id, terms.broker_epoch)

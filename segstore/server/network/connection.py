@@ -185,7 +185,9 @@ class ServerConnection:
             self._want(self._events & ~IN)
 
     def _has_left(self) -> bool:
-        """Return whether the client has closed the connection, and all bytes that it sent were read."""
+        """Return whether the client has closed the connection, and all bytes that the client has sent were
+        read.
+        """
         if not self._frames.is_empty:
             return False
         try:
@@ -448,7 +450,7 @@ class ServerConnection:
     def _unmute(self) -> None:
         if self.state is ConnectionState.THROTTLED:
             self._muted_until = 0.0
-            self.active_at = self._shared.loop.now  # throttled time is not idle time
+            self.active_at = self._shared.loop.now  # the throttle time does not count as idle
             self._resume()
 
     def _resume(self) -> None:

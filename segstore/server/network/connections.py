@@ -37,7 +37,7 @@ class Connections:
 
     @property
     def is_full(self) -> bool:
-        """Whether max_connections are open."""
+        """Whether `max_connections` connections are open."""
         return len(self._all) >= self._config.max_connections
 
     def allows(self, peer: str) -> bool:

@@ -24,7 +24,9 @@ Send = Callable[[Api, int, int, Any], None]
 
 
 class Exchange:
-    """A decoded request that waits for its answer; `__call__` sends the response's body, once."""
+    """A decoded request that waits for its answer. `__call__(body)` sends the response. A second call sends
+    nothing.
+    """
 
     __slots__ = ("_is_answered", "_send", "api", "correlation_id", "version")
 

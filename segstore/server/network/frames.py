@@ -1,7 +1,7 @@
 """`Frames`: splits the bytes of one connection into requests. Threads: the loop's thread only.
 
-Each request is preceded by its size, an int32. Received bytes are in the buffer that all connections share;
-a request that is still incomplete gets a buffer of its own.
+Each request is preceded by its size, an int32. Received bytes are in a buffer that all connections use. If a
+request is incomplete, its bytes are moved to a buffer of its own.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Handshake:
             self._receive()
 
     def abandon(self) -> None:
-        """Ignore all further events and results."""
+        """Ignore all further events, and the result of a step that a worker computes."""
         self._is_over = True
 
     def _receive(self) -> None:

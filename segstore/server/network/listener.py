@@ -128,7 +128,7 @@ class Listener:
                 self._loop.change(sock, IN)
 
     def close(self) -> None:
-        """Close the listening sockets; the kernel resets queued connections."""
+        """Close the listening sockets. The kernel resets connections that were not accepted yet."""
         self._is_waiting = False
         while self._sockets:
             self._loop.remove(self._sockets.pop())

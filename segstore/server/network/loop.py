@@ -140,7 +140,7 @@ class Loop:
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
-        self._is_asleep = False  # set after `now`, so that `age` never includes the sleep
+        self._is_asleep = False  # after `now` is set, so that `age` never includes a sleep
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
                 try:  # the code of `_call`, to save a call for each request

@@ -1,5 +1,5 @@
-"""Memory for incoming requests: the shared read buffer, and the limit of large requests' buffers (Kafka:
-SimpleMemoryPool, queued.max.request.bytes).
+"""Memory for incoming requests: the read buffer that all connections use, and the limit for the buffers of
+large requests (Kafka: SimpleMemoryPool, queued.max.request.bytes).
 
 Threads: the loop's thread only.
 """
@@ -38,8 +38,8 @@ class Scratch:
 class RequestMemory:
     """Limits the total bytes of request buffers to `most`; -1 means no limit.
 
-    As in Kafka, a request gets its whole buffer if any byte is free, so the last buffer may make the total
-    larger than `most`.
+    As in Kafka, a request gets its whole buffer if at least one byte is free, so one buffer may make the
+    total larger than `most`.
     """
 
     def __init__(self, most: int) -> None:

@@ -85,7 +85,7 @@ class Outgoing:
         try:
             while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
-                if self._at:  # the socket took only some bytes, so it is full
+                if self._at:  # only some bytes were sent: the socket is full
                     break
         except BlockingIOError:
             pass
@@ -163,7 +163,7 @@ class SealedOutgoing(Outgoing):
     """
 
     def __init__(self, wire: TlsWire, clear: memoryview | None = None) -> None:
-        """`clear` is a buffer for a piece of a file, which all connections of a loop may share."""
+        """`clear` is a buffer for a piece of a file. All connections of a loop may use the same buffer."""
         super().__init__()
         self._wire, self._sealed = wire, memoryview(b"")
         self._clear = buffer(PIECE) if clear is None else clear

@@ -19,7 +19,7 @@ from segstore.server.apis import Api
 BOUNDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
 """Upper bounds of the histogram buckets of request times, in seconds. One more bucket is for longer times."""
 SIZE_FIELD = 4
-"""Size of the length field before each request, in bytes."""
+"""The size of the size field before each request, in bytes."""
 
 
 class ApiMetrics:
@@ -47,7 +47,7 @@ class ApiMetrics:
         return list(self.counts.times)
 
     def add_error(self, code: int) -> None:
-        """Count an error code of an answer."""
+        """Count one more answer with this error code."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
 

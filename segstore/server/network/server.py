@@ -1,6 +1,5 @@
-"""`serve` and `Server`: a server of Kafka's wire protocol for a store, in threads of this process.
-
-Owns nothing on disk; requests write to the store. Threads: any may use a `Server`.
+"""`serve` and `Server`: a server of Kafka's wire protocol for a store, in threads of this process. Owns
+nothing on disk; the handlers of requests write to the store. Threads: any thread may use a `Server`.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ def _service(
     cluster_id: str,
     handlers: Mapping[Api, Handler],
 ) -> tuple[Node, Endpoint, Service]:
-    """Start one listener; return its node, its bound endpoint and its service."""
+    """Start one listener. Return (its node, the endpoint that it is bound to, its service)."""
     security = secured(store, config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
@@ -311,7 +310,7 @@ class Server(Closing):
         return address_text(self._node.endpoint)
 
     def _places(self) -> list[tuple[Node, Endpoint]]:
-        """Return the node and the bound endpoint of each listener."""
+        """Return (node, the endpoint that it is bound to) of each listener."""
         return [(self._node, self._bound), *((node, bound) for node, bound, _ in self._others)]
 
     def metrics(self) -> dict[str, float]:
@@ -384,7 +383,7 @@ class Server(Closing):
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]
-        for service in others:  # all services stop in parallel
+        for service in others:  # so that all services stop at the same time
             service.begin_to_end(seconds)
         for service in (self._service, *others):
             service.end(seconds)
@@ -397,7 +396,7 @@ class Server(Closing):
 
 def endpoint(name: str, text: str, port: int = 0, host: str = "") -> Endpoint:
     """Parse "HOST:PORT", "HOST" (with `port`), "[ADDRESS]:PORT", or "PORT" if `host` is not empty. Raises
-    InvalidArgumentError, which names the argument, and InvalidTypeError.
+    InvalidTypeError or InvalidArgumentError; the message has the argument's name, `name`.
     """
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be a str, not {type(text).__name__}")

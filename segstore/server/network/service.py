@@ -97,11 +97,11 @@ class Service:
             self._shared.node.store.announce(address)
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Make a call in the loop's thread, soon."""
+        """Queue a call, which the loop's thread makes as soon as it can."""
         self._shared.loop.soon(call)
 
     def counted(self) -> Counted:
-        """Return the listener's metrics. Any thread may call this; it does not wait for the loop."""
+        """Return the listener's metrics. Any thread may call this method. It does not wait for the loop."""
         shared = self._shared
         return Counted(
             shared.metrics, len(self._listener.connections), shared.loop.age, shared.certificate_end
@@ -189,7 +189,9 @@ class Service:
         loop.later(max(self._deadline - time.monotonic(), 0.0), self._go_on)
 
     def _go_on(self) -> None:
-        """Continue to stop: wait for workers' jobs, close the node's parts, then wait for unsent answers."""
+        """Do the next step of stopping. The steps are: wait for the workers' jobs, close the node's parts,
+        wait for unsent answers.
+        """
         connections, loop = self._listener.connections, self._shared.loop
         if time.monotonic() >= self._deadline:
             self._close_parts()

@@ -118,7 +118,7 @@ class TlsWire:
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending
 
     def farewell(self) -> bytes:
-        """Return the bytes of the close_notify alert."""
+        """Return the encrypted bytes of the close_notify alert."""
         with suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()
         return self._out.read()

@@ -1,7 +1,5 @@
 """`Wakeup`: an eventfd by which other threads end the loop's sleep. The eventfd is written only while the
-loop sleeps.
-
-Threads: any; the loop calls `reset` and `close`.
+loop sleeps. Threads: any thread may call `wake`; the loop's thread calls `reset` and `close`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """`Watch`: a thread that waits, in place of the loop, for publications (`Store.wait`): changes that readers
-of the store see. `ask` begins one wait.
-
-Threads: `ask` and `end` are the loop's.
+of the store see. `ask` begins one wait. Threads: only the loop's thread calls `ask` and `end`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ResourceType(IntEnum):
 
     @property
     def word(self) -> str:
-        """The name of the type in an entry."""
+        """The name of the type in an entry of the allow list."""
         return self.name.lower().replace("_", "-")
 
 
@@ -87,7 +87,7 @@ class Rule(NamedTuple):
         return f"{self.principal}: {operations} {self.resource.word} {self.name}{star}"
 
     def is_of(self, principal: str) -> bool:
-        """Return whether the clause applies to a principal, given as "User:NAME"."""
+        """Return whether the clause applies to a principal. `principal` is "User:NAME"."""
         return self.principal in (principal, EVERYBODY)
 
     def covers(self, name: str) -> bool:

@@ -98,7 +98,7 @@ class ScramExchange:
         return first
 
     def _end(self, text: str, held: ScramCredential) -> str:
-        """Verify the proof of a client-final-message, and return the server-final-message."""
+        """Verify the proof in a client-final-message, and return the server-final-message."""
         found = _FINAL.fullmatch(text)
         if found is None or self.principal is not None:
             raise self._failed()

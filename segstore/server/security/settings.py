@@ -44,9 +44,9 @@ _OF_CLIENTS = (
     "ssl_truststore_type",
 )
 OWN = ("max_connections", "max_connection_creation_rate", "sasl_server_max_receive_size", *_OF_CLIENTS)
-"""Settings that may be set for a single listener."""
+"""Names of the settings that may be set for a single listener."""
 RELOADED = ("allow", "super_users", *_OF_CLIENTS)
-"""Settings that `Server.reload` may change."""
+"""Names of the settings that `Server.reload` may change."""
 
 
 def may_change(name: str) -> bool:

@@ -51,7 +51,7 @@ class Users:
         return self._check is not None or name in self._passwords
 
     def password_of(self, name: str) -> str | None:
-        """Return a user's password, None if the user or the password is unknown."""
+        """Return a user's password, None if there is no such user, or a function checks passwords."""
         return self._passwords.get(name)
 
 
