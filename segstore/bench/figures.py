@@ -3,10 +3,10 @@
 A figure has the values of several runs of one measurement. For every distribution the figure's interval
 contains the true median with a probability of at least CONFIDENCE: it is the interval of the sign test,
 between two order statistics. If there are five to eight runs, the interval reaches from the lowest value to
-the highest value. It does not contain the true median only if all values are below the median, or all are
-above it. If there are 11 runs, the interval reaches from the third lowest value to the third highest value,
-so that one or two disturbed runs neither make nor hide a winner. A figure is called better than another
-figure only if their intervals don't touch.
+the highest value. It misses the true median only if all values are below the true median, or all values are
+above the true median. If there are 11 runs, the interval reaches from the third lowest value to the third
+highest value, so that one or two disturbed runs neither make nor hide a winner. A figure is called better
+than another figure only if their intervals don't touch.
 """
 
 from __future__ import annotations

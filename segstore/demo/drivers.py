@@ -181,8 +181,8 @@ def last_batch(path: str, query: str) -> LastBatch:
         )
         node = nodes.get(f"/{query}/metadata")
         text = b"".join(read_file(log, query, node)) if isinstance(node, File) else b"{}"
-    # The sink gives this name to a micro-batch. By it the offsets that the rows got in the log are found (see
-    # docs/spark.md).
+    # The sink has given this name to the micro-batch. The offsets of the micro-batch's rows in the log are
+    # stored under the name (see docs/spark.md).
     sealed = f"spark-stream/{json.loads(text).get('id')}/{planned}"
     files = Files()
     adoption = read_adoption(files, Folder(files, path).adopted, sealed)

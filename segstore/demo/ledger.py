@@ -48,8 +48,8 @@ class Tally:
 
 class Ledger:
     """The sent and the read records. For each partition `sent` counts the acknowledged records, and `seen`
-    the records that readers got, each record once. `again` counts the reads of records that had been read
-    before. `refused` has the errors of failed sends.
+    counts the records that readers got, each record only once. `again` counts the reads of records that had
+    been read before. `refused` has the errors of failed sends.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -142,7 +142,7 @@ class Status:
     """The state of the live part at one moment. `now` is the time that the replay's clock shows, in ms. The
     part takes `seconds`, of which `elapsed` have passed. `sent` and `read` are numbers of records; `again` is
     the number of records that were read a second time, and is included in `read`. `state` is the group's
-    state, `events` are the latest events.
+    state, and `events` are the latest events.
     """
 
     now: int

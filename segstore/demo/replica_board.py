@@ -19,8 +19,8 @@ EVENTS = 9
 
 
 class Board(NamedTuple):
-    """The state to display: the state and the high watermark of each partition (-1 if unknown at this
-    moment), the number of acknowledged records, and the events.
+    """The values to display: the state of each partition, the high watermark of each partition (-1 if unknown
+    at this moment), the number of acknowledged records, and the events.
     """
 
     states: list[segstore.PartitionState]
@@ -30,7 +30,7 @@ class Board(NamedTuple):
 
 
 def board(state: Board) -> Group:
-    """Return the display of this state, for a terminal."""
+    """Return the display of these values, for a terminal."""
     lines = [*state.events[-EVENTS:], *[""] * EVENTS][:EVENTS]
     events = [Text(INDENT + line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
     head = Text(f"{INDENT}{state.acknowledged:,} records acknowledged", style="bold")

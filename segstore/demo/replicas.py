@@ -160,7 +160,7 @@ class Play:
             time.sleep(_FRAME)
 
     def board(self) -> Board:
-        """Return the state to display."""
+        """Return the values to display."""
         watermarks = []
         for log in self._logs:
             with suppress(SegstoreError):  # the partition has no leader at this moment

@@ -2,8 +2,8 @@
 program is run by its path, as `python -I -S drain.py DATA CONTROL`; DATA and CONTROL are numbers of
 descriptors. It imports nothing of segstore, so that it starts at once. A request is a number of bytes to read
 from DATA; the number comes from CONTROL, a socket, as 8 bytes, big-endian. When these bytes were read, the
-program sends one byte to CONTROL as its answer. It exits when DATA or CONTROL is closed, and so when its
-parent exits.
+program sends one byte to CONTROL as its answer. It exits when DATA or CONTROL is closed, and therefore also
+when its parent process exits.
 """
 
 from __future__ import annotations

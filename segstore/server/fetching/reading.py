@@ -172,8 +172,8 @@ def _records(
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     if terms.replica_id >= 0:
         bound = log.log_end_offset
-    # If batches remain after the stretch, the partition has at least as many bytes as the limit allows, and
-    # counts with the limit at least.
+    # If batches remain after the stretch, the limit has ended the stretch. The partition then counts with at
+    # least the limit: it has so many bytes.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)
@@ -226,8 +226,9 @@ def _refused(wanted: Wanted, error: Code, version: int, log: PartitionLog | None
 
 
 def _check_replica(wanted: Wanted, terms: Terms) -> None:
-    """Refuse the fetch of a broker that is not the registered standby (Kafka:
-    Partition.followerReplicaOrThrow). Raises UnknownLeaderEpochError, NotLeaderOrFollowerError.
+    """Raise an error if the broker that fetches is not the registered standby (Kafka:
+    Partition.followerReplicaOrThrow). It is UnknownLeaderEpochError if the request has a leader epoch, else
+    NotLeaderOrFollowerError.
     """
     if terms.primary is not None and terms.primary.check_replica(terms.replica_id, terms.broker_epoch):
         return

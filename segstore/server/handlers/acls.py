@@ -1,6 +1,6 @@
-"""DescribeAcls: answers the server's allow list in the form of Kafka's ACLs. Each ACL allows one operation
-from every host. The allow list is a server setting, so it can't be changed over the wire (Kafka: AclApis,
-AclBindingFilter).
+"""DescribeAcls: answers with the server's allow list, in the form of Kafka's ACLs. Each ACL allows one
+operation from every host. The allow list is a server setting, so it can't be changed over the wire (Kafka:
+AclApis, AclBindingFilter).
 """
 
 from __future__ import annotations

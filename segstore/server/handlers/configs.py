@@ -65,7 +65,7 @@ class AlterConfigOp(IntEnum):
 
 
 def describe_configs(node: Node, request: Request) -> Any:
-    """Answer with all settings of each resource, or only the settings in `configuration_keys`."""
+    """Answer with all settings of each resource, or with only those in `configuration_keys`."""
     body = request.body
     return _Described(results=[_described(node, each, body) for each in body.resources])
 

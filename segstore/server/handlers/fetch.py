@@ -1,5 +1,5 @@
-"""Fetch: answers stored batches at once, or when `min_bytes` are available. The batches are sent by sendfile
-(KIP-227, KIP-516, KIP-595; Kafka: KafkaApis.handleFetchRequest).
+"""Fetch: answers with stored batches, at once or when `min_bytes` are available. The batches are sent by
+sendfile (KIP-227, KIP-516, KIP-595; Kafka: KafkaApis.handleFetchRequest).
 """
 
 from __future__ import annotations

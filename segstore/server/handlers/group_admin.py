@@ -84,7 +84,8 @@ def _listing(group: str, protocol: str, state: str, kind: str) -> Any:
 def describe_groups(node: Node, request: Request) -> Later:
     """Answer with a description or an error for each group in the request. The state of a missing group, and
     of a group that is not classic, is Dead; from version 6 on such a group also gets the error
-    GROUP_ID_NOT_FOUND. ConsumerGroupDescribe and ShareGroupDescribe describe the groups of the other types.
+    GROUP_ID_NOT_FOUND. Groups that are not classic are described by ConsumerGroupDescribe and
+    ShareGroupDescribe.
     """
 
     def describe(group: str) -> Any:

@@ -41,8 +41,8 @@ def _when_done(
     done: Callable[[Any], Any],
     failed: Callable[[BaseException], Any],
 ) -> Later:
-    """Answer `done(result)` with the result of the ticket that `ask` returns, or `failed(error)` if `ask`,
-    the ticket or `done` raises.
+    """Answer with `done(result)`; `result` is that of the ticket that `ask` returns. If `ask`, the ticket or
+    `done` raises an error, answer with `failed(error)`.
     """
 
     def send(ticket: Ticket[Any]) -> None:

@@ -108,7 +108,7 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            return self._go_on({}, may_wait, is_again=True)  # a worker, with more reads
+            return self._go_on({}, may_wait, is_again=True)  # a worker runs this round
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)

@@ -47,8 +47,8 @@ SegstoreError.
 
 
 def _each(job: Job) -> Handler:
-    """Return a handler that runs `job` for each partition, and answers the struct that `job` fills, or an
-    error.
+    """Return a handler that runs `job` for each partition, and answers with the struct that `job` fills, or
+    with an error.
     """
 
     def handle(node: Node, request: Request) -> Later:

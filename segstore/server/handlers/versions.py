@@ -1,5 +1,5 @@
-"""ApiVersions: answers the served APIs with their versions (KIP-35, KIP-511), and the features (KIP-584). The
-handler also checks the cluster id and the node id that the client expects (KIP-1242).
+"""ApiVersions: answers with the served APIs and their versions (KIP-35, KIP-511), and the features (KIP-584).
+The handler also checks the cluster id and the node id that the client expects (KIP-1242).
 """
 
 from __future__ import annotations

@@ -27,10 +27,9 @@ def in_worker(
     failed: Callable[[BaseException], Any] | None = None,
     waits: bool = False,
 ) -> Later:
-    """Call `run` in a worker thread, and answer with the body that it returns.
-
-    If `run` raises, the body is `failed(error)`. If `failed` is None, `fail(request, error)` is called
-    instead. `waits` says that `run` may wait for replicas: such calls have a separate pool of threads.
+    """Call `run` in a worker thread, and answer with the body that `run` returns. If `run` raises, the body
+    is `failed(error)`. If `failed` is None, `fail(request, error)` is called instead. `waits` says that `run`
+    may wait for replicas: such calls have a separate pool of threads.
     """
 
     def done(result: Any) -> None:

@@ -39,7 +39,9 @@ _NUMBER = slice(SIZE + NUMBER_AT, SIZE + NUMBER_AT + INT32.size)
 
 
 class Spot:
-    """A partition of the session. `written` is the view of its log when the fetch began to wait."""
+    """A partition of the session. `written` is the view of the partition's log at the begin of the fetch's
+    wait.
+    """
 
     __slots__ = ("_exchange", "_handle", "_segment", "key", "partition", "visible", "wanted", "written")
 
@@ -52,8 +54,8 @@ class Spot:
         self._exchange: NativeExchange | None = None
 
     def agrees(self) -> bool:
-        """Return whether the standby's current leader epoch is this log's epoch or -1, and the epoch of its
-        last batch too.
+        """Return whether two epochs of the standby are each -1 or this log's leader epoch: the standby's
+        current leader epoch, and the leader epoch of its last batch.
         """
         wanted, epoch = self.wanted, self.visible.publisher.epoch
         known = -1, epoch

@@ -501,8 +501,8 @@ class ServerConnection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # The handshake and `learned` refer to this connection, and it to them. This cycle would stay in
-        # memory until the next garbage collection.
+        # The handshake and `learned` refer to this connection, and this connection refers to them. Such a
+        # cycle would stay in memory until the next garbage collection.
         self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()

@@ -1,5 +1,5 @@
 """`Loop`: one thread that waits for sockets by level-triggered epoll, and makes queued and timed calls. A
-turn is one iteration of the loop. A turn is one iteration of the loop.
+turn is one iteration of the loop.
 
 Threads: any thread may call `soon`, `end` and `age`. Every other method is called in the loop's thread, or
 before it runs. No signal handler runs in the loop's thread. After a fork the child closes inherited
