@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--", "**")
-SETTINGS: Any = {  # a dict; `Any`, because matplotlib may be missing
+# This is a dict. Its type is Any, because the keys have a type of matplotlib, which may be missing.
+SETTINGS: Any = {
     "svg.hashsalt": "segstore",
     "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
+    # matplotlib contains this font, so texts look the same on every machine.
+    "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.grid": True,
     "axes.axisbelow": True,

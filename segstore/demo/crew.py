@@ -32,7 +32,8 @@ HALVES = {
 """Name of each producer's half of the airlines -> codes of these airlines. A flight's key begins with the
 code of its airline.
 """
-_LEAST_WAIT = 0.01  # in seconds: flights that depart within this time are sent together
+# Flights that depart within this time, in seconds, are sent together.
+_LEAST_WAIT = 0.01
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,13 @@ PARTITIONS = 6
 READERS = ("reader-1", "reader-2", "reader-3")
 SILENT = 1
 """The index of the reader that stops polling."""
-_SILENT_AT = 0.4  # when that reader stops, as a fraction of the live part's time
-_GRACE = 30.0  # time without progress after which the live part ends, in seconds
+# The reader SILENT stops polling after this fraction of the live part's time.
+_SILENT_AT = 0.4
+# The live part ends if there is no progress for this time, in seconds.
+_GRACE = 30.0
 _LOOK = 0.01  # time between two checks, in seconds
-_BUSY = 0.66  # fraction of their time that two readers need, if flights leave at an even rate
+# If flights left at an even rate, two readers would work for this fraction of their time.
+_BUSY = 0.66
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ class Driver:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(b'{"event"'):  # other lines are Java's
+            # All other lines are written by Java.
+            if line.startswith(b'{"event"'):
                 self._events.put(json.loads(line))
 
     @property
@@ -112,7 +113,8 @@ class Driver:
             time.sleep(_POLL)
         self._process.wait()
         self._reader.join()
-        self._killed = True  # a later kill could hit new processes that got these ids
+        # After this, `kill` does nothing: new processes may get the ids of the killed processes.
+        self._killed = True
         return len(killed)
 
     def __enter__(self) -> Driver:

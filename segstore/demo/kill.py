@@ -43,9 +43,11 @@ def killed_midway(screen: Screen, child: subprocess.Popen[str], records: int) ->
         assert child.stdin is not None
         assert child.stdout is not None
         ends = [0] * PARTITIONS
-        with suppress(BrokenPipeError):  # the child has exited: `wait` below finds this
+        # If the child has exited, the call of `wait` below reports this.
+        with suppress(BrokenPipeError):
             os.write(child.stdin.fileno(), b"go\n")
-        for line in child.stdout:  # until the end of the output, also after the kill
+        # The loop reads to the end of the output, also after the kill.
+        for line in child.stdout:
             partition, end = map(int, line.split())
             ends[partition] = end
             if sum(ends) >= records // 2 and child.poll() is None:

@@ -116,10 +116,11 @@ def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, floa
 HEARTBEATS, TARGET = "heartbeats", "delays"
 """Names of topics, the same names as in segstore.demo.spark_job."""
 PARTITIONS = 2
-_BATCHES, _LEAST_BATCHES = 20, 6  # usual and minimum number of micro-batches
+_BATCHES, _LEAST_BATCHES = 20, 6  # usual number of micro-batches, minimum number of micro-batches
 _FEW = 1000  # number of records in a micro-batch, if there are few flights
 _HOUR_MS = 3_600_000
-_WORST, _LEAST = 3, 10  # how many hours are shown; minimum number of flights in an hour
+# number of windows that are shown, minimum number of flights in each
+_WORST, _LEAST = 3, 10
 
 
 Begun = tuple[SparkJobFields, Driver]
@@ -188,8 +189,8 @@ def rows(records: int) -> int:
 def late_hours(flights: Flights) -> int:
     """Return the watermark's delay in hours. A flight is not counted if it is older than the newest flight
     that was read, by more than the delay. A micro-batch has the same number of records of each partition, so
-    the times of the partitions drift apart. The delay is a 25th of the flights' time span, which is about
-    twice this drift.
+    the times of the partitions drift apart. The delay is a 25th of the flights' time span. That is about
+    twice the drift.
     """
     span = int(flights.timestamps[-1] - flights.timestamps[0])
     return max(span // 25 // _HOUR_MS, 24)
@@ -209,7 +210,7 @@ def _recovered_on_error(screen: Screen, path: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        with segstore.open(path):  # this recovers the store
+        with segstore.open(path):  # to open the store is to recover it
             pass
         if isinstance(error, KeyboardInterrupt):
             screen.say("Ctrl-C: the driver, Java and Python workers are gone, the store is recovered")

@@ -26,7 +26,7 @@ class LoopHeartbeat:
         self._asked = False
 
     def ask(self) -> None:
-        """Ask the loop to answer in its next iteration. If it has not answered the preceding `ask`, do
+        """Ask the loop to answer in its next iteration. If the loop has not answered the preceding `ask`, do
         nothing.
         """
         if not self._asked:
@@ -47,8 +47,9 @@ class LoopHeartbeat:
 class Operated:
     """The functions that an endpoint calls. `known` returns metrics from memory; it is called in the
     endpoint's thread. `gathered` returns metrics of the store; it is called in a separate thread, because it
-    may wait for a disk. `unready` returns the reasons why no requests are served, and `unhealthy` the reasons
-    to restart the process. These two are called in the endpoint's thread, and read only memory.
+    may wait for a disk. `unready` returns the reasons why no requests are served. `unhealthy` returns the
+    reasons to restart the process. `unready` and `unhealthy` are called in the endpoint's thread, and read
+    only memory.
     """
 
     known: Callable[[], Sequence[Family]]

@@ -75,7 +75,9 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif asked.is_struct:  # the response has no such array, as for AlterReplicaLogDirs' dirs
+            # Some arrays are only in the request, such as `dirs` of AlterReplicaLogDirs. The response has the
+            # arrays that are in their structs.
+            elif asked.is_struct:
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 

@@ -20,7 +20,8 @@ def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
-        return  # before the imports below, which take time
+        # This returns before the imports below, because they take time.
+        return
     from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 

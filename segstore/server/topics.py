@@ -118,7 +118,8 @@ class Leaders:
         if known is not numbers:
             epochs = self._writer.leader_epochs(topic, numbers)
         first = epochs[0] if epochs else _UNKNOWN_EPOCH
-        if epochs.count(first) == len(epochs):  # in most topics all epochs are the same
+        # In most topics all partitions have the same epoch.
+        if epochs.count(first) == len(epochs):
             return [_led(first)] * len(epochs)
         return list(map(_led, epochs))
 

@@ -204,7 +204,8 @@ class Broker(Closing):
 def _check_clock(clock: Any) -> None:
     if clock is None:
         return
-    from .clock import Clock  # imported here, because `clock` imports the coordinators
+    # The clock is imported here and not above, because its module imports the coordinators.
+    from .clock import Clock
 
     if not isinstance(clock, Clock):
         raise InvalidTypeError(f"clock must be a segstore.testing.Clock, not {type(clock).__name__}")

@@ -76,7 +76,7 @@ class Clock:
         if (offsets := existing(store, GroupOffsets)) is not None:
             offsets.expire()
         writer = store.writer()
-        assert isinstance(writer, StoreWriter)  # `Broker` opens no replicated store
+        assert isinstance(writer, StoreWriter)  # a Broker's store is never a replicated store
         writer.expire_producers()
         store.sweep()
         store.context.graveyard.clear()

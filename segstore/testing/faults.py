@@ -79,7 +79,8 @@ class Faults:
         """Answer the error code `code`, a name or a number, for every item of the request, and don't execute
         the request. If a Produce request expects no answer (acks=0), close its connection.
         """
-        known = _api(api)  # before `code`: errors come in the order of the arguments
+        # The API is checked before `code`, so that errors come in the order of the arguments.
+        known = _api(api)
         return self._add(known, partial(_fail, _code(code)), nth, times)
 
     def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:
@@ -216,7 +217,8 @@ def _nearest(named: int | str) -> list[str]:
     """Return texts "NAME (number)" of a few error codes: those with the nearest numbers, or with the most
     similar names.
     """
-    import difflib  # needed only for an error's text
+    # `difflib` is imported here, because only the text of an error needs it.
+    import difflib
 
     codes = [code for code in Code if code]
     if isinstance(named, int):

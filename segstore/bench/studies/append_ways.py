@@ -108,7 +108,8 @@ def to_file(path: str, way: str, batches: Batches, durable: bool) -> Mapping[str
     try:
         sync = partial(os.fdatasync, fd) if durable else _nothing
         took = seconds(lambda: FILES[way](fd, batches, sync))
-        os.fdatasync(fd)  # not measured: the next run must find nothing to sync
+        # This sync is not measured. It leaves nothing to sync to the next run.
+        os.fdatasync(fd)
     finally:
         os.close(fd)
         os.unlink(name)

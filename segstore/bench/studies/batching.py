@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"
-UNFILLED = 1 << 20  # a batch_size so large that no run of `paced` fills a batch
-TICK = 0.001  # in seconds: a sleep is not more exact than this
+UNFILLED = 1 << 20  # a batch_size so large that `paced` never fills a batch
+TICK = 0.001  # precision of a sleep, in seconds
 
 
 @contextmanager
@@ -53,7 +53,8 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
     log = new_log(store, TOPIC, **config)
     try:
         yield log
-        log.flush()  # not measured: the next run must find nothing to write
+        # This flush is not measured. It leaves nothing to write to the next run.
+        log.flush()
     finally:
         store.delete_topic(TOPIC)
 
@@ -105,7 +106,8 @@ def paced(
         spent = clock() - began
         metrics = producer.metrics()
         assert metrics is not None  # metrics are on by default
-        batches = metrics["producer-metrics"]["request-total"] - 1  # a request has one batch
+        # There is one partition, so each request has one batch. The first request is not counted.
+        batches = metrics["producer-metrics"]["request-total"] - 1
     return {"records/s": count / spent, "records a batch": count / batches, **_latency(took)}
 
 

@@ -29,7 +29,8 @@ def ask(module: str, function: str, **arguments: Any) -> Any:
         result, error = process.communicate()
     finally:
         if process is not None:
-            process.kill()  # no effect if the process has ended
+            # This has no effect if the process has ended.
+            process.kill()
             process.communicate()
     if process.returncode:
         why = error.decode(errors="replace").strip().rpartition("\n")[2]

@@ -182,6 +182,7 @@ def plot(results: Results) -> Picture:
             groups: dict[str, dict[str, Figure]] = {}
             for cell in results.cells:
                 groups.setdefault(cell.keys["codec"], {})[cell.keys["as one"]] = cell.figures[figure]
-            groups[CODECS[0]] = groups.pop(CODECS[0])  # moved to the end: it has no bar for single records
+            # This group moves to the end, because it has no bar for single records.
+            groups[CODECS[0]] = groups.pop(CODECS[0])
             bars(axes, groups)
         return all_axes[0].figure  # type: ignore[return-value]

@@ -152,8 +152,8 @@ class ZeroCopy(_Locked):
 
     Nobody else may read the socket's error queue during a transfer. A window is unmapped when a notice in the
     error queue says that the peer has acknowledged the window's bytes. After an error or an interrupt the
-    window is unmapped at once, which is safe, because the kernel keeps the pages, and a log's bytes don't
-    change. Notices that come after this stay in the queue.
+    window is unmapped at once. This is safe, because the kernel keeps the pages, and a log's bytes don't
+    change. Notices that come after the transfer stay in the queue.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -180,7 +180,8 @@ class ZeroCopy(_Locked):
         must raise the error.
         """
         if isinstance(error, BlockingIOError):
-            self._read_notices()  # unread notices would make poll(2) return at once
+            # Notices are read here, because unread notices would make poll(2) return at once.
+            self._read_notices()
             return False
         if error.errno == errno.ENOBUFS and self._pending:
             self._await_notices()
@@ -212,7 +213,8 @@ class ZeroCopy(_Locked):
             if not self._was_set:
                 self.files.set_zerocopy(self.sink, False)
         except OSError:
-            pass  # the sink is closed; the transfer's own error is raised
+            # The sink is closed. The error of the transfer itself is raised, not this error.
+            pass
         finally:
             super().close()
 

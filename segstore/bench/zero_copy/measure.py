@@ -224,7 +224,8 @@ def _by_os_sendfile(sink: int, size: int, handle: Handle) -> Send:
 # contender of the group. Before the passes, the number of transfers in a run is found by a trial, whose times
 # don't count. It is the same number for all contenders of a group.
 
-_TRIED_BYTES, _TRIED_MOST = 1 << 20, 64  # maximum bytes and transfers of a trial
+# maximum number of bytes in a trial, maximum number of transfers in it
+_TRIED_BYTES, _TRIED_MOST = 1 << 20, 64
 _LEAST = {"warm": 4, "cold": 1}  # minimum number of transfers in a run
 
 

@@ -1,8 +1,8 @@
-"""The sinks, and the process at the other end of a sink. It is a process of its own, so that its CPU time is
-not measured with the sender's. On disk: the file sink, which is unlinked as soon as it is open. Threads: one.
-Each sink is a context manager. The receiver's process exits at the end of the block, and also if the
-measuring process is killed. Pipes and sockets have the kernel's default buffer sizes. TCP sockets have the
-option TCP_NODELAY, as in Kafka's server.
+"""The sinks, and the process at the other end of a sink. The receiver is a process of its own, so that its
+CPU time is not measured with the sender's. On disk: the file sink, which is unlinked as soon as it is open.
+Threads: one. Each sink is a context manager. The receiver's process exits at the end of the block, and also
+if the measuring process is killed. Pipes and sockets have the kernel's default buffer sizes. TCP sockets have
+the option TCP_NODELAY, as in Kafka's server.
 """
 
 from __future__ import annotations

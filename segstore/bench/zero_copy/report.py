@@ -281,7 +281,8 @@ def _picture(results: Results, way: str, measure: str, path: str) -> list[str]:
             axes.set_title(f"{sink}, {cache}")
             label(axes, "bytes of one transfer", LABELS[measure], xlog=True, ylog=True)
             lines(axes, _series(results, measure, way, sink, cache), results.values("method"))
-            axes.tick_params(axis="x", labelsize=8)  # small, because 10 KiB and 16 KiB are close together
+            # The texts are small, because 10 KiB and 16 KiB are close together on the axis.
+            axes.tick_params(axis="x", labelsize=8)
             ticks(axes, sizes, [name(size).replace(" ", "\n") for size in sizes])
         return save(all_axes[0].figure, path)
 

@@ -80,7 +80,8 @@ WATCHED = frozenset(
 """The system calls that a transfer may make. Other calls are not compared, because the interpreter may make
 them at any time (such as brk).
 """
-_ALIASES = {"newfstatat": "fstat"}  # the system call that the C library makes for fstat
+# name of a system call -> name under which it is counted
+_ALIASES = {"newfstatat": "fstat"}
 READY = "ready\n"
 _PR_SET_PTRACER = 0x59616D61
 
@@ -100,7 +101,8 @@ def why_not() -> str | None:
     if strace is None:
         return "there is no strace here"
     command = [strace, "-c", "-o", os.devnull, "true"]
-    with ended_later():  # killed by Ctrl-C, strace would leave its child stopped
+    # If Ctrl-C killed strace, strace's child would stay stopped for ever.
+    with ended_later():
         tried = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
         )
@@ -146,7 +148,8 @@ def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
     with ExitStack() as ending:
         with ended_later():
             strace = ending.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-            ending.callback(strace.send_signal, signal.SIGINT)  # makes strace detach and close its file
+            # The signal makes strace detach and complete its list.
+            ending.callback(strace.send_signal, signal.SIGINT)
         assert strace.stderr is not None
         said = strace.stderr.readline()
         if "attached" not in said:
@@ -191,8 +194,10 @@ def main(arguments: Sequence[str]) -> None:
         files.clear()
         for i in range(WARM, WARM + TRANSFERS):
             send(i % log.transfers)
-        os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # writev is not in WATCHED
-        os.read(0, 1)  # wait until strace has detached: later calls are not of transfers
+        # The output is written by writev, because writev is not in WATCHED.
+        os.writev(1, [json.dumps(files.calls).encode(), b"\n"])
+        # This waits until strace has detached, because later calls are not those of transfers.
+        os.read(0, 1)
         to.wait()
 
 

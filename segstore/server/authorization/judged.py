@@ -25,7 +25,8 @@ def judged(handlers: Mapping[Api, Handler]) -> dict[Api, Handler]:
 def _handle(handler: Handler, node: Node, request: Request) -> Any:
     if node.authorizer is None:
         return handler(node, request)
-    from .judges import JUDGES  # imported here, because `judges` imports the code of groups
+    # The judges are imported here and not above, because their module imports the code of groups.
+    from .judges import JUDGES
 
     judge = JUDGES.get(request.api)
     if judge is None:

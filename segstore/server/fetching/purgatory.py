@@ -167,8 +167,8 @@ class Purgatory:
         node.loop.every_turn(self._end_turn)
         self._primary, self._thread = primary_of(node), -1
         self._is_notified = False
-        """Whether a call of `_published` wakes the loop after each publication. If False, the watch's thread
-        sleeps in `Store.wait` and wakes the loop.
+        """Whether a call of `_published` wakes the loop after each publication. If False, a thread (the
+        watch's) sleeps in `Store.wait` and wakes the loop.
         """
         if isinstance(side := node.store.engine, StoreWriter):
             side.call_after_publications(self._published)
@@ -238,7 +238,7 @@ class Purgatory:
             standing.answer()
 
     def _ask(self) -> None:
-        """Let the watch's thread wait for the next publication, unless a standby is in sync mode. Raises
+        """Let a thread (the watch's) wait for the next publication, unless a standby is in sync mode. Raises
         IllegalStateError if no thread can be started.
         """
         self._is_notified = self._primary is not None and self._primary.registration.sync
@@ -254,7 +254,8 @@ class Purgatory:
             self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
-        with suppress(SegstoreError):  # raised if the store is closed: then no thread sleeps
+        # `wake` raises if the store is closed; no thread sleeps in a closed store.
+        with suppress(SegstoreError):
             self._store.wake()
 
     def _end_turn(self) -> None:

@@ -99,12 +99,12 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
         for wanted in asked:
             data, waits, size = _read(logs, wanted, terms, left, min_one, unsearched)
             fetched.append(FetchedPartition(wanted, data))
-            if data.error_code in _NOT_THERE:  # a missing topic does not end the wait
+            if data.error_code in _NOT_THERE:  # the fetch may wait in spite of a missing topic
                 continue
             known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
-            if data.records is not NO_RECORDS:  # at least one batch was read
+            if data.records is not NO_RECORDS:  # `data` has at least one batch
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
         Look(fetched, sizes, True, unsearched).release()

@@ -148,11 +148,11 @@ class Sessionless:
         self.wanted: Iterable[Wanted] = wanted.values()
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer all partitions."""
+        """Return an answer with all partitions."""
         return _Response(responses=grouped(fetched))
 
     def throttled(self) -> Any:
-        """Answer no partition."""
+        """Return an answer without partitions."""
         return _Response()
 
 
@@ -190,7 +190,7 @@ class Incremental:
         return _Response(session_id=self.session.id, responses=grouped(changed))
 
     def throttled(self) -> Any:
-        """Answer no partition."""
+        """Return an answer without partitions."""
         if self.session.epoch != self.epoch:
             return self._outdated()
         return _Response(session_id=self.session.id)
@@ -236,11 +236,12 @@ class FetchSessions:
 
     def _go_on(self, session: ServedSession, asked: dict[Key, Wanted], body: Any, logs: Logs) -> FetchContext:
         session.update(asked, _forgotten(body, session.uses_ids))
-        if not session.wanted:  # no partition is left: close the session
+        if not session.wanted:  # a session without partitions is closed
             del self._sessions[session.id]
             return Sessionless({})
         for wanted in session.wanted.values():
-            if wanted.topic is None:  # the topic may have been created since
+            # A topic with this id may have been created after the last request.
+            if wanted.topic is None:
                 wanted.topic = logs.name_of(wanted.topic_id)
         return Incremental(session, self.advance(session))
 
@@ -251,7 +252,8 @@ class FetchSessions:
     def advance(self, session: ServedSession) -> int:
         """Advance an open session to its next epoch, and return this epoch."""
         del self._sessions[session.id]
-        self._sessions[session.id] = session  # moved to the end, because the dict is ordered by last use
+        # The session moves to the end, because the dict is ordered by last use.
+        self._sessions[session.id] = session
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
         return session.epoch

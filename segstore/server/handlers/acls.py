@@ -51,8 +51,8 @@ def describe_acls(node: Node, request: Request) -> Any:
 
 
 def _matches(rule: Rule, body: Any) -> bool:
-    """Return whether the filter in a request's body selects a rule's ACLs, before the operations are
-    compared.
+    """Return whether a rule meets all conditions of the filter in a request's body, except the condition on
+    the operation.
     """
     if body.resource_type_filter not in (_ANY, rule.resource):
         return False

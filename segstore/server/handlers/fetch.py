@@ -159,7 +159,8 @@ class Fetches:
 
         def run() -> None:
             for each in unsearched:
-                with suppress(SegstoreError):  # `_serve` gets the same error, and answers its code
+                # `_serve` gets the same error again, and puts its code into the answer.
+                with suppress(SegstoreError):
                     outcomes(each)
 
         def done(_: object) -> None:

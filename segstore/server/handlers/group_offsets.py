@@ -118,7 +118,7 @@ def _committed(topics: NamedTopics, codes: Codes) -> Any:
 
 
 def unknown(topic: Any, topic_kind: Any, partition_kind: Any) -> Any:
-    """Return a topic's struct with UNKNOWN_TOPIC_ID for each of its partitions."""
+    """Return a topic's struct for the answer, with UNKNOWN_TOPIC_ID for each partition in `topic`."""
     numbers = [each.partition_index for each in topic.partitions]
     code = Code.UNKNOWN_TOPIC_ID
     parts = [partition_kind(partition_index=number, error_code=code) for number in numbers]
@@ -180,7 +180,7 @@ def _group(store: Store, asked: Any, topics: NamedTopics, require_stable: bool) 
 
 
 def _unknown(topic: Any) -> Any:
-    """Return a topic's struct with UNKNOWN_TOPIC_ID for each of its partitions."""
+    """Return a topic's struct for the answer, with UNKNOWN_TOPIC_ID for each partition in `topic`."""
     answer = _Fetched.OffsetFetchResponseTopics(topic_id=topic.topic_id)
     for number in topic.partition_indexes:
         answer.partitions.append(

@@ -65,7 +65,8 @@ def _when_done(
 
 # --- JoinGroup -----------------------------------------------------------------------------------
 
-_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # first versions of JoinGroup with KIP-394, KIP-559, and KIP-814
+# The first versions of JoinGroup that implement KIP-394, KIP-559 and KIP-814.
+_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9
 
 
 def join_group(node: Node, request: Request) -> Later:

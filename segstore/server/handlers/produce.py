@@ -329,7 +329,7 @@ def _transaction_code(error: errors.SegstoreError, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, errors.ConcurrentTransactionsError) and version >= _ADDS_SINCE:
         return Code.CONCURRENT_TRANSACTIONS
-    return Code.NOT_ENOUGH_REPLICAS  # all clients retry after this code
+    return Code.NOT_ENOUGH_REPLICAS  # clients of all versions retry after this code
 
 
 HANDLERS = {Api.PRODUCE: produce}

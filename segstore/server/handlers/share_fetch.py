@@ -108,7 +108,8 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            return self._go_on({}, may_wait, is_again=True)  # a worker runs this round
+            # A worker runs the next round, which may read more often.
+            return self._go_on({}, may_wait, is_again=True)
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)

@@ -193,7 +193,8 @@ def outcome_of(error: SegstoreError | None) -> PartOutcome:
     """Return the outcome for an error of a share partition, or for success if `error` is None."""
     if error is None:
         return GOOD
-    if isinstance(error, _FENCED):  # clients look up the leader again, and retry
+    # After NOT_LEADER_OR_FOLLOWER clients look up the leader again, and retry.
+    if isinstance(error, _FENCED):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     code = code_of(error)
     # IllegalStateError is not logged, because it only means that the share partition is not initialised.

@@ -105,7 +105,8 @@ def _read(store: Store, key: ShareKey, asked: Any, row: Any) -> None:
     state = states.read(key)
     if state is None:
         raise InvalidRequestError(f"share partition {key} is not initialised")
-    if asked.leader_epoch != state.leader_epoch:  # the write fails if it is lower
+    # If the request's leader epoch is lower, this write fails.
+    if asked.leader_epoch != state.leader_epoch:
         _write_one(states, key, Update(state.state_epoch, asked.leader_epoch, lead=True))
         _drop(store, key)
     _check_there(store, key)

@@ -60,7 +60,8 @@ def _misrouted(node: Node, body: Any) -> Code:
     """Return INVALID_REQUEST if the client gives only one of cluster id and node id, REBOOTSTRAP_REQUIRED if
     one of them is not this node's, else NONE.
     """
-    if body.cluster_id is None and body.node_id == _NO_NODE:  # before version 5 there are no such fields
+    # Requests before version 5 do not have these fields.
+    if body.cluster_id is None and body.node_id == _NO_NODE:
         return Code.NONE
     if body.cluster_id is None or body.node_id == _NO_NODE:
         return Code.INVALID_REQUEST

@@ -95,8 +95,10 @@ class LearnedFetch(LearnedRequest):
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
-        self._forms: dict[tuple[bytes, ...], Named | None] = {}  # a request's constant bytes -> its partition
-        self._shapes: dict[int, MessageTemplate] = {}  # a request's length -> its template
+        # constant bytes of a request -> the request's partition
+        self._forms: dict[tuple[bytes, ...], Named | None] = {}
+        # length of a request -> the request's template
+        self._shapes: dict[int, MessageTemplate] = {}
         self._answers: dict[Wanted, MessageTemplate] = {}
         self._session_id = NO_SESSION if session is None else session.id
         self._empty = empty_answer(request.version, self._session_id)
@@ -133,7 +135,8 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        if len(self._forms) > 2 * FEW:  # no entry is ever removed by itself
+        # All entries are removed at once, because no single entry is ever removed.
+        if len(self._forms) > 2 * FEW:
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
         return True
@@ -162,7 +165,8 @@ class LearnedFetch(LearnedRequest):
         """Return the template of answers that have only this partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            if len(self._answers) >= 2 * len(self.logs):  # some partitions are fetched no more
+            # Some of these templates are for partitions that the session does not fetch any more.
+            if len(self._answers) >= 2 * len(self.logs):
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed
             answer = self._answers[wanted] = partition_answer(

@@ -57,7 +57,7 @@ class ProduceTarget(NamedTuple):
 
 
 class LearnedProduce(LearnedRequest):
-    """Answers Produce requests for one partition that a connection repeats."""
+    """Answers Produce requests that a connection repeats, all of them for the same partition."""
 
     def __init__(self, request: Request, template: MessageTemplate, target: ProduceTarget) -> None:
         # The body and the frame are dropped: this object may live as long as the connection, and would keep

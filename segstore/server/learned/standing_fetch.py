@@ -123,7 +123,8 @@ class StandingFetch:
         what `LearnedRequest.receive` returns.
         """
         session, asked = self._session, self._asked
-        if self._epoch != session.epoch:  # another object has answered a later request
+        # The session's last request was answered by `LearnedFetch` or the handler.
+        if self._epoch != session.epoch:
             return None
         asked.begin(memory)
         c = asked.c

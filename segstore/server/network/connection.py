@@ -134,7 +134,8 @@ class ServerConnection:
 
     def resecure(self, sasl: Sasl | None) -> None:
         """Apply reloaded security settings: the next authentication checks the users of `sasl`."""
-        self.learned = None  # it was authorized by the old allow list
+        # `learned` answers requests that were authorized by the old allow list.
+        self.learned = None
         if self.sasl is not None and sasl is not None:
             self.sasl.sasl = sasl
 
@@ -239,7 +240,8 @@ class ServerConnection:
         count, response, sent = result
         if count > 0:
             self.active_at = shared.loop.now
-        if response is ANSWERED:  # the C code has also counted the request
+        # The C code has not only answered the request, but also counted it.
+        if response is ANSWERED:
             if not shared.is_ending:
                 return True
         elif response is not None:
@@ -317,7 +319,8 @@ class ServerConnection:
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
         if later is not None and is_shared and later.api is Api.PRODUCE:
             self._frames.keep()
-            shared.scratch.leave()  # the request has views of the shared buffer
+            # The request's batches are views of the shared buffer, so a new buffer takes its place.
+            shared.scratch.leave()
 
     def _wait_for_more(self) -> None:
         """Take memory for the incomplete request, and wait for its other bytes. If there is no memory, wait
@@ -380,7 +383,8 @@ class ServerConnection:
             self._count(0)
             self._lose(error)
             return
-        if self._row is not None:  # the code of the method `_count`, to save a call
+        # This is the code of `_count`. It is repeated here to save a call.
+        if self._row is not None:
             _count(self._row.counts_at, self._received, size, self.active_at)
             self._row = None
         self._sent(count)
@@ -404,7 +408,8 @@ class ServerConnection:
     def _lose(self, error: Exception) -> None:
         if isinstance(error, InvalidRequestError | UnsupportedVersionError):
             self._warn("request", "a request can't be read: %s", error)
-        else:  # no warning: the client has disconnected
+        # There is no warning, because the client has only disconnected.
+        else:
             log.debug("the connection of %s was closed: %s", self.peer, error)
         self.close()
 
@@ -450,7 +455,8 @@ class ServerConnection:
     def _unmute(self) -> None:
         if self.state is ConnectionState.THROTTLED:
             self._muted_until = 0.0
-            self.active_at = self._shared.loop.now  # the throttle time does not count as idle
+            # The time in which the client was throttled does not count as idle time.
+            self.active_at = self._shared.loop.now
             self._resume()
 
     def _resume(self) -> None:

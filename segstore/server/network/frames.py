@@ -100,7 +100,8 @@ class Frames:
         """Copy the bytes that `take` has not returned yet out of the shared buffer."""
         if self._shared:
             self._shared = False
-            if self._rest:  # a bytearray, because appends write offsets into batches
+            # The copy is a bytearray, because an append writes offsets into the batches.
+            if self._rest:
                 self._rest = memoryview(bytearray(self._rest))
 
     def begin(self) -> None:

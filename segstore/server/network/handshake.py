@@ -35,7 +35,8 @@ class Handshake:
         """Handle epoll events of the socket."""
         if events & GONE and not events & IN:
             self._end(ConnectionResetError("the client has gone"))
-        elif self._works:  # no bytes are read until the worker's step is done
+        # Received bytes are not read before the worker has done its step.
+        elif self._works:
             self._loop.change(self._sock, 0)
         elif events & OUT:
             self._send()

@@ -140,17 +140,20 @@ class Loop:
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
-        self._is_asleep = False  # after `now` is set, so that `age` never includes a sleep
+        # This is set after `now`, so that `age` never includes the time of a sleep.
+        self._is_asleep = False
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
-                try:  # the code of `_call`, to save a call for each request
+                # This is the code of `_call`. It is repeated here to save a call for each request.
+                try:
                     found[1](happened)
                 except Exception:
                     log.exception(_FAILED)
             elif fd == self._wakeup.fd:
                 self._wakeup.reset()
         if self._asked:
-            for _ in range(len(self._asked)):  # calls that are queued now are made in the next turn
+            # Calls that are queued from now on are made in the next turn.
+            for _ in range(len(self._asked)):
                 _call(self._asked.popleft())
         while self._timers.due <= self.now and (call := self._timers.take(self.now)) is not None:
             _call(call)

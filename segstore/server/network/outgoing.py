@@ -44,7 +44,7 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._parts: deque[Any] = deque()
-        self._at = 0  # how many bytes of the first part were sent
+        self._at = 0  # the number of bytes of the first part that were sent
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -85,7 +85,8 @@ class Outgoing:
         try:
             while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
-                if self._at:  # only some bytes were sent: the socket is full
+                # The part was not sent completely, so the socket is full.
+                if self._at:
                     break
         except BlockingIOError:
             pass

@@ -19,7 +19,7 @@ from segstore.server.apis import Api
 BOUNDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
 """Upper bounds of the histogram buckets of request times, in seconds. One more bucket is for longer times."""
 SIZE_FIELD = 4
-"""The size of the size field before each request, in bytes."""
+"""The number of bytes in the size field before each request."""
 
 
 class ApiMetrics:

@@ -62,7 +62,8 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # the file was replaced or damaged after `_tls` had read it
+    # The file was replaced or damaged after `_tls` had read it.
+    except (OSError, ValueError, IndexError):
         return None
 
 

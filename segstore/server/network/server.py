@@ -161,7 +161,8 @@ def _started(
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # stop the listeners that have started before the error
+        # These are the listeners that had started before the error.
+        for _, _, service in services:
             service.end(0.0)
         raise
     return server
@@ -383,7 +384,8 @@ class Server(Closing):
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]
-        for service in others:  # so that all services stop at the same time
+        # All services begin to stop before this method waits for one of them.
+        for service in others:
             service.begin_to_end(seconds)
         for service in (self._service, *others):
             service.end(seconds)

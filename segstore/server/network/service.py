@@ -152,7 +152,8 @@ class Service:
 
     def begin_to_end(self, seconds: float) -> None:
         """Make the service stop within `seconds`; do not wait for that."""
-        if self._here[0]:  # False in the child of a fork, where the thread does not exist
+        # In the child of a fork the service's thread does not exist, and this value is False.
+        if self._here[0]:
             self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
 
     def end(self, seconds: float) -> bool:
@@ -162,7 +163,8 @@ class Service:
         also if a handler calls this method: such a call does not wait. If an interrupt ends the wait, all
         connections are closed at once.
         """
-        if not self._here[0]:  # in the child of a fork the thread does not exist
+        # In the child of a fork the service's thread does not exist.
+        if not self._here[0]:
             return True
         loop = self._shared.loop
         loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
@@ -201,7 +203,8 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # after the queued answers of parked requests
+            # This queues `_go_on` after the answers of parked requests, which are queued already.
+            loop.soon(self._go_on)
         else:
             connections.end_unanswered()
             if not len(connections):

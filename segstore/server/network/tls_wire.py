@@ -15,8 +15,8 @@ from typing import Any
 from segstore.server.security.tls import subject
 
 RECEIVED = 1 << 16
-"""The maximum number of bytes that are received at once. A connection never has more received and still
-encrypted bytes in memory.
+"""The maximum number of bytes that are received at once. So at most this number of bytes that are not
+decrypted yet are in memory for a connection.
 """
 _MOST_A_TURN = 1 << 18
 """When one call of `recv_into` has decrypted this number of bytes, it returns, so that other connections are
@@ -36,7 +36,8 @@ class TlsWire:
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self._sock, self._in, self._out = sock, ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
-        self._read_into: Any = self._tls.read  # `Any`: with a buffer, `read` returns an int, not bytes
+        # The type is Any, because `read` returns an int, and not bytes, if it is given a buffer.
+        self._read_into: Any = self._tls.read
         self.has_more = False
 
     # --- the handshake --------------------------------------------------------------------
@@ -55,7 +56,8 @@ class TlsWire:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        self.has_more = self._in.pending > 0  # the last received bytes may include a request
+        # The bytes that were received last may include a request.
+        self.has_more = self._in.pending > 0
         return True
 
     @property

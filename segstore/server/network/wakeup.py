@@ -19,7 +19,8 @@ class Wakeup:
     def __init__(self) -> None:
         self.fd = with_descriptors(lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.asleep = False
-        self._lock = nesting()  # so that `wake` never writes to a closed descriptor
+        # The lock prevents `wake` from writing to a closed descriptor.
+        self._lock = nesting()
 
     def wake(self) -> None:
         """End the loop's sleep, if the loop sleeps."""

@@ -49,7 +49,8 @@ class Watch:
         while (sleep := self._asked.get()) is not None:
             try:
                 sleep()
-            except Exception as error:  # such as StoreClosedError; `then` is called all the same
+            # The error may be a StoreClosedError, for example. `then` is called all the same.
+            except Exception as error:
                 log.info("a server's wait for news has ended: %s", error)
             del sleep
             self._soon(self._woken)
@@ -66,6 +67,7 @@ class Watch:
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:
             if self.asleep:
-                self._wake()  # repeated: a call just before the sleep has no effect
+                # `wake` is called again and again, because a call just before the sleep has no effect.
+                self._wake()
             thread.join(_TRY)
             tries += 1

@@ -39,9 +39,11 @@ def not_after(der: bytes) -> float:
     at = _content(der, _content(der, 0))
     if der[at] == _VERSION:
         at = _after(der, at)
-    for _ in range(3):  # skip serial number, algorithm, issuer
+    # The loop skips the serial number, the algorithm and the issuer.
+    for _ in range(3):
         at = _after(der, at)
-    at = _after(der, _content(der, at))  # skip notBefore
+    # This skips notBefore.
+    at = _after(der, _content(der, at))
     text = der[_content(der, at) : _after(der, at)].decode("ascii")
     form = "%y%m%d%H%M%SZ" if der[at] == _UTC_TIME else "%Y%m%d%H%M%SZ"
     return float(timegm(datetime.strptime(text, form).timetuple()))

@@ -101,12 +101,13 @@ class SaslSession:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sasl, self.state = sasl, SaslState.HANDSHAKE
-        self._judge = sasl  # the `sasl` that checks the current authentication
+        # the `Sasl` object that checks the current authentication
+        self._judge = sasl
         self._entered, self._clock = entered, clock
         self._exchange: Mechanism | None = None
         self._mechanism = ""
         self._principal: str | None = None
-        self._until = self._begun = 0.0  # in monotonic seconds
+        self._until = self._begun = 0.0  # times in monotonic seconds
 
     def check(self, api: Api) -> None:
         """Raise InvalidRequestError if a request of this API is not allowed now. The caller then closes the

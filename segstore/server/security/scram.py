@@ -76,14 +76,16 @@ class ScramExchange:
         try:
             text = token.decode("utf-8")
             answer = self._begin(text) if self._credential is None else self._end(text, self._credential)
-        except ValueError as error:  # from invalid UTF-8 or invalid base64
+        # The message has invalid UTF-8 or invalid base64.
+        except ValueError as error:
             raise self._failed() from error
         return answer.encode()
 
     def _begin(self, text: str) -> str:
         """Return the server-first-message for a client-first-message."""
         found = _FIRST.fullmatch(text)
-        if found is None or found["more"]:  # extensions (delegation tokens) are not supported
+        # Extensions, such as delegation tokens, are not supported.
+        if found is None or found["more"]:
             raise self._failed()
         self.name = _unescaped(found["name"])
         if found["authzid"] is not None and _unescaped(found["authzid"]) != self.name:

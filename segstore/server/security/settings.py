@@ -80,7 +80,7 @@ def _rules(value: object) -> tuple[Rule, ...]:
         raise ValueError
     found: list[Rule] = []
     for entry in entries:
-        if isinstance(entry, Rule):  # already parsed
+        if isinstance(entry, Rule):  # the entry is already parsed
             found.append(entry)
             continue
         if not isinstance(entry, str):
