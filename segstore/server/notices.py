@@ -25,8 +25,8 @@ MOST = 100
 one line a minute for each kind.
 """
 MOST_USERS = 10
-"""The maximum number of users of one peer that have lines of their own. All further users of the peer
-together have one line a minute for each kind.
+"""The maximum number of users of one peer that have log lines of their own. All further users of the peer
+together have one log line a minute for each kind.
 """
 _OTHERS = ""
 LONGEST = 100

@@ -107,7 +107,7 @@ scan would cost reads besides. Sizes are those of the files once the store is cl
 by offset, 12 for one by time."""
 
 INTERVALS = (512, 4096, 16384, 65536, 262144, 1 << 20)
-DEFAULT, WIDER = 4096, 65536  # Kafka's default, and a larger interval
+DEFAULT, WIDER = 4096, 65536  # bytes between two index entries: Kafka's default, and more
 SHOWN = ("by offset p50 µs", "by time p50 µs", "index KiB", "index ‰ of log")
 KEY = "interval bytes"
 

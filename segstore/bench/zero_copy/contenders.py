@@ -158,7 +158,7 @@ class ZeroCopy(_Locked):
 
     def __init__(self, files: Files, sink: Sink) -> None:
         super().__init__(files, sink)
-        self._pending = 0  # number of sends without a notice
+        self._pending = 0  # number of sends whose notices were not received yet
         self._was_set = self.files.set_zerocopy(self.sink, True)
 
     def send(self, source: Handle, position: int, count: int) -> int:

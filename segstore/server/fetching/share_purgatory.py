@@ -137,9 +137,9 @@ class ShareWaits:
     def park(
         self, group: str, parked: ParkedShareFetch, glance: AcquirableState, is_sated: bool = False
     ) -> None:
-        """Let a fetch wait that has acquired too few records. `glance` is the state before it tried to
-        acquire them. `parked.complete` is called after a change of the state, or when the wait times out.
-        Raises IllegalStateError if no thread can be started.
+        """Make a fetch wait if it has acquired too few records. `glance` is the state that was read before
+        the fetch tried to acquire records. `parked.complete` is called after a change of the state, or when
+        the wait times out. Raises IllegalStateError if no thread can be started.
 
         `is_sated` says that the fetch has acquired records, and released them because they had fewer bytes
         than min_bytes. In this case the group's reports don't end the wait: each release is reported, so two

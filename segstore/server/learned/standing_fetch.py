@@ -141,8 +141,8 @@ class StandingFetch:
         return c.received, LATER, 0
 
     def _may_wait(self, offset: int) -> bool:
-        """Report the standby's offsets to the `Primary`. Return whether the fetch may wait here: False if the
-        standby lacks records, or only `LearnedFetch` or the handler can answer.
+        """Report the standby's offsets to the `Primary`. Return whether the fetch may wait here. Return False
+        if the standby lacks records, and also if only `LearnedFetch` or the handler can answer.
         """
         target, named = self._target, self.named.wanted
         primary = target.terms.primary

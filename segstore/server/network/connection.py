@@ -84,7 +84,7 @@ class ServerConnection:
         self.learned: LearnedRequest | None = None
         self._events = IN  # the epoll events that the loop waits for
         self._taken = 0  # number of acknowledged bytes at the last call of `note_acknowledged`
-        self._memory = 0  # number of bytes taken from `Shared.memory`
+        self._memory = 0  # number of bytes that this connection has taken from `Shared.memory`
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False

@@ -122,8 +122,8 @@ class Loop:
 
     def run(self) -> None:
         """Run turns until `end` is called, then close all sockets. Later calls of `soon` have no effect."""
-        # SIGPIPE is blocked, so that sendfile(2) to a closed connection returns an error, whatever handler
-        # the application has. A pending SIGPIPE is discarded when this thread ends.
+        # SIGPIPE is blocked, so that sendfile(2) to a closed connection returns an error, even if the
+        # application has set a handler of this signal. A pending SIGPIPE is discarded when this thread ends.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
         try:
             while not self._over:

@@ -378,9 +378,9 @@ class Server(Closing):
         """Stop accepting connections, answer the received requests, and stop. A second call does nothing.
 
         `timeout` is the longest wait for these answers, in seconds (a number of at least 0, by default 10).
-        Connections whose requests are not answered then are closed. A connection is closed earlier if its
-        client receives no byte of an answer for a second. An interrupt closes all connections at once. If a
-        handler calls this method, the call does not wait for the answers. The store stays open.
+        After this time the connections whose requests are not answered are closed. A connection is closed
+        earlier if its client receives no byte of an answer for a second. An interrupt closes all connections
+        at once. If a handler calls this method, the call does not wait for the answers. The store stays open.
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]
