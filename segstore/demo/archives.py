@@ -1,6 +1,6 @@
 """The archive part of the demo: a store is archived while records are appended, and then the store is lost.
 The store is restored from the archive as it was one minute earlier, without the wrong records that a faulty
-program has appended since. The store of the flights is archived too, for the Spark part.
+program has appended in that minute. The store of the flights is archived too, for the Spark part.
 
 On disk: a store and two archives, in directories. Threads: one, and the threads of the archive.
 """

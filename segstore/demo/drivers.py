@@ -74,7 +74,7 @@ class Driver:
 
     @property
     def ended(self) -> bool:
-        """Return whether the driver has exited, and `next_event` has returned all its events."""
+        """Return True if the driver has exited and `next_event` has returned all events of the driver."""
         return not self._reader.is_alive() and self._events.empty()
 
     def next_event(self, seconds: float) -> Event | None:

@@ -1,4 +1,4 @@
-"""Kills a writing process: a child process appends flights, and is sent SIGKILL when half of the flights are
+"""Kills a writing process: a child process appends flights, and gets SIGKILL when half of the flights are
 acknowledged.
 
 Threads: one.

@@ -122,7 +122,7 @@ _WIDTHS = {"partition": 9, "owner": 17, "committed": 9, "end": 6, "lag": 6, "per
 @dataclass(frozen=True)
 class LedgerRow:
     """A row of the table: a partition, the client id of its reader, its committed offset, its log end offset,
-    and the number of records read per second.
+    and the number of read records per second.
     """
 
     partition: int

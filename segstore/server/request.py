@@ -76,7 +76,9 @@ class Channel(Protocol):
     sasl: SaslSession | None
     """The SASL session of the connection, None if the listener does not use SASL."""
     learned: LearnedRequest | None
-    """Set by a handler. Answers later requests with similar bytes without decoding them."""
+    """A handler sets this object. The object answers later requests that have similar bytes, and does not
+    decode them.
+    """
 
     def when_closed(self, call: Callable[[], object]) -> None:
         """Register a function that the loop's thread calls when the connection is closed."""

@@ -113,7 +113,7 @@ KEY = "interval bytes"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure look-ups with each interval, in turns, and the size of each index once. Return the results.
+    """Measure look-ups with each interval `runs` times, and the size of each index once. Return the results.
     Raises OSError.
     """
     records, lookups = (20_000, 50) if quick else (300_000, 600)

@@ -83,7 +83,7 @@ class ExhibitFiles(Files):
         return bool(sent(lib.seg_zerocopy(sink, on)))
 
     def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
-        """Call send(2) with MSG_ZEROCOPY from a window, and return the number of bytes sent. The window must
+        """Call send(2) with MSG_ZEROCOPY from a window, and return the number of sent bytes. The window must
         stay until `read_notices` has returned the notice of the send.
 
         Raises OSError. Its errno is ENOBUFS if too many sends have no notice yet, or if too much memory is
@@ -110,7 +110,7 @@ class ExhibitFiles(Files):
     def send_by_ring(
         self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
-        """Send by send_zc from a window, and return the number of bytes sent. When this method has returned,
+        """Send by send_zc from a window, and return the number of sent bytes. When this method has returned,
         the kernel no longer needs the window. Raises InterruptedError if the request is not complete after
         100 ms, or earlier. The caller then repeats the call, which continues the same request.
         """
@@ -222,7 +222,7 @@ class ZeroCopy(_Locked):
 class ByRing(_Locked):
     """Sends by io_uring's send_zc: the network card reads from the page cache. There is one request at a
     time, for a whole window. The window is unmapped when the ring reports that the kernel no longer needs the
-    window. After an error or an interrupt the running request is cancelled first.
+    window. After an error or an interrupt the running request is cancelled before the window is unmapped.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -257,7 +257,7 @@ def send_log(
     log: PartitionLog, files: ExhibitFiles, sink: Any, offset: int, max_bytes: int, method: str
 ) -> tuple[int, int]:
     """Send batches from `offset` on, at most `max_bytes`, to a sink by `method`, which is a name in EXHIBITS.
-    Return (bytes sent, next offset), as `PartitionLog.transfer` does.
+    Return (number of sent bytes, next offset), as `PartitionLog.transfer` does.
 
     `files` makes the system calls. The log must never have been compacted, because a missing offset is taken
     for damage.

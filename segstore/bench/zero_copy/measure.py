@@ -42,7 +42,7 @@ from segstore.storage.transfer.sinks import look_at
 
 GB = 1e9
 Send = Callable[[int], int]
-"""(i) -> number of bytes: sends transfer number i of a log, and returns the number of bytes sent."""
+"""A function that sends transfer number i of a log, and returns the number of sent bytes."""
 
 
 class TransferSample(NamedTuple):

@@ -139,8 +139,8 @@ def copied(request: Request, body: Any) -> Request:
 
 def both(*judges: Judge) -> Judge:
     """Return a new judge, which calls `judges` in order. If one of them returns an answer, the new judge
-    returns this answer at once. Otherwise it returns a `Mend` that calls the `Mend`s of all `judges`, or None
-    if all of them returned None.
+    returns this answer at once. If none of them returns an answer, the new judge returns a `Mend` that calls
+    the `Mend`s of all `judges`, or None if all of them returned None.
     """
 
     def judge(caller: Caller, request: Request) -> Verdict:

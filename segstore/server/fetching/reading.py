@@ -227,8 +227,8 @@ def _refused(wanted: Wanted, error: Code, version: int, log: PartitionLog | None
 
 def _check_replica(wanted: Wanted, terms: Terms) -> None:
     """Raise an error if the broker that fetches is not the registered standby (Kafka:
-    Partition.followerReplicaOrThrow). It is UnknownLeaderEpochError if the request has a leader epoch, else
-    NotLeaderOrFollowerError.
+    Partition.followerReplicaOrThrow). The error is UnknownLeaderEpochError if the request has a leader epoch,
+    else NotLeaderOrFollowerError.
     """
     if terms.primary is not None and terms.primary.check_replica(terms.replica_id, terms.broker_epoch):
         return

@@ -228,8 +228,8 @@ class _ShareFetch:
 
     def _park(self, glance: AcquirableState, is_sated: bool) -> Any:
         """Park the request until records can be acquired, and return LATER. `glance` is the state before
-        records were acquired. If the state differs from it already, or `max_wait_ms` have passed, run another
-        round instead and return its result.
+        records were acquired. If the current state already differs from `glance`, or `max_wait_ms` have
+        passed, run another round instead and return its result.
         """
         left = int((self._until - time.monotonic()) * 1000)
         if left <= 0 or self._glance().differs(glance, is_sated):

@@ -47,8 +47,8 @@ def _transactions(store: Store) -> TransactionCoordinator:
 
 def transaction_code(error: BaseException) -> Code:
     """Return the error code for a transactional producer. It is INVALID_PRODUCER_ID_MAPPING if the
-    transactional id is not found, ILLEGAL_GENERATION if a member epoch is stale, else the result of
-    `coordinator_code`.
+    transactional id is not found, and ILLEGAL_GENERATION if a member epoch is stale. For any other error it
+    is the result of `coordinator_code`.
     """
     if isinstance(error, TransactionalIdNotFoundError):
         return Code.INVALID_PRODUCER_ID_MAPPING

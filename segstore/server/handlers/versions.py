@@ -57,8 +57,8 @@ def _unnamed(request: Request) -> Code:
 
 
 def _misrouted(node: Node, body: Any) -> Code:
-    """Return INVALID_REQUEST if the client gives only one of cluster id and node id, REBOOTSTRAP_REQUIRED if
-    one of them is not this node's, else NONE.
+    """Return INVALID_REQUEST if the client gives only one of cluster id and node id. Return
+    REBOOTSTRAP_REQUIRED if it gives both, and one of them is not this node's. Return NONE in all other cases.
     """
     # Requests before version 5 do not have these fields.
     if body.cluster_id is None and body.node_id == _NO_NODE:

@@ -1,8 +1,8 @@
 """`LearnedFetch` answers Fetch requests that a connection repeats: requests for one partition without a fetch
 session (librdkafka), and requests of a fetch session with few partitions (KIP-227: Java consumers,
-kafka-python, standbys). A request without a session has its only partition. A request of a session has no
-partition, or only the partition whose records were answered last. The requests of a connection differ in
-correlation id, session epoch and fetch offset.
+kafka-python, standbys). A request without a session names exactly one partition. A request of a session names
+no partition, or only the partition whose records were answered last. The repeated requests of a connection
+differ only in correlation id, session epoch and fetch offset.
 
 On disk: reads log files. Threads: the loop's thread.
 """

@@ -319,7 +319,8 @@ class ServerConnection:
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
         if later is not None and is_shared and later.api is Api.PRODUCE:
             self._frames.keep()
-            # The request's batches are views of the shared buffer, so a new buffer takes its place.
+            # The request's batches are views of the shared buffer. `leave` makes another shared buffer for
+            # later requests.
             shared.scratch.leave()
 
     def _wait_for_more(self) -> None:

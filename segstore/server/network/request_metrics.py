@@ -1,5 +1,5 @@
-"""`RequestMetrics`: the counts of one listener since its start, which are of requests by API, of connections
-and of authentications (Kafka: kafka.network:type=RequestMetrics, socket-server-metrics).
+"""`RequestMetrics`: the counts of one listener since its start. It counts the requests of each API,
+connections, and authentications (Kafka: kafka.network:type=RequestMetrics, socket-server-metrics).
 
 Owns nothing on disk. Threads: the loop's thread counts; any thread reads without a lock, because counts only
 grow, and the row of an API is added at the API's first request and never removed.

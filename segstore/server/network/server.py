@@ -353,7 +353,7 @@ class Server(Closing):
         """Change security settings, and read all files of keys, certificates and users again.
 
         Connections stay open. New TLS handshakes use the new certificate; authentications and
-        reauthentications check the new users; requests are authorized by the new allow list once this call
+        reauthentications check the new users; requests are authorized by the new allow list after this call
         has returned.
 
         `settings` are settings of `segstore.serve`; None resets a setting to its default. These settings are
