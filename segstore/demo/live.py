@@ -24,8 +24,8 @@ _LINES = 5  # number of lines with the state, if the output is no terminal
 
 def live(screen: Screen, path: str, flights: Flights, seconds: float, days: float) -> None:
     """Send the flights of `days` days in each second, for `seconds`, or until the last flight is sent. Raises
-    StorageError if a record was not read, or its offset was not committed. After Ctrl-C raises
-    KeyboardInterrupt, when all readers have left the group and the store is closed.
+    StorageError if a record was not read, or its offset was not committed. Raises KeyboardInterrupt after
+    Ctrl-C, when all readers have left the group and the store is closed.
     """
     plan = ReplayPlan.of(flights, seconds, days)
     with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):

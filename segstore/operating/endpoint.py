@@ -36,7 +36,7 @@ MOST = 1100
 TIMEOUT = 5.0
 """The longest time for receiving a request, and for sending one piece of an answer, in seconds."""
 _WHOLE = 60.0
-"""The longest time from the begin of a connection to its end, in seconds."""
+"""The longest time from the beginning of a connection to its end, in seconds."""
 _LINGER = 0.5
 """How long the client's bytes are still read after the answer was sent, in seconds. If a connection were
 closed with unread bytes, the kernel would discard the answer.

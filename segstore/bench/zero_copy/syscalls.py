@@ -168,7 +168,7 @@ def _listed(text: str) -> Counter[str]:
     calls: Counter[str] = Counter()
     for line in text.splitlines():
         name, bracket, rest = line.partition("(")
-        # An anonymous mapping is not of a transfer, but of the interpreter or the C library.
+        # Anonymous mappings are made by the interpreter or the C library, never by a transfer.
         if name == "mmap" and "MAP_ANONYMOUS" in rest:
             continue
         if bracket and name.isidentifier() and " = ? ERESTART" not in rest:

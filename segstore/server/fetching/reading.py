@@ -172,8 +172,8 @@ def _records(
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     if terms.replica_id >= 0:
         bound = log.log_end_offset
-    # If batches remain after the stretch, the limit has ended the stretch. The partition then counts with at
-    # least the limit: it has so many bytes.
+    # If batches remain after the stretch, the limit has ended the stretch, so the partition has at least
+    # `most` available bytes.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)

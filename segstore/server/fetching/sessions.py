@@ -276,9 +276,10 @@ class FetchSessions:
         """Close a session if that is needed for a new session with `size` partitions. Return whether the new
         session may begin (Kafka: FetchSessionCacheShard.tryEvict).
 
-        The least recently used session is closed if it was idle for more than EVICTION_MS. If it was not, the
-        session with the fewest partitions is closed if it has fewer than `size` partitions. Only sessions
-        that were used later than EVICTION_MS after their begin are candidates here.
+        The least recently used session is closed if it was idle for more than EVICTION_MS. If it was not idle
+        for so long, the session with the fewest partitions is closed if it has fewer than `size` partitions.
+        In this second case, only sessions are considered that were used later than EVICTION_MS after their
+        beginning.
         """
         if not self._sessions:
             return False

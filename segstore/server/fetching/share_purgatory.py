@@ -5,8 +5,8 @@ Owns nothing on disk. Threads: the loop's thread; a share group reports availabl
 
 A fetch waits for one of two events: its partitions get new records, which `Purgatory` detects, or acquired
 records become available again, which the share group reports. An event may come between the attempt to
-acquire records and the begin of the wait. To detect such an event, the handler compares the `AcquirableState`
-from before the attempt with the current state.
+acquire records and the beginning of the wait. To detect such an event, the handler compares the
+`AcquirableState` from before the attempt with the current state.
 """
 
 from __future__ import annotations

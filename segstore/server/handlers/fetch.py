@@ -211,7 +211,8 @@ class Fetches:
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
         """Return a function that returns whether the client may read a topic. Each call checks the rights
-        that the client has then. A replica needs CLUSTER_ACTION on the cluster instead of READ on the topic.
+        that the client has at the time of the call. A replica needs CLUSTER_ACTION on the cluster instead of
+        READ on the topic.
         """
         node, principal = self._node, request.channel.principal
         if replica_id >= 0:

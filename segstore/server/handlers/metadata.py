@@ -106,8 +106,8 @@ def _refused(topics: list[Any]) -> Any:
 def _creatable(
     node: Node, body: Any, asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]
 ) -> dict[str, Code]:
-    """Return the names of the missing topics that may be created, each with Code.NONE. (`_prepared` replaces
-    it by the error of the creation.)
+    """Return the names of the missing topics that may be created, each with Code.NONE. (If the creation of a
+    topic fails, `_prepared` replaces this code by the error's code.)
     """
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return {}

@@ -125,7 +125,7 @@ def _elect(node: Node, topic: str, number: int, election: str) -> None:
     store = replicated(node.store)
     if store is None:
         raise ElectionNotNeededError(f"{topic}-{number} has one replica, which leads")
-    # As in Kafka, the client need not confirm an unclean election, so this line does.
+    # As in Kafka, the client need not confirm an unclean election. So this line confirms it.
     key = topic, number
     error = store.elect_leaders(election, [key], confirm=election == "unclean")[key]
     if error is not None:

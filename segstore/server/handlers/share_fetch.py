@@ -50,8 +50,8 @@ _NO_RECORDS = b""
 _STALE = "The share session has ended, or another request of it has come."
 _MODE_SINCE = 2
 _MOST_AT_ONCE = 10_000
-"""If a request may acquire more records than this, a worker thread acquires them: other requests would wait
-for the loop's thread.
+"""If a request may acquire more records than this, a worker thread acquires them, because in the loop's
+thread this would delay other requests.
 """
 
 Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]

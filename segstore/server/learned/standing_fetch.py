@@ -39,8 +39,8 @@ _NUMBER = slice(SIZE + NUMBER_AT, SIZE + NUMBER_AT + INT32.size)
 
 
 class Spot:
-    """A partition of the session. `written` is the view of the partition's log at the begin of the fetch's
-    wait.
+    """A partition of the session. `written` is the view of the partition's log at the beginning of the
+    fetch's wait.
     """
 
     __slots__ = ("_exchange", "_handle", "_segment", "key", "partition", "visible", "wanted", "written")
@@ -276,8 +276,8 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
 
 
 def _agrees(held: PartitionLog, asked: Wanted) -> bool:
-    """Return whether the standby does not have another current leader epoch than `held`, and its copy of the
-    log does not diverge from `held` (KIP-595).
+    """Return False if `asked` has a current leader epoch that is not the epoch of `held`, or the standby's
+    copy of the log diverges from `held` (KIP-595). Return True in all other cases.
     """
     epoch = held.leader_epoch
     if asked.current_epoch >= 0 and asked.current_epoch != epoch:

@@ -469,8 +469,8 @@ class ServerConnection:
 
     def note_acknowledged(self) -> None:
         """Count TCP acknowledgements of the client as activity."""
-        # It would be too late to count only writability: a socket becomes writable when a third of its buffer
-        # is free, and with a slow client this takes seconds.
+        # Writability would show the client's activity too late: a socket becomes writable only when a third
+        # of its buffer is free, and with a slow client this takes seconds.
         count = taken(self._sock)
         if count > self._taken:
             self.active_at, self._taken = self._shared.loop.now, count

@@ -97,7 +97,7 @@ class Frames:
         return not self._rest and self._own is None
 
     def keep(self) -> None:
-        """Copy the bytes that `take` has not returned yet out of the shared buffer."""
+        """Copy from the shared buffer the bytes that `take` has not returned yet."""
         if self._shared:
             self._shared = False
             # The copy is a bytearray, because an append writes offsets into the batches.

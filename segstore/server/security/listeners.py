@@ -74,8 +74,8 @@ def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
 
 
 def _names(listeners: object) -> dict[str, str]:
-    """Return prefix of setting names -> name of the listener. Longer prefixes come first, because a shorter
-    prefix may be the begin of a longer prefix.
+    """Return prefix of setting names -> name of the listener. Longer prefixes come first, because a longer
+    prefix may begin with a shorter prefix.
     """
     if not isinstance(listeners, str):
         raise ConfigError("listener.name is for settings of listeners, which are missing")
