@@ -22,8 +22,9 @@ def figure_text(figure: Figure) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number as text: 1,234, or 123, or with three significant digits 12.3 and 0.123, or below 0.001
-    with two significant digits 1.2e-04.
+    """Return a number as text. From 100 on a number has no decimals (1,234). From 10 on it has one decimal,
+    from 1 on two, and from 0.001 on three (12.3, 1.23, 0.123). A smaller number has two significant digits
+    (1.2e-04).
     """
     size = abs(value)
     if size >= 100 or value == 0:

@@ -113,7 +113,8 @@ class Driver:
             time.sleep(_POLL)
         self._process.wait()
         self._reader.join()
-        # After this, `kill` does nothing: new processes may get the ids of the killed processes.
+        # After this assignment `kill` does nothing, because new processes may get the ids of the killed
+        # processes.
         self._killed = True
         return len(killed)
 

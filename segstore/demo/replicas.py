@@ -187,7 +187,7 @@ def flip(path: str) -> None:
 
 def replicas(screen: Screen, base: str, dwell: float) -> None:
     """Run this part in directories below `base`, which is created; each step takes at least `dwell` seconds.
-    Raises StorageError if an acknowledged record is lost, or a directory is not sound.
+    Raises StorageError if an acknowledged record is lost, or a directory is damaged.
     """
     paths = [os.path.join(base, f"disk{number}") for number in range(DISKS)]
     os.makedirs(base, exist_ok=True)

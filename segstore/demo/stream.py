@@ -129,7 +129,7 @@ Begun = tuple[SparkJobFields, Driver]
 @contextmanager
 def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
     """Start the first driver early, so that Java and Spark start while other parts of the demo run, and yield
-    the driver with its job. Yield None if PySpark is not installed.
+    the driver and its job. Yield None if PySpark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         yield None
@@ -210,7 +210,8 @@ def _recovered_on_error(screen: Screen, path: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        with segstore.open(path):  # to open the store is to recover it
+        # Opening the store recovers it.
+        with segstore.open(path):
             pass
         if isinstance(error, KeyboardInterrupt):
             screen.say("Ctrl-C: the driver, Java and Python workers are gone, the store is recovered")

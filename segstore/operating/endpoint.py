@@ -32,7 +32,7 @@ log = Logger("segstore")
 T = TypeVar("T")
 
 MOST = 1100
-"""The maximum number of open connections. One more connection is answered with status 503."""
+"""The maximum number of open connections. A further connection is answered with status 503."""
 TIMEOUT = 5.0
 """The longest time for receiving a request, and for sending one piece of an answer, in seconds."""
 _WHOLE = 60.0

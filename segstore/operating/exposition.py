@@ -51,13 +51,13 @@ class Encoding(NamedTuple):
         return self.generate(registry).removesuffix(_END)
 
     def joined(self, parts: Iterable[bytes]) -> bytes:
-        """Return the texts joined, followed by the end mark if this format is OpenMetrics."""
+        """Join the texts, and add the end mark if this format is OpenMetrics."""
         return b"".join([*parts, _END if self.is_open else b""])
 
 
 def encoding_for(accept: str) -> Encoding:
-    """Return the format for a request with this Accept header, Prometheus' text format if the header is
-    invalid.
+    """Return the format for a request with this Accept header. If the header is invalid, return Prometheus'
+    text format.
     """
     from prometheus_client.exposition import choose_encoder
 

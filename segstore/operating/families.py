@@ -50,7 +50,7 @@ def store_families(store: Store) -> list[Family]:
 
 
 def _groups(store: Store) -> list[GroupDescription]:
-    """Return the groups of a store, none if the store is open for reading."""
+    """Return the groups of a store. If the store is open for reading, return an empty list."""
     if not store.keeps:
         # A store that is open for reading has no coordinator, so each scrape would read all committed
         # offsets.

@@ -20,8 +20,8 @@ from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
 
 _PATIENCE = 1.0
-"""How long a scrape waits for a new snapshot, in seconds. If there is no new snapshot then, the last snapshot
-is answered.
+"""How long a scrape waits for a new snapshot, in seconds. If there is no new snapshot after this time, the
+last snapshot is answered.
 """
 _FIRST_PATIENCE = 8.0
 """As long as there is no snapshot, scrapes wait for the first snapshot until this number of seconds after the
@@ -55,7 +55,7 @@ class Pages:
         self._snapshots.start()
 
     def close(self) -> None:
-        """Make the thread that makes snapshots stop; do not wait until it has stopped."""
+        """Stop the thread that makes snapshots, but do not wait until it has stopped."""
         self._snapshots.close()
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:

@@ -21,8 +21,8 @@ log = Logger("segstore")
 QUIET = 60.0
 """The minimum number of seconds between two log lines with the same kind, peer and user."""
 MOST = 100
-"""The maximum number of (kind, peer, user) keys that have lines of their own. All further peers together have
-one line a minute for each kind.
+"""The maximum number of (kind, peer, user) keys that have log lines of their own. All further peers together
+have one log line a minute for each kind.
 """
 MOST_USERS = 10
 """The maximum number of users of one peer that have log lines of their own. All further users of the peer

@@ -63,7 +63,8 @@ def appended(
     store: Store, values: Sequence[bytes], each: int, calls: int, synced: bool = False
 ) -> Mapping[str, float]:
     """Call `append_batch` with `each` values in each call, and return the figures. If `synced`, make `calls`
-    calls, and sync after each call. If not `synced`, make as many calls as append each of `values` once.
+    calls, and sync after each call. If not `synced`, make as many calls as are needed to append each of
+    `values` once.
     """
     with _topic(store, **({"flush_messages": 1} if synced else {})) as log:
         starts = range(0, calls * each, each) if synced else range(0, len(values), each)
@@ -172,7 +173,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 def findings(results: Results) -> list[ClaimFinding]:
     """Return findings, each of which compares the largest value of a setting with the smallest value. The
-    first finding also says from which value on larger values hardly help.
+    first finding also has the sentence of `knee`.
     """
 
     return [

@@ -66,8 +66,8 @@ MEASURES_SAID = {THROUGHPUT: "throughput", CPU: "the sender's CPU"}
 
 
 def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]:
-    """Return method -> its figure, for the cells with these keys. Leave out "auto" and the bare loop of
-    os.sendfile, because each of them uses the method of another contender.
+    """Return method -> the figure of `measure`, for the cells whose keys include `keys`. Leave out "auto" and
+    the bare loop of os.sendfile, because each of them uses the method of another contender.
     """
     return {
         cell.keys["method"]: cell.figures[measure]

@@ -111,8 +111,9 @@ class ExhibitFiles(Files):
         self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
         """Send by send_zc from a window, and return the number of sent bytes. When this method has returned,
-        the kernel no longer needs the window. Raises InterruptedError if the request is not complete after
-        100 ms, or earlier. The caller then repeats the call, which continues the same request.
+        the kernel no longer needs the window. Raises InterruptedError if the request is not complete when 100
+        ms have passed or a signal has come. The caller then repeats the call, which continues the same
+        request.
         """
         return sent(lib.seg_ring_send(ring, sink, window, position, count), source, errno.EFAULT)
 

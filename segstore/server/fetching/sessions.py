@@ -135,7 +135,7 @@ class FetchContext(Protocol):
         """The partitions to read; the most urgent partition comes first."""
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Return the response's body. Store the offsets that it has in the session."""
+        """Return the response's body. Store in the session the offsets that the body has."""
 
     def throttled(self) -> Any:
         """Return a response without partitions; the session does not change."""

@@ -161,7 +161,8 @@ def sync_group(node: Node, request: Request) -> Later:
     def failed(error: BaseException) -> Any:
         code = coordinator_code(error)
         # Clients don't know COORDINATOR_LOAD_IN_PROGRESS in a SyncGroup answer. The answer is
-        # REBALANCE_IN_PROGRESS instead, as of brokers before Kafka 4, because it makes clients join again.
+        # REBALANCE_IN_PROGRESS instead, as in brokers before Kafka 4, because this code makes clients join
+        # again.
         loads = code is Code.COORDINATOR_LOAD_IN_PROGRESS
         return _Synced(error_code=Code.REBALANCE_IN_PROGRESS if loads else code)
 

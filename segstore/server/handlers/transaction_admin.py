@@ -115,7 +115,8 @@ def _passes(held: TransactionMetadata, body: Any, now_ms: int) -> bool:
         return False
     if body.producer_id_filters and held.producer_id not in body.producer_id_filters:
         return False
-    # If no transaction is open, its start is -1, so it matches every duration filter, as in Kafka.
+    # If no transaction is open, `started_ms` is -1. As in Kafka, such a transactional id matches every
+    # duration filter.
     return bool(body.duration_filter < 0 or now_ms - held.started_ms > body.duration_filter)
 
 

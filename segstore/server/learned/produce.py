@@ -1,6 +1,6 @@
 """`LearnedProduce` answers Produce requests that a connection repeats, each with one batch for the same
-partition. The requests differ in correlation id and batch. On disk: writes the files of the partition's log.
-Threads: the loop's thread.
+partition. The requests differ only in correlation id and batch. On disk: writes the files of the partition's
+log. Threads: the loop's thread.
 """
 
 from __future__ import annotations

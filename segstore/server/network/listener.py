@@ -28,8 +28,9 @@ _PAUSE = 0.5
 """How long no connections are accepted, in seconds, after the system had no file descriptor for a connection.
 """
 _RESERVE = 64
-"""Connections leave at least this number of the process's file descriptors to the store, or an eighth of them
-if that is less. Without this reserve idle connections could prevent the store from rolling a log.
+"""Connections leave at least this number of the process's file descriptors to the store, or an eighth of the
+process's file descriptors if that is less. Without this reserve idle connections could prevent the store from
+rolling a log.
 """
 
 

@@ -110,7 +110,7 @@ class Loop:
         self._poll.modify(sock, events)
 
     def remove(self, sock: socket.socket) -> None:
-        """Shut down the connection of a socket; close the socket at the end of the turn."""
+        """Shut down the connection of a socket; close the socket at the end of the loop's current turn."""
         # If the socket were closed now, a new socket with the same number could get the old socket's events.
         with suppress(OSError):  # the peer has already closed the connection
             sock.shutdown(socket.SHUT_RDWR)

@@ -151,7 +151,7 @@ class Service:
         return threading.get_ident() == self._thread.ident
 
     def begin_to_end(self, seconds: float) -> None:
-        """Make the service stop within `seconds`; do not wait for that."""
+        """Make the service stop within `seconds`; do not wait until it has stopped."""
         # In the child of a fork the service's thread does not exist, and this value is False.
         if self._here[0]:
             self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
@@ -177,8 +177,8 @@ class Service:
             raise
 
     def _begin_to_end(self, deadline: float) -> None:
-        """Begin to stop until `deadline`. If the service is already stopping, the earlier of the two
-        deadlines counts.
+        """Begin to stop. The service must have stopped at `deadline`. If the service is already stopping, the
+        earlier of the two deadlines counts.
         """
         loop = self._shared.loop
         if not self._shared.is_ending:
