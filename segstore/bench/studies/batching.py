@@ -173,7 +173,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 def findings(results: Results) -> list[ClaimFinding]:
     """Return findings, each of which compares the largest value of a setting with the smallest value. The
-    first finding also has the sentence of `knee`.
+    first finding also has sentences that `knee` makes.
     """
 
     return [
