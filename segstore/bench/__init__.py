@@ -1,11 +1,12 @@
-"""Measurements that show why a log is fast. This package has the base of all measurements, the studies, and
-the command `segstore bench`.
+"""Measurements that show why a log is fast. This package has the code that all measurements use, the studies,
+and the command `segstore bench`.
 
-On disk: a measurement writes into the directory that the caller names, and removes its files when it ends;
-results go to a path that the caller names. Threads: one thread measures.
+On disk: a measurement writes into the directory that the caller names, and removes its files when it ends.
+Results are written to a path that the caller names. Threads: one thread measures.
 
-A measurement is a function `run(directory, quick, runs, progress) -> Results`. `figures` defines a figure and
-its winner, `results` stores results, `plots` and `terminal` show them.
+A measurement is a function `run(directory, quick, runs, progress) -> Results`. `figures` defines a figure
+(the values of several runs) and the winner among figures, `results` stores results, and `plots` and
+`terminal` show results.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a measurement module at its first use, because the command's help does not need it."""
+    """Return a name of this package. Its submodule is imported at the first use, because the command's help
+    does not need it.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "figures" if name in ("Figure", "winner") else "results"

@@ -1,4 +1,5 @@
-"""The values that the options of `segstore bench` choose among. Nothing is on disk. Threads: any; immutable.
+"""The values that users can choose by the options of `segstore bench`. Nothing is on disk. Threads: any;
+immutable.
 
 This module imports no measurement, so that a command's help is shown quickly.
 """
@@ -6,10 +7,10 @@ This module imports no measurement, so that a command's help is shown quickly.
 from __future__ import annotations
 
 RUNS = 7
-"""The number of runs of each variant. The variants take turns."""
+"""The default number of runs of each variant. All variants run once before a variant runs again."""
 TRANSFER_RUNS = 11
-"""The number of runs of a transfer. There are many short runs, so that a disturbance of the machine hits only
-some of them, which the interval excludes.
+"""The default number of runs of a transfer. There are many short runs, so that other work on the machine
+disturbs only some of them. The values of these runs are outside of the interval.
 """
 
 STUDIES = {
@@ -22,7 +23,7 @@ STUDIES = {
     "partitions": "partitions",
     "failover": "failover",
 }
-"""The module of each study."""
+"""Name of a study -> its module."""
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {
@@ -34,4 +35,4 @@ SIZES = {
 CACHES = ("warm", "cold")
 SINKS = ("tcp", "unix", "pipe", "file")
 WAYS_TO_SEND = ("sendfile", "splice", "mmap", "read", "copy_file_range", "zerocopy", "io_uring", "auto")
-"""The methods of `PartitionLog.transfer`, and the methods that are compared with them."""
+"""The methods of `PartitionLog.transfer`, and two more methods that are compared with these."""

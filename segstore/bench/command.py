@@ -1,5 +1,5 @@
-"""`segstore bench`: measurements that show why a log is fast. On disk: the measurements write into
-directories of their own; results go to the user's directory. Threads: one.
+"""`segstore bench`: measurements that show why a log is fast. On disk: each measurement writes into a new
+directory; results are written to the user's directory. Threads: one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # --- command report ----------------------------------------------------------------------------
 
-# `segstore bench report` reads the JSON of results, and shows them again.
+# `segstore bench report` reads results from JSON files, and shows these results.
 
 
 @click.command()
@@ -53,17 +53,17 @@ def report(directory: str) -> None:
 
 # --- command options ---------------------------------------------------------------------------
 
-# Here are the options that measurements share, and their progress bar. No other thread may run during a
-# measurement, so progress is drawn between measurements.
+# The code below has the options that all measurements have, and their progress bar. No other thread may run
+# during a run, so the bar is drawn between runs.
 
 F = TypeVar("F", bound=Callable[..., Any])
 QUICK_RUNS = 1
-_EVERY = 0.1  # seconds between two updates of the bar
+_EVERY = 0.1  # minimum time between two updates of the bar, in seconds
 
 
 def directory_option(command: F) -> F:
-    """Add the option --directory DIR, which sets the argument `directory`. Without it, `directory` is
-    None.
+    """Add the option --directory DIR. Its value is the argument `directory`, which is None if the option is
+    not given.
     """
     return click.option(
         "--directory",
@@ -117,8 +117,8 @@ def json_option(command: F) -> F:
 
 
 def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any, ...] | None]:
-    """Return a callback for an option that takes a list of names. The callback returns the values with these
-    names, in the order of `known`.
+    """Return a callback for an option whose value is a comma-separated list of names. The callback returns
+    the values that have these names, in the order of `known`.
     """
     values = known if isinstance(known, Mapping) else {name: name for name in known}
 
@@ -135,8 +135,8 @@ def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any
 
 @contextmanager
 def progress_shown(what: str) -> Iterator[results.Progress]:
-    """Context manager: show a progress bar if standard error is a terminal. Yields the function by which a
-    measurement reports its progress.
+    """Context manager: show a progress bar if standard error is a terminal. Yields a function that a
+    measurement calls to report its progress.
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -150,7 +150,7 @@ def progress_shown(what: str) -> Iterator[results.Progress]:
         def report(done: int, total: int, now: str) -> None:
             nonlocal seen, said
             bar.update(task, completed=done, total=total, description=f"{what}: {now}")
-            # The next run may take long, so its name is shown at once.
+            # A new name is shown at once, because the run with this name may take long.
             if now != said or time.monotonic() - seen >= _EVERY:
                 seen, said = time.monotonic(), now
                 bar.refresh()
@@ -160,10 +160,10 @@ def progress_shown(what: str) -> Iterator[results.Progress]:
 
 # --- command study -----------------------------------------------------------------------------
 
-# `segstore bench study` runs studies, each in a directory of its own.
+# `segstore bench study` runs studies, each in a new directory.
 
 ALL = "all"
-_WIDEST = 100  # columns of running text
+_WIDEST = 100  # maximum width of texts, in columns of the terminal
 
 
 @click.command("study")
@@ -222,8 +222,8 @@ def _write(chosen_study: Study, outcome: Results, out: str) -> None:
 
 @contextmanager
 def _pictures_left_out() -> Iterator[None]:
-    """Context manager for a block that draws. If matplotlib is missing, report this, and go on after the
-    block.
+    """Context manager for a block that draws pictures. If matplotlib is not installed, print a message, and
+    leave the block without an error.
     """
     try:
         yield
@@ -255,8 +255,8 @@ def _filled(text: str, screen: Console) -> str:
 
 # --- command zero copy -------------------------------------------------------------------------
 
-# `segstore bench zero-copy` and `segstore bench compare` use `segstore.bench.zero_copy`, which works in a
-# directory of its own.
+# `segstore bench zero-copy` and `segstore bench compare` use `segstore.bench.zero_copy`, which writes into a
+# new directory.
 
 DIFFERENT = 1
 _FILE = click.Path(exists=True, dir_okay=False)

@@ -1,11 +1,12 @@
 """Defines a figure, and the winner among figures. Threads: any; there is no state.
 
-A figure has the values of several runs of one measurement. Its interval has the true median with a
-probability of at least CONFIDENCE, whatever the distribution: it is the interval of the sign test, between
-two order statistics. For five to eight runs the interval reaches from the lowest value to the highest,
-because the median is missed only if all runs lie on one side of it. For 11 runs the interval reaches from the
-third value to the ninth, so that one or two disturbed runs neither make nor hide a winner. A figure is better
-than another only if their intervals don't touch.
+A figure has the values of several runs of one measurement. For every distribution the figure's interval
+contains the true median with a probability of at least CONFIDENCE: it is the interval of the sign test,
+between two order statistics. If there are five to eight runs, the interval reaches from the lowest value to
+the highest value. It misses the true median only if all values are below the true median, or all values are
+above the true median. If there are 11 runs, the interval reaches from the third lowest value to the third
+highest value, so that one or two disturbed runs neither make nor hide a winner. A figure is called better
+than another figure only if their intervals don't touch.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Figure:
-    """The values of a repeated measurement, in the order of time. There is at least one value, and all are
-    finite.
+    """The values of a repeated measurement, in the order in which they were measured. There is at least one
+    value, and all values are finite.
     """
 
     runs: tuple[float, ...]
@@ -61,7 +62,9 @@ class Figure:
         return max(self.high - middle, middle - self.low) / abs(middle) if middle else 0.0
 
     def as_json(self) -> list[float]:
-        """Return the values of all runs. Median and interval are computed from them."""
+        """Return the values of all runs. (The median and the interval are not stored: `of` computes them
+        again.)
+        """
         return list(self.runs)
 
     @classmethod
@@ -70,14 +73,17 @@ class Figure:
         return cls(tuple(map(float, json)))
 
     def times(self, factor: float) -> Figure:
-        """Return a figure with each run's value multiplied by `factor`, to change the unit."""
+        """Return a new figure, whose values are this figure's values multiplied by `factor`. Used to change
+        the unit.
+        """
         return Figure(tuple(run * factor for run in self.runs))
 
 
 @cache
 def outside(runs: int) -> int:
-    """Return the number of values, of `runs` values, that are outside of the interval on each side. It is the
-    largest number with which the interval still has the true median with a probability of CONFIDENCE.
+    """Return how many of `runs` values are below the interval. The same number of values is above it. It is
+    the largest number for which the interval contains the true median with a probability of at least
+    CONFIDENCE, and 0 if there are too few runs for this probability.
     """
     outer, missed = 0, 2.0 / 2**runs
     while 1 - (missed := missed + 2 * math.comb(runs, outer + 1) / 2**runs) >= CONFIDENCE:
@@ -86,9 +92,9 @@ def outside(runs: int) -> int:
 
 
 def winner(figures: Mapping[K, Figure], more_is_better: bool) -> K | None:
-    """Return the name of the best figure if its interval overlaps the interval of no other figure, else None.
-
-    Also return None if a figure has fewer than FEWEST_TO_WIN runs, or if there is only one figure.
+    """Return the name of the figure with the best median if its interval overlaps the interval of no other
+    figure, else None. Return None also if a figure has fewer than FEWEST_TO_WIN runs, or if there is only one
+    figure.
     """
     if len(figures) < 2 or any(len(figure.runs) < FEWEST_TO_WIN for figure in figures.values()):
         return None
@@ -106,11 +112,10 @@ def by_turns(
     runs: int,
     ran: Callable[[K], None] = lambda _: None,
 ) -> dict[K, dict[str, Figure]]:
-    """Run all variants in each of `runs` turns (A B C, B C A, C A B …), and return the figures of each
-    variant by their names.
-
-    Each turn begins with another variant, so that a variant does not always run after the same other variant.
-    `ran` is called after each run. A variant must return the same names every time.
+    """Run all variants in each of `runs` turns, and return the figures of each variant by the figures' names.
+    Each turn begins with another variant (A B C, B C A, C A B …), so that disturbances that come at intervals
+    do not always hit the same variant. `ran(name of the variant)` is called after each run. A variant must
+    return the same names in each run.
     """
     if runs < 1:
         raise InvalidArgumentError(f"runs must be at least 1, not {runs}")

@@ -1,9 +1,9 @@
-"""Draws results as pictures. On disk: a PNG and an SVG for each picture, the same bytes for the same results.
-Threads: one thread draws, because matplotlib's settings belong to the process.
+"""Draws results as pictures. On disk: a PNG and an SVG for each picture. The same results always give the
+same bytes. Threads: only one thread may draw, because matplotlib's settings are those of the whole process.
 
 Colours are from Okabe and Ito's palette, which colour-blind people can distinguish; lines also differ in
-their markers. If a figure has several runs, a bar or band shows its interval. matplotlib is imported with the
-first picture.
+their markers. If a figure has several runs, an error bar or a band shows its interval. matplotlib is imported
+when the first picture is drawn.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--", "**")
-SETTINGS: Any = {  # a dict; the type of its keys is matplotlib's, which may not be installed
+# This is a dict. Its type is Any, because the keys have a type of matplotlib, which may be missing.
+SETTINGS: Any = {
     "svg.hashsalt": "segstore",
     "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",  # a part of matplotlib, so the letters are the same on every machine
+    # matplotlib contains this font, so texts look the same on every machine.
+    "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -38,18 +40,20 @@ SETTINGS: Any = {  # a dict; the type of its keys is matplotlib's, which may not
 }
 DPI = 100
 SHADES = 256
-"""The number of colours of a PNG: with so few colours the file has a third of the bytes, and looks the same.
+"""The number of colours in a PNG. With this number the file has a third of the bytes that it would have with
+all colours, and looks the same.
 """
-PANEL = (6.4, 4.2)  # inches
+PANEL = (6.4, 4.2)  # width and height in inches
 
 Series = Mapping[str, Mapping[float, Figure]]
-"""Maps the name of a line to its figures by their place on the x axis."""
+"""Name of a line -> its points. The points are a mapping: place on the x axis -> figure."""
 
 
 @contextmanager
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
-    """Context manager: yield `count` axes under one title, side by side or in rows of `columns`. To save the
-    picture, pass the `figure` of any of these axes to `save`. Raises MissingPackageError without matplotlib.
+    """Context manager: yield `count` axes under one title, in rows of `columns`, or side by side if `columns`
+    is None. To save the picture, pass the attribute `figure` of one of these axes to `save`. Raises
+    MissingPackageError if matplotlib is not installed.
     """
     with Needing("matplotlib", "a picture"):
         from matplotlib.figure import Figure as Picture
@@ -66,8 +70,8 @@ def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Context manager: apply SETTINGS over matplotlib's defaults, also while a picture is saved, because
-    saving makes parts of the picture.
+    """Context manager: during the block matplotlib has its default settings, changed by SETTINGS. Used also
+    when a picture is saved, because saving draws parts of the picture.
     """
     import matplotlib
 
@@ -78,8 +82,8 @@ def _style() -> Iterator[None]:
 
 
 def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: bool = False) -> None:
-    """Name both axes, with units. `xlog` makes the x axis logarithmic, `ylog` the y axis. A linear y axis
-    begins at 0.
+    """Set the texts at both axes. `xlog` makes the x axis logarithmic, and `ylog` makes the y axis
+    logarithmic.
     """
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
@@ -92,8 +96,8 @@ def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: boo
 
 
 def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
-    """Draw a line for each name through the medians, and a band for the intervals. `names` are the names of
-    all lines of all axes, so that a line has the same colour in all axes.
+    """For each name in `series` draw a line through the medians, and a band that shows the intervals. `names`
+    are the names of the lines of all axes in the picture, so that a name has the same colour in all axes.
     """
     order = list(dict.fromkeys([*names, *series]))
     for name, points in series.items():
@@ -110,8 +114,9 @@ def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
 
 
 def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool = False) -> None:
-    """Draw groups of bars, each with an error bar. `groups` maps a group to its figures by name; a name has
-    one colour in all groups. If `values`, the medians are written above the bars.
+    """Draw groups of bars, each with an error bar. `groups` is: name of a group -> name of a bar -> figure.
+    Bars of the same name have the same colour in all groups. If `values`, the medians are written above the
+    bars.
     """
     from segstore.bench.terminal import number_text
 
@@ -131,7 +136,7 @@ def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool
 
 
 def ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
-    """Set the marks of the x axis to `places` with `texts`, and remove all other marks."""
+    """Set marks with the texts `texts` at `places` on the x axis, and remove all other marks from it."""
     axes.set_xticks(list(places), list(texts))
     axes.minorticks_off()
 

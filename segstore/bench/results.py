@@ -1,11 +1,11 @@
-"""`Results`: the result of a measurement, with the machine on which it ran.
+"""`Results`: the results of a measurement, with a description of the machine on which it ran.
 
-On disk: one JSON file for each measurement, replaced as a whole; /proc and /sys are read. Threads: any;
-values are immutable.
+On disk: one JSON file for each measurement, which is replaced atomically; /proc and /sys are read. Threads:
+any; `Results` are immutable.
 
-The JSON has the fields of `Results` by their names; a figure is the list of its runs' values. Keys are in
-alphabetical order, and lists (cells, findings, runs) keep their own order, so that the same results give the
-same bytes.
+The JSON object has the fields of `Results` by their names. A figure is the list of its runs' values. Keys are
+written in alphabetical order, and lists (cells, findings, runs) in their own order, so that the same results
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from segstore.errors import InvalidArgumentError
 from segstore.files import Files, Path
 
 Progress = Callable[[int, int, str], None]
-"""Called with (finished runs, all runs, name of the next run)."""
+"""(number of finished runs, number of all runs, name of the next run): reports progress."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """The figures of one combination of parameters. `keys` has these parameters, each a str, int, float or
-    bool. A figure's name ends in its unit; `notes` has values that were observed only once (JSON values).
+    bool. A figure's name ends with its unit. `notes` has values that were measured only once, as JSON values.
     """
 
     keys: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ClaimFinding:
-    """A common claim, and the answer that the figures give."""
+    """A common claim, and the answer that the measured figures give to it."""
 
     claim: str
     answer: str
@@ -48,7 +48,9 @@ class ClaimFinding:
 
 @dataclass(frozen=True)
 class Results:
-    """One measurement: its name and question, the machine, the settings, its cells and findings."""
+    """The results of one measurement: its name and question, the machine, the settings, the cells and the
+    findings.
+    """
 
     name: str
     question: str
@@ -58,12 +60,12 @@ class Results:
     findings: Sequence[ClaimFinding] = ()
 
     def where(self, **keys: Any) -> list[Cell]:
-        """Return the cells with these keys, in order."""
+        """Return the cells whose `keys` include all of these keys and values, in the order of `cells`."""
         return [cell for cell in self.cells if all(cell.keys.get(k) == v for k, v in keys.items())]
 
     def cell(self, **keys: Any) -> Cell:
-        """Return the one cell with these keys. Raises InvalidArgumentError unless exactly one cell has these
-        keys.
+        """Return the only cell whose `keys` include all of these keys and values. Raises InvalidArgumentError
+        if there is no such cell, or more than one.
         """
         found = self.where(**keys)
         if len(found) != 1:
@@ -95,8 +97,8 @@ class Results:
 
     @classmethod
     def of(cls, parsed: Mapping[str, Any]) -> Results:
-        """Make results from the values of `as_json`. Raises KeyError, TypeError or AttributeError for other
-        values.
+        """Make results from what `as_json` has returned. Raises KeyError, TypeError or AttributeError if
+        `parsed` is not such a mapping.
         """
         cells = [
             Cell(
@@ -117,13 +119,13 @@ def text(results: Results) -> str:
 
 
 def write(results: Results, path: Path) -> None:
-    """Write the results to a file, which is replaced if there is one. Raises OSError."""
+    """Write the results to the file `path`. Replace an existing file. Raises OSError."""
     Files().write_atomic(path, text(results).encode(), sync=False)
 
 
 def load(path: Path) -> Results:
-    """Return the results in a file that `write` wrote. Raises OSError; InvalidArgumentError if the file has
-    no results.
+    """Return the results in a file that was written by `write`. Raises OSError, and InvalidArgumentError if
+    the file does not contain results.
     """
     data = Files().read_file(path)
     try:
@@ -134,13 +136,13 @@ def load(path: Path) -> Results:
 
 # --- machine -----------------------------------------------------------------------------------
 
-# This part describes the machine on which figures were taken. It reads /proc and /sys.
+# The code below describes the machine on which figures were measured. It reads /proc and /sys.
 
 
 def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:
     """Return the properties that influence a figure: processor, memory (bytes), kernel, the file system of
     `directory`, versions of Python, segstore and `packages` (None if a package is not installed), and the
-    present load (of 1 minute).
+    load average of the last minute.
     """
     return {
         "cpu": _cpu(),
@@ -156,9 +158,9 @@ def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def filesystem(directory: Path) -> dict[str, Any]:
-    """Return type, device and mount options of the file system of `directory`, and its block device's
-    properties in /sys. The block device's properties are None if there is no block device (tmpfs, overlay,
-    network). For a virtual disk `rotational` is a setting of the host.
+    """Return the type, the device and the mount options of the file system of `directory`, and the properties
+    that /sys has for its block device. These properties are None if there is no block device (tmpfs, overlay,
+    network). If the disk is virtual, `rotational` is a setting of the host.
     """
     number = os.stat(directory).st_dev
     wanted = f"{os.major(number)}:{os.minor(number)}"
@@ -172,7 +174,7 @@ def filesystem(directory: Path) -> dict[str, Any]:
 
 
 def _block_device(number: str) -> dict[str, Any]:
-    # A disk partition has no queue of its own. The queue of its disk is one directory up.
+    # A disk partition has no directory `queue` in /sys. The disk has one, in the parent directory.
     base = os.path.realpath(f"/sys/dev/block/{number}")
     for place in (base, os.path.dirname(base)):
         if os.path.isdir(os.path.join(place, "queue")):

@@ -1,7 +1,9 @@
-"""Chooses the pictures and tables of results by their name. On disk: pictures in the caller's directory.
+"""Chooses how results are shown, as pictures and tables, by the results' name. On disk: writes pictures into
+the caller's directory.
 
-Threads: one thread draws. Comparisons with peers have tables of their own in `benchmarks.peers`, which is not
-in the package; here they are shown like other cells.
+Threads: only one thread may draw. Comparisons with other packages have tables of their own in
+`benchmarks.peers`, which is not in this package. This module shows such comparisons in the same table as
+other results.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ ZERO_COPY = "zero-copy"
 
 
 def draw(results: Results, directory: str) -> list[str]:
-    """Write the pictures of these results, and return their paths, PNG and SVG of each. Raises OSError;
-    MissingPackageError without matplotlib.
+    """Write the pictures of these results, each as PNG and as SVG, and return the paths of all files. Raises
+    OSError, and MissingPackageError if matplotlib is not installed.
     """
     if results.name == ZERO_COPY:
         from segstore.bench.zero_copy.report import draw as draw_zero_copy
@@ -37,7 +39,7 @@ def draw(results: Results, directory: str) -> list[str]:
 
 
 def tables(results: Results) -> Iterator[RenderableType]:
-    """Yield the results' parts for a terminal: question, machine, tables, findings."""
+    """Yield what a terminal shows of the results: question, machine, tables and findings."""
     yield Text(f"{results.name}: {results.question}", style="bold")
     if results.name == ZERO_COPY:
         from segstore.bench.zero_copy.report import summary
@@ -50,13 +52,14 @@ def tables(results: Results) -> Iterator[RenderableType]:
 
 
 def about(name: str) -> str:
-    """Return a study's measurement and its limits as one line; "" if `name` is not a study."""
+    """Return one line about what a study measures and what it can't show, "" if `name` is not a study."""
     return " ".join(study(name).ABOUT.split()) if name in STUDIES else ""
 
 
 def all_in(directory: Path) -> dict[str, Results]:
-    """Return the results in a directory by their names: zero copy first, then the studies in their order.
-    Raises OSError; InvalidArgumentError if a file has no results.
+    """Return the results in a directory, by their names. The results of zero copy come first, then those of
+    the studies in the order of STUDIES, then all others. Raises OSError, and InvalidArgumentError if a JSON
+    file does not contain results.
     """
     names = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
     found = {one.name: one for one in (load(os.path.join(directory, name)) for name in names)}
@@ -65,13 +68,13 @@ def all_in(directory: Path) -> dict[str, Results]:
 
 
 def studies_in(directory: Path) -> dict[str, Results]:
-    """Return the results of zero copy and of the studies in a directory, by their names."""
+    """Return those results in a directory that are of zero copy or of a study, by their names."""
     return {name: one for name, one in all_in(directory).items() if name in (ZERO_COPY, *STUDIES)}
 
 
 def measured_on(found: Mapping[str, Results]) -> str:
-    """Return the machine of the results as Markdown. If there are several machines, each is listed with the
-    names of its results.
+    """Return a description of the machine on which the results were measured, as Markdown. If they were
+    measured on several machines, list each machine with the names of its results.
     """
     names: dict[str, list[str]] = {}
     for name, one in found.items():
@@ -82,13 +85,15 @@ def measured_on(found: Mapping[str, Results]) -> str:
 
 
 def not_measured(name: str) -> str:
-    """Return a sentence in Markdown with the command that makes missing results."""
+    """Return a sentence in Markdown, which says that results are missing, and names the command that makes
+    them.
+    """
     what = ZERO_COPY if name == ZERO_COPY else f"study {name}"
     return f"No results of {name} are here: `segstore bench {what} --out benchmarks/results` makes them."
 
 
 def pngs(results: Results) -> list[bytes]:
-    """Return the bytes of the pictures, for a notebook."""
+    """Return the pictures as bytes of PNG files, for a notebook."""
     with tempfile.TemporaryDirectory() as directory:
         found = []
         for path in draw(results, directory):

@@ -1,6 +1,5 @@
-"""Shows results as text: tables by the library rich for a terminal, Markdown for a page. Threads: any.
-
-A figure is shown as its median, and the farther distance from the median to an end of its interval.
+"""Shows results as text: as tables of the library rich for a terminal, or as Markdown for a page. Threads:
+any. A figure is shown as its median, with the distance from the median to the farther end of the interval.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from segstore.bench.results import Cell, Results
 
 
 def figure_text(figure: Figure) -> str:
-    """Return a text such as "1,234 ±5%"; a single run is shown without an interval."""
+    """Return a text such as "1,234 ±5%". If there is only one run, the text is only the number."""
     shown = number_text(figure.median)
     return f"{shown} ±{figure.spread:.0%}" if len(figure.runs) > 1 else shown
 
 
 def number_text(value: float) -> str:
-    """Return a number with three significant digits (1,234, 123, 12.3, 0.123), or with two below 0.001
+    """Return a number as text. From 100 on a number has no decimals (1,234). From 10 on it has one decimal,
+    from 1 on two, and from 0.001 on three (12.3, 1.23, 0.123). A smaller number has two significant digits
     (1.2e-04).
     """
     size = abs(value)
@@ -35,15 +35,15 @@ def number_text(value: float) -> str:
 
 
 def key_text(value: Any) -> str:
-    """Return a key as text, an integer with commas between thousands."""
+    """Return the value of a key as text. An integer has commas between thousands."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def rows(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> tuple[list[str], list[list[str]], int]:
-    """Return (headings, rows, number of key columns) for a table of `cells` and `figures` (by default all). A
-    text is empty if its cell lacks the key or figure.
+    """Return (headings, rows, number of key columns) for a table of `cells` and `figures` (by default all).
+    If a cell does not have a key or a figure, the text is empty.
     """
     chosen = list(results.cells if cells is None else cells)
     keys = list(dict.fromkeys(key for cell in chosen for key in cell.keys))
@@ -61,7 +61,7 @@ def rows(
 def table(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> Table:
-    """Return the `rows` as a table: keys on the left, figures on the right."""
+    """Return the result of `rows` as a table, with keys on the left and figures on the right."""
     headings, lines, keys = rows(results, cells, figures)
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numbers = _numbers(results, headings[:keys])
@@ -73,7 +73,7 @@ def table(
 
 
 def findings(results: Results) -> Text:
-    """Return each claim, and below it the answer of the figures."""
+    """Return a text with each claim, and below the claim its answer."""
     text = Text()
     for finding in results.findings:
         text.append(f"“{finding.claim}”\n", style="bold")
@@ -94,7 +94,7 @@ def machine_text(results: Results) -> str:
 def markdown(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> str:
-    """Return the `rows` as a Markdown table."""
+    """Return the result of `rows` as a Markdown table."""
     headings, lines, keys = rows(results, cells, figures)
     numbers = _numbers(results, headings[:keys])
     rule = ["--:" if at >= keys or name in numbers else ":--" for at, name in enumerate(headings)]

@@ -1,8 +1,8 @@
-"""The demo's archive: a store is archived while records are appended, then its disk is lost. The store is
-restored from the archive as it was one minute before, without the later records of a faulty program. The
-store of the flights is archived too, for the Spark part.
+"""The archive part of the demo: a store is archived while records are appended, and then the store is lost.
+The store is restored from the archive as it was one minute earlier, without the wrong records that a faulty
+program has appended in that minute. The store of the flights is archived too, for the Spark part.
 
-On disk: a store and two archives, in directories. Threads: one, and the archive's own.
+On disk: a store and two archives, in directories. Threads: one, and the threads of the archive.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ STORE, ARCHIVE, RESTORED, FLIGHTS = "store", "archive", "restored", "flights-arc
 
 def archives(screen: Screen, base: str, flights: str) -> str:
     """Run this part in directories below `base`, which is created; then archive the store of the flights, and
-    return the URI of that archive. Raises StorageError if a record is lost, or a record of the last minute is
-    restored.
+    return the URI of that archive. Raises StorageError if the restored store lacks a payment or has a wrong
+    record.
     """
     os.makedirs(base, exist_ok=True)
     store, uri, restored, large = (os.path.join(base, n) for n in (STORE, ARCHIVE, RESTORED, FLIGHTS))
@@ -44,8 +44,8 @@ def archives(screen: Screen, base: str, flights: str) -> str:
 
 
 def _write(screen: Screen, path: str, uri: str, now: int) -> None:
-    """Append payments with timestamps up to a minute ago, and wrong records with timestamps of the last half
-    minute, while the store is archived.
+    """While the store is archived, append payments whose timestamps are at least a minute old, and wrong
+    records with timestamps of the last half minute.
     """
     with segstore.open(path) as store, segstore.archive(store, uri, interval_ms=50) as archive:
         store.create_topic(TOPIC)
@@ -61,7 +61,7 @@ def _write(screen: Screen, path: str, uri: str, now: int) -> None:
 
 
 def prove(screen: Screen, path: str) -> None:
-    """Check that a restored store has exactly the payments, each once. Raises StorageError."""
+    """Check that the restored store has each payment once and no other record. Raises StorageError."""
     with segstore.open(path, "r") as store:
         found = [record.value for record in store.partition(TOPIC)]
     if found != [b"payment %d" % n for n in range(GOOD)]:

@@ -1,9 +1,9 @@
-"""The process that the demo kills: it appends flights, and prints the acknowledged offsets on standard
-output.
+"""The program of the process that the demo kills. It appends flights, and prints the acknowledged offsets on
+standard output.
 
 On disk: the store at PATH. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. The process
-loads the flights, and begins to append after a line on its standard input. It exits when its standard input
-is closed, for example because the demo has exited.
+loads the flights, and begins to append when it has read a line from its standard input. It exits when its
+standard input is closed, for example because the demo has exited.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ROWS = 4096
 
 
 def append_all(path: str, records: int) -> None:
-    """Append flights in order of time, after a line on standard input, and print a line "partition
-    next-offset" for each append that returned.
+    """Read a line from standard input, and append the flights in order of time. After each append print a
+    line "partition next-offset".
     """
     flights = load(records)
     if not sys.stdin.readline():

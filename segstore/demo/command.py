@@ -1,9 +1,10 @@
-"""`segstore demo`: all flights of 2013 are appended to a log; the writer is killed midway, and the store is
-verified. Then producers and a consumer group run live, a disk is taken away from a replicated store,
-librdkafka uses a store over the network, and a Spark streaming query survives another kill.
+"""`segstore demo`: all flights of 2013 are appended to a log; the writing process is killed midway, and the
+store is verified. Then producers and a consumer group run at the same time, a disk is taken away from a
+replicated store, librdkafka uses a store over the network, and a Spark streaming query survives a kill of its
+driver.
 
-On disk: a store in a temporary directory, or in the directory of --keep. Threads: one, and child processes;
-the live part has threads of its own.
+On disk: a store in a temporary directory, or in the directory of --keep. Threads: one, and the threads of the
+live part. There are child processes too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from segstore.demo import ALL
 from segstore.errors import InvalidArgumentError
 
 _WATCHED, _UNWATCHED = (15.0, 2.0), (5.0, 6.0)
-"""The seconds of the live part, and the days that pass in each second. The first pair is for a terminal; the
-second, for a pipe or a file, sends the same flights in a third of the time.
+"""(length of the live part in seconds, days of 2013 that pass in each of these seconds). The first pair is
+for output to a terminal, the second for output to a pipe or a file: the same flights are sent in a third of
+the time.
 """
-_DWELL = 1.5  # least seconds of a step of the replicated part
-_POSTCARDS = 50_000  # most records that are sent over the network
-_ENTRIES = 2_000  # records that the primary has when it is killed
+_DWELL = 1.5  # minimum time of a step of the replicated part, in seconds
+_POSTCARDS = 50_000  # maximum number of records that are sent over the network
+_ENTRIES = 2_000  # number of records after which the primary is killed
 
 
 @click.command()
@@ -140,7 +142,7 @@ def demo(
 
 
 def run_replicated(base: str, dwell: float) -> None:
-    """Run the replicated part alone, in directories below `base`, each step for `dwell` seconds or more."""
+    """Run only the replicated part, in directories below `base`. Each step takes at least `dwell` seconds."""
     from segstore.demo.replicas import replicas as replicas_part
     from segstore.demo.screen import Screen
 
@@ -151,7 +153,7 @@ def run_replicated(base: str, dwell: float) -> None:
 
 
 def run_served(path: str, records: int) -> None:
-    """Run the part over the network alone, with `records` records, in a new store at `path`."""
+    """Run only the network part, with `records` records, in a new store at `path`."""
     from segstore.demo.screen import Screen
     from segstore.demo.serving import serving as serving_part
 
@@ -171,11 +173,11 @@ def run(
     machines: str | None,
     copies: str | None,
 ) -> None:
-    """Run the whole demo in a new store at `path`. `pace` has the seconds of the live part, and the days that
-    pass in each second. `spark` says whether the Spark part is run. `replicated` has the directory of the
-    replicated part, and the least seconds of each step. `served`, `machines` and `copies` are the directories
-    of the part over the network, of the part with two machines, and of the archive. A part is not run if its
-    argument is None.
+    """Run the whole demo in a new store at `path`. `pace` is (length of the live part in seconds, days of
+    2013 that pass in each second). `spark` says whether the Spark part is run. `replicated` is (directory of
+    the replicated part, minimum time of each of its steps in seconds). `served`, `machines` and `copies` are
+    the directories of the network part, of the part with two machines, and of the archive part. If one of
+    these parameters is None, its part is not run.
     """
     from segstore.demo import flights as flights_module
     from segstore.demo.kill import killed_midway, victim
@@ -222,6 +224,6 @@ def run(
             if spark:
                 stream(screen, path, flights, driver, archive)
     finally:
-        # The store is checked even after Ctrl-C, or if a part failed.
+        # The store is checked even if Ctrl-C or an error has ended a part.
         check_store(screen, path, flights)
     screen.title("Done", f"in {time.perf_counter() - started:.1f} s")

@@ -1,7 +1,8 @@
-"""`ReplayThreads`: the threads of the live part (two replays, and three readers of one consumer group) and
-their common state.
+"""`ReplayThreads`: the threads of the demo's live part, which are two replays and three readers of one
+consumer group, and their common state.
 
-On disk: nothing of its own. Threads: the demo's main thread calls the methods; any thread may call `say`.
+On disk: writes only through the store. Threads: the demo's main thread calls the methods; any thread may call
+`say`.
 """
 
 from __future__ import annotations
@@ -20,24 +21,25 @@ from segstore.errors import StorageError
 
 # --- replay ------------------------------------------------------------------------------------
 
-# A replay sends each real flight at its time of departure, by a clock that runs many thousand times as fast
-# as real time. Threads: a `Replay` is a thread with a producer of its own.
+# A replay sends the record of each real flight when a clock shows the flight's time of departure. The clock
+# runs many thousand times as fast as real time. Threads: a `Replay` is a thread with a producer of its own.
 
 DAY_MS = 86_400_000
 HALVES = {
     "9E to DL": frozenset({"9E", "AA", "AS", "B6", "DL"}),
     "EV to YV": frozenset({"EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV"}),
 }
-"""The airlines of each producer. Each producer has the airlines whose codes begin with letters of one half of
-the alphabet; a flight's key begins with that code.
+"""Name of each producer's half of the airlines -> codes of these airlines. A flight's key begins with the
+code of its airline.
 """
-_LEAST_WAIT = 0.01  # seconds; flights that depart within this time are sent together
+# Flights that depart within this time, in seconds, are sent together.
+_LEAST_WAIT = 0.01
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The clock of a replay. At the real time `began` (monotonic seconds) the replay's time is `first` (ms
-    since the epoch). From then on `days` of the replay pass in each second.
+    """The clock of a replay. At the real time `began` (monotonic seconds) the clock shows `first` (ms since
+    the epoch). From then on `days` days pass on the clock in each real second.
     """
 
     began: float
@@ -45,17 +47,17 @@ class Pace:
     days: float
 
     def due(self, departure: int) -> float:
-        """Return the time to send a flight, in seconds of time.monotonic."""
+        """Return the real time at which a flight must be sent, in seconds of time.monotonic."""
         return self.began + (departure - self.first) / DAY_MS / self.days
 
     def now(self) -> int:
-        """Return the replay's current time, in 2013, in ms since the epoch."""
+        """Return the time that the clock shows now: a time in 2013, in ms since the epoch."""
         return self.first + int((time.monotonic() - self.began) * self.days * DAY_MS)
 
 
 class Replay(threading.Thread):
-    """A thread with one producer. The thread stops when all its flights are acknowledged, or `stop` is set;
-    `error` is the exception that stopped it, if any.
+    """A thread with one producer. The thread stops when all its flights are acknowledged, or when `stop` is
+    set. If an exception has stopped the thread, `error` is this exception.
     """
 
     def __init__(
@@ -96,17 +98,20 @@ TOPIC = "departures"
 PARTITIONS = 6
 READERS = ("reader-1", "reader-2", "reader-3")
 SILENT = 1
-"""The index of the reader that falls silent."""
-_SILENT_AT = 0.4  # when a reader falls silent, as a fraction of the live part's time
-_GRACE = 30.0  # seconds without progress after which the live part gives up
-_LOOK = 0.01  # seconds
-_BUSY = 0.66  # the part of the time that two readers work, if flights left at an even rate
+"""The index of the reader that stops polling."""
+# The reader SILENT stops polling after this fraction of the live part's time.
+_SILENT_AT = 0.4
+# The live part ends if there is no progress for this time, in seconds.
+_GRACE = 30.0
+_LOOK = 0.01  # time between two checks, in seconds
+# If flights left at an even rate, two readers would work for this fraction of their time.
+_BUSY = 0.66
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """The replays of the live part: each producer's flights, the time of the first flight (ms), the seconds
-    of the whole part, and the days that pass in one second.
+    """The plan of the live part. `flights` are the flights of each producer, and `first` is the time of the
+    first flight (ms). The part takes `seconds`, and `days` of 2013 pass in each second.
     """
 
     flights: tuple[Flights, ...]
@@ -116,7 +121,7 @@ class ReplayPlan:
 
     @classmethod
     def of(cls, everything: Flights, seconds: float, days: float) -> ReplayPlan:
-        """Return a plan for `seconds`, or for less if the flights end before."""
+        """Return a plan for `seconds`, or for less time if there are not enough flights."""
         first = int(everything.departures.min())
         before = min(first + int(seconds * days * DAY_MS), int(everything.timestamps[-1]))
         parts = tuple(everything.by_departure(carriers, before) for carriers in HALVES.values())
@@ -129,17 +134,23 @@ class ReplayPlan:
 
     @property
     def patience_ms(self) -> int:
-        """Return the ms after which the group removes a member that does not poll (max.poll.interval.ms)."""
+        """Return the time in ms after which the group removes a member that does not poll
+        (max.poll.interval.ms).
+        """
         return round(min(max(self.seconds / 5, 1.0), 6.0) * 1000)
 
     @property
     def work(self) -> float:
-        """Return the seconds that a reader works for a record, so that two readers can just keep up."""
+        """Return the time that a reader works for each record, in seconds. With this time two readers can
+        just keep up with the producers.
+        """
         return _BUSY * 2 * self.seconds / max(self.records, 1)
 
 
 class ReplayThreads:
-    """The threads of the live part. At the end of its `with` block all threads are stopped."""
+    """The threads of the live part, as a context manager. At the end of the `with` block all threads are
+    stopped.
+    """
 
     def __init__(self, store: segstore.Store, plan: ReplayPlan) -> None:
         self.plan, self.ledger, self.events = plan, Ledger(PARTITIONS), list[str]()
@@ -157,8 +168,8 @@ class ReplayThreads:
         return self
 
     def begin(self) -> None:
-        """Start the readers, wait until they share the partitions, then start the producers. Raises
-        StorageError if the readers do not share the partitions in time.
+        """Start the readers, wait until each of them has partitions, then start the producers. Raises
+        StorageError if a reader gets no partitions in time.
         """
         make = partial(self._group.consumer, self.plan.patience_ms)
         for name in READERS:
@@ -182,21 +193,22 @@ class ReplayThreads:
     ) -> None:
         self._stop.set()
         for thread in self._threads():
-            if thread.is_alive():  # false if Ctrl-C has come before the thread's start
+            if thread.is_alive():  # False if Ctrl-C came before the thread was started
                 thread.join()
         if kind is None:
             self._raise_errors()
 
     def say(self, text: str) -> None:
-        """Report an event. Any thread may call this."""
+        """Add an event, with its time. Any thread may call this method."""
         elapsed = time.monotonic() - self._began if self._replays else 0.0
         self.events.append(f"{elapsed:5.1f} s  {text}")
 
     # --- state ------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Return whether the part is over: all records are sent, and all of them are committed, or no offset
-        was committed for a long time. Raises StorageError if a thread has raised an exception.
+        """Return whether the live part is over: the producers have sent all records, and either all offsets
+        are committed, or no offset was committed for a long time. Raises StorageError if a thread has raised
+        an exception.
         """
         self._raise_errors()
         now = time.monotonic()
@@ -221,15 +233,17 @@ class ReplayThreads:
         return {p: log.end_offset for p, log in enumerate(self._logs)}
 
     def committed(self) -> dict[int, int]:
-        """Return the group's committed offset of each partition, or 0."""
+        """Return the group's committed offset of each partition, 0 for a partition without a committed
+        offset.
+        """
         return dict.fromkeys(range(PARTITIONS), 0) | self._group.committed()
 
     def faults(self) -> list[str]:
-        """Return a sentence for each fault of the final state."""
+        """Return a sentence for each fault in the final state, such as a record that was not read."""
         return self.ledger.faults(self.committed(), self.ends())
 
     def status(self) -> Status:
-        """Return the current state."""
+        """Return the current state of the live part."""
         # The order matters: committed offsets are read before the counts of sent records, and the log end
         # offsets last. So committed offsets never exceed the counts, and the counts never exceed the log end
         # offsets.

@@ -1,10 +1,10 @@
-"""`Driver`: a Spark driver, which is a process in a session of its own. Java and the Python workers run in
-the same session, so that all of them can be killed together. The streaming query runs under two drivers: the
-first is killed midway, the second completes the query.
+"""`Driver`: a Spark driver, which is a process in a session (setsid(2)) of its own. Java and the Python
+workers run in the same session, so that all these processes can be killed together. The streaming query runs
+under two drivers, one after the other: the first is killed midway, and the second completes the query.
 
-On disk: `errors.txt` in the driver's work directory has the messages of Spark and Java; `demo.spark_job`
-names the files of the drivers. Threads: each driver has a thread that reads its output; one other thread uses
-the `Driver`.
+On disk: `errors.txt` in the driver's work directory has the messages of Spark and Java; the docstring of
+`demo.spark_job` names the files of the drivers. Threads: each `Driver` has a thread that reads the driver's
+output; one other thread calls the methods.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from segstore.threads import take
 
 _MODULE = "segstore.demo.spark_job"
 _ERRORS = "errors.txt"
-_POLL = 0.01  # seconds
-_MOST_SAID = 300  # characters
+_POLL = 0.01  # time between two kills, in seconds
+_MOST_SAID = 300  # maximum length of an error's text, in characters
 
 Event = dict[str, Any]
 
 
 class Driver:
-    """A Spark driver. At the end of its `with` block all processes of the driver are killed. `job` has the
-    fields of `demo.spark_job.Job`. If its field `waits` is set, the driver starts Java and Spark at once, but
-    begins the query after a call of `go`.
+    """A Spark driver, as a context manager. At the end of the `with` block all processes of the driver are
+    killed. `job` has the fields of `demo.spark_job.Job`. If `job["waits"]` is True, the driver starts Java
+    and Spark at once, but begins the query only when `go` is called.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -68,24 +68,25 @@ class Driver:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(b'{"event"'):  # Java writes to the same standard output
+            # All other lines are written by Java.
+            if line.startswith(b'{"event"'):
                 self._events.put(json.loads(line))
 
     @property
     def ended(self) -> bool:
-        """Return whether the driver has exited, and all its events were returned."""
+        """Return True if the driver has exited and `next_event` has returned all events of the driver."""
         return not self._reader.is_alive() and self._events.empty()
 
     def next_event(self, seconds: float) -> Event | None:
-        """Return the driver's next event; None if none comes within `seconds`."""
+        """Return the driver's next event, None if there is no event within `seconds`."""
         with contextlib.suppress(queue.Empty):
             return take(self._events, seconds)
         return None
 
     def go(self) -> None:
-        """Let the driver begin the query, if it waits for this call; else do nothing."""
+        """Make the driver begin the query. Do nothing if the driver was started without `waits`."""
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # the driver has exited; its error file has the reason
+            with contextlib.suppress(BrokenPipeError):  # the driver has exited; `errors.txt` has the reason
                 os.write(self._process.stdin.fileno(), b"go\n")
 
     def last_words(self) -> str:
@@ -112,7 +113,9 @@ class Driver:
             time.sleep(_POLL)
         self._process.wait()
         self._reader.join()
-        self._killed = True  # from now on new processes may get these ids, so nothing is killed again
+        # After this assignment `kill` does nothing, because new processes may get the ids of the killed
+        # processes.
+        self._killed = True
         return len(killed)
 
     def __enter__(self) -> Driver:
@@ -145,15 +148,16 @@ def _belongs(pid: str, session: int) -> bool:
 
 # --- interrupted -------------------------------------------------------------------------------
 
-# The state that a killed streaming query has left in the store: its last micro-batch in the checkpoint and in
-# the log. Only reads.
+# The functions below read the state that a killed streaming query has left in the store: the query's last
+# micro-batch, in the checkpoint and in the log.
 
 CHECKPOINTS = "checkpoints"
 
 
 class LastBatch(NamedTuple):
-    """The numbers of the last planned and of the last committed micro-batch; -1 if there is none. `rows` is
-    the number of rows of the planned micro-batch in the log, None if none of its rows is in the log.
+    """The number of the last planned micro-batch, and of the last committed micro-batch; each is -1 if there
+    is no such micro-batch. `rows` is the number of rows in the log that belong to the planned micro-batch,
+    None if the log has none of them.
     """
 
     planned: int
@@ -180,7 +184,8 @@ def last_batch(path: str, query: str) -> LastBatch:
         )
         node = nodes.get(f"/{query}/metadata")
         text = b"".join(read_file(log, query, node)) if isinstance(node, File) else b"{}"
-    # The sink seals a micro-batch under this name (described in docs/spark.md).
+    # The sink has given this name to the micro-batch. The offsets of the micro-batch's rows in the log are
+    # stored under the name (see docs/spark.md).
     sealed = f"spark-stream/{json.loads(text).get('id')}/{planned}"
     files = Files()
     adoption = read_adoption(files, Folder(files, path).adopted, sealed)
@@ -190,12 +195,13 @@ def last_batch(path: str, query: str) -> LastBatch:
 
 # --- two drivers -------------------------------------------------------------------------------
 
-# The streaming query runs under two drivers: the first is killed midway, the second completes it.
+# The functions below run the streaming query under two drivers: the first driver is killed midway, and the
+# second completes the query.
 
 QUERY = "delays"
 """The name of the query in segstore.demo.spark_job."""
-_PATIENCE = 0.1  # seconds
-_LOOK = 0.004  # seconds between two looks at the log for its next change
+_PATIENCE = 0.1  # longest wait for an event, in seconds
+_LOOK = 0.004  # time between two checks whether the log has changed, in seconds
 
 Show = Callable[[bool], None]
 
@@ -213,13 +219,15 @@ class SparkJobFields:
 
 
 class NotRunError(Exception):
-    """Spark can't be run on this machine. The message names the missing package, and how to install it."""
+    """Raised if Spark can't be run on this machine. The message names the missing package, and says how to
+    install the package.
+    """
 
 
 @contextlib.contextmanager
 def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[SparkJobFields, Driver]]:
-    """Create a directory for the temporary files of both drivers, start the first driver, and yield (its job,
-    the driver). The driver begins the query when `run_killed` is called.
+    """Create a directory for the temporary files of both drivers, start the first driver, and yield (the
+    driver's job, the driver). The driver does not begin the query before `run_killed` is called.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work:
         job = SparkJobFields(os.path.abspath(path), rows, late_hours, work)
@@ -228,9 +236,9 @@ def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[SparkJ
 
 
 def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Show) -> LastBatch:
-    """Let the first driver begin the query. Once half of the flights are read and the next micro-batch is in
-    the log, kill all processes of the driver: at that moment Spark has most likely not committed this
-    micro-batch. Raises NotRunError, StorageError.
+    """Make the first driver begin the query. When half of the flights are read and the next micro-batch is in
+    the log, kill all processes of the driver. At that moment Spark has most likely not committed this
+    micro-batch. Return the last micro-batch. Raises NotRunError, StorageError.
     """
     seen = -1
     with driver:
@@ -251,8 +259,8 @@ def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Sh
 
 
 def run_to_the_end(job: SparkJobFields, progress: Progress, show: Show, left: LastBatch) -> None:
-    """Start the second driver on the state that the first driver has left, and wait until the query has read
-    all flights. Raises StorageError.
+    """Start the second driver, which continues from the first driver's checkpoint, and wait until the query
+    has read all flights. `left` is the first driver's last micro-batch. Raises StorageError.
     """
     gone_on = False
     with Driver(asdict(job)) as driver:
@@ -274,8 +282,8 @@ def _introduce(driver: Driver, progress: Progress, name: str) -> None:
 
 
 def _next_event(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] | None:
-    """Return the driver's next event, or None if none comes within `seconds`. Raises NotRunError;
-    StorageError if the driver failed, or exited too early.
+    """Return the driver's next event, None if there is no event within `seconds`. Raises NotRunError, and
+    StorageError if the driver has failed or has exited too early.
     """
     event = driver.next_event(seconds)
     if event is None:

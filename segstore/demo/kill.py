@@ -1,4 +1,5 @@
-"""Kills a writer: a child process appends until half of the flights are acknowledged, then gets SIGKILL.
+"""Kills a writing process: a child process appends flights, and gets SIGKILL when half of the flights are
+acknowledged.
 
 Threads: one.
 """
@@ -19,12 +20,14 @@ from segstore.errors import StorageError
 
 @contextmanager
 def victim(path: str, records: int) -> Iterator[subprocess.Popen[str]]:
-    """Start the process that `killed_midway` kills, and yield the process. It loads the flights at once,
-    while this process loads them too. It opens the store at `path` when `killed_midway` lets it append.
+    """Start the process that `killed_midway` kills, and yield the process. The child loads the flights at
+    once, while the calling process loads them too. The child opens the store at `path` when `killed_midway`
+    tells it to append.
     """
     command = [sys.executable, "-m", "segstore.demo.child", os.path.abspath(path), str(records)]
     pipe = subprocess.PIPE
-    # The child has a session of its own, so that only the demo gets Ctrl-C, and then kills the child.
+    # The child has a session of its own, so that the terminal sends Ctrl-C only to the demo, which then kills
+    # the child.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child:
         try:
             yield child
@@ -33,16 +36,18 @@ def victim(path: str, records: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def killed_midway(screen: Screen, child: subprocess.Popen[str], records: int) -> list[int]:
-    """Let the `victim` append, and kill it midway; return for each partition the offset after the last
-    acknowledged record.
+    """Tell the `victim` to append, and kill it midway. Return a list of offsets by partition: the offset
+    after the last acknowledged record.
     """
     with screen.step("A kill", "another process appends, and is killed with SIGKILL midway"):
         assert child.stdin is not None
         assert child.stdout is not None
         ends = [0] * PARTITIONS
-        with suppress(BrokenPipeError):  # the child has exited, which `wait` below reports
+        # If the child has exited, the call of `wait` below reports this.
+        with suppress(BrokenPipeError):
             os.write(child.stdin.fileno(), b"go\n")
-        for line in child.stdout:  # reads after the kill too, to the end of the output
+        # The loop reads to the end of the output, also after the kill.
+        for line in child.stdout:
             partition, end = map(int, line.split())
             ends[partition] = end
             if sum(ends) >= records // 2 and child.poll() is None:

@@ -1,5 +1,5 @@
-"""`Ledger`: counts the sent and the read records of the live part, and finds any difference. `frame` draws
-the table of the state.
+"""`Ledger`: counts the sent and the read records of the demo's live part, and finds differences between them.
+`frame` draws a table of the live part's state.
 
 Threads: any; one lock guards a ledger.
 """
@@ -32,7 +32,9 @@ def fingerprint(offset: int, timestamp: int, key: bytes | None, value: bytes | N
 
 
 class Tally:
-    """The number of a partition's records, and a checksum of them that does not depend on their order."""
+    """The number of a partition's records, and a checksum of the records that does not depend on their
+    order.
+    """
 
     __slots__ = ("checksum", "count")
 
@@ -46,8 +48,8 @@ class Tally:
 
 class Ledger:
     """The sent and the read records. For each partition `sent` counts the acknowledged records, and `seen`
-    the records that readers got, each record once. `again` counts records that were read a second time.
-    `refused` has the errors of failed sends.
+    counts the records that readers got, each record only once. `again` counts the reads of records that had
+    been read before. `refused` has the errors of failed sends.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -59,13 +61,13 @@ class Ledger:
         self._lock = threading.Lock()
 
     def acknowledge(self, key: bytes, value: bytes, metadata: RecordMetadata) -> None:
-        """Count an acknowledged record; this is a producer's callback."""
+        """Count an acknowledged record. Called as a producer's callback."""
         print_ = fingerprint(metadata.offset, metadata.timestamp, key, value)
         with self._lock:
             self.sent[metadata.partition].add(print_)
 
     def refuse(self, error: BaseException) -> None:
-        """Note the error of a send; this is a producer's errback."""
+        """Store the error of a send. Called as a producer's errback."""
         with self._lock:
             self.refused.append(str(error))
 
@@ -100,25 +102,28 @@ class Ledger:
 
 
 def total(tallies: Iterable[Tally]) -> tuple[int, int]:
-    """Return the number and the checksum of all partitions' records."""
+    """Return (number of records, checksum) of all partitions together."""
     each = list(tallies)
     return sum(t.count for t in each), sum(t.checksum for t in each) & _MASK
 
 
 # --- board -------------------------------------------------------------------------------------
 
-# The board of the live part: a table of partitions, and below it the latest events. It is readable without
-# colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
+# The code below draws the display of the live part: a table of partitions, and below the table the latest
+# events. The display can be read without colours, and fits a terminal of 80 columns and 24 lines. Threads:
+# one.
 
 EVENTS = 5
-_BAR = 10  # cells
-_WINDOW = 1.0  # seconds over which a rate is measured
+_BAR = 10  # width of a bar, in columns of the terminal
+_WINDOW = 1.0  # time over which a rate is measured, in seconds
 _WIDTHS = {"partition": 9, "owner": 17, "committed": 9, "end": 6, "lag": 6, "per s": 6, "": _BAR}
 
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """A row of the table: a partition, its reader, its offsets, and the number of records read per second."""
+    """A row of the table: a partition, the client id of its reader, its committed offset, its log end offset,
+    and the number of read records per second.
+    """
 
     partition: int
     owner: str
@@ -128,15 +133,16 @@ class LedgerRow:
 
     @property
     def lag(self) -> int:
-        """Return the number of records that the group has not committed yet."""
+        """Return the number of records after the committed offset."""
         return self.end - self.committed
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of the live part at one moment. `now` is the replay's time in 2013, in ms. `elapsed` of all
-    `seconds` have passed. `sent` and `read` are numbers of records; `read` includes `again`, the records that
-    were read a second time. `state` is the group's state, `events` are the latest events.
+    """The state of the live part at one moment. `now` is the time that the replay's clock shows, in ms. The
+    part takes `seconds`, of which `elapsed` have passed. `sent` and `read` are numbers of records; `again` is
+    the number of records that were read a second time, and is included in `read`. `state` is the group's
+    state, and `events` are the latest events.
     """
 
     now: int
@@ -151,7 +157,7 @@ class Status:
 
     @property
     def lag(self) -> int:
-        """Return the lag of all partitions."""
+        """Return the total lag of all partitions, in records."""
         return sum(row.lag for row in self.rows)
 
     def line(self) -> str:
@@ -161,13 +167,15 @@ class Status:
 
 
 class Rates:
-    """Measures for each partition the records that were read per second, over the last `_WINDOW`."""
+    """Measures how many records of each partition were read per second, over the last `_WINDOW` seconds."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Mapping[int, int]]] = deque()
 
     def of(self, now: float, counts: Mapping[int, int]) -> dict[int, float]:
-        """Return partition -> rate. `counts` are the numbers of records read until `now` (seconds)."""
+        """Return partition -> records per second. `counts` has the number of records of each partition that
+        were read until the time `now` (seconds).
+        """
         looks = self._looks
         looks.append((now, dict(counts)))
         while len(looks) > 2 and looks[1][0] <= now - _WINDOW:
@@ -177,7 +185,7 @@ class Rates:
 
 
 def frame(status: Status) -> Group:
-    """Return the frame of this state for a terminal."""
+    """Return the display of this state, for a terminal."""
     seconds = f"{min(status.elapsed, status.seconds):4.1f} of {status.seconds:.0f} s"
     counts = f"{status.sent:,} sent, {status.read:,} read, {status.again:,} again"
     head = Text.assemble(INDENT, (time_text(status.now)[:16], "bold"), f"  {seconds}  {counts}")

@@ -1,5 +1,5 @@
-"""The live part of the demo: two producers replay flights by their times, a group of three consumers reads
-them, and one of the consumers falls silent.
+"""The live part of the demo: two producers send flights in the order and at the pace of their departures, a
+group of three consumers reads them, and one of the consumers stops polling.
 
 On disk: a topic of the demo's store, and the group's offsets, through the engine. Threads: two that send,
 three that read, and the calling thread, which shows the state.
@@ -18,14 +18,14 @@ from segstore.demo.ledger import frame, total
 from segstore.demo.screen import Screen
 from segstore.errors import StorageError
 
-_FRAME = 0.125  # seconds between two frames
-_LINES = 5  # number of status lines for output without a terminal
+_FRAME = 0.125  # time between two frames, in seconds
+_LINES = 5  # number of lines with the state, if the output is no terminal
 
 
 def live(screen: Screen, path: str, flights: Flights, seconds: float, days: float) -> None:
-    """Replay `days` of flights in each second, for `seconds` or until the last flight. Raises StorageError if
-    a record was not seen, or not committed. Raises KeyboardInterrupt after Ctrl-C, when all readers have left
-    the group and the store is closed.
+    """Send the flights of `days` days in each second, for `seconds`, or until the last flight is sent. Raises
+    StorageError if a record was not read, or its offset was not committed. Raises KeyboardInterrupt after
+    Ctrl-C, when all readers have left the group and the store is closed.
     """
     plan = ReplayPlan.of(flights, seconds, days)
     with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):
@@ -72,8 +72,8 @@ class _LiveLines:
 
 @contextmanager
 def _shown(screen: Screen, crew: ReplayThreads) -> Iterator[Callable[[bool], None]]:
-    """Yield a function that shows the state: as frames on a terminal, otherwise as lines. Its argument must
-    be True in the last call.
+    """Yield a function that shows the state: as a frame if the output is a terminal, else as lines. The
+    function's argument must be True in the last call, and False in all other calls.
     """
     if screen.interactive:
         with screen.frames() as update:
@@ -83,7 +83,7 @@ def _shown(screen: Screen, crew: ReplayThreads) -> Iterator[Callable[[bool], Non
 
 
 def _prove(screen: Screen, crew: ReplayThreads) -> None:
-    """Check that all sent records were seen and committed. Raises StorageError."""
+    """Check that all sent records were read, and their offsets committed. Raises StorageError."""
     faults, ledger = crew.faults(), crew.ledger
     if faults:
         raise StorageError("the live part failed: " + "; ".join(faults))

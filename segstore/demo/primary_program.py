@@ -1,8 +1,7 @@
-"""The primary of the demo's hot standby, in a process that is killed. It serves a new store, and appends
-records one by one once its standby has connected.
-
-On disk: the store at the path of its argument. Threads: the server's own. Standard output has the server's
-address first, then the number of each acknowledged record.
+"""The program of the primary in the demo's part with two machines. Its process is killed later. It serves a
+new store, and appends records one by one when it has read a line from standard input. On disk: the store at
+the path that is the program's argument. Threads: one, and the server's threads. The program prints the
+server's address, and then the number of each acknowledged record.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ TOPIC = "ledger"
 
 
 def main(path: str) -> None:
-    """Serve, wait for a line on standard input, and append until the process is killed."""
+    """Serve a new store at `path`, wait for a line on standard input, and append records until the process is
+    killed.
+    """
     with segstore.open(path) as store, segstore.serve(store, port=0) as server:
         store.create_topic(TOPIC)
         print(server.bootstrap_servers, flush=True)

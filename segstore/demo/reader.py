@@ -22,7 +22,7 @@ from segstore.errors import CommitFailedError, RebalanceInProgressError
 
 _POLL_MS = 100
 _MOST_RECORDS = 50
-_COMMIT_EVERY = 0.25  # seconds
+_COMMIT_EVERY = 0.25  # time between two commits, in seconds
 
 
 class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
@@ -30,7 +30,8 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
     set. From `silent_from` on (monotonic seconds) the thread behaves like a dead member until `stop` is set:
     it does not poll, does not commit the records that it has read, and does not leave the group.
 
-    `say` is called with each event; `error` is the exception that stopped the thread, if any.
+    `say` is called with the text of each event. If an exception has stopped the thread, `error` is this
+    exception.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
         try:
             consumer.commit()
         except (CommitFailedError, RebalanceInProgressError) as error:
-            # This is at-least-once delivery: the new owner of the partitions reads these records again.
+            # The new owner of the partitions reads these records again: this is at-least-once delivery.
             self._say(f"{self.name} could not commit: {error}")
         self._uncommitted = 0
 
@@ -116,7 +117,7 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
 
 # --- group -------------------------------------------------------------------------------------
 
-# The members of the demo's group, and its description. Threads: any.
+# `GroupView` makes the members of the demo's group, and describes the group. Threads: any.
 
 GROUP = "departure-boards"
 
@@ -129,8 +130,8 @@ class GroupView:
         self._coordinator, self._offsets = shared(store, GroupCoordinator), shared(store, GroupOffsets)
 
     def consumer(self, patience_ms: int, **settings: Any) -> segstore.Consumer:
-        """Return a consumer in the group, without automatic commits. The group removes the consumer if it
-        does not poll for `patience_ms`.
+        """Return a consumer in the group, without automatic commits. The group removes the consumer if the
+        consumer does not poll for `patience_ms` ms.
         """
         return segstore.Consumer(
             self._store,
@@ -143,7 +144,7 @@ class GroupView:
         )
 
     def committed(self) -> dict[int, int]:
-        """Return the committed offsets by partition, without partitions that have none."""
+        """Return the committed offsets by partition. Leave out partitions without a committed offset."""
         found = self._offsets.fetch(GROUP)
         return {tp.partition: at.offset for tp, at in found.items() if tp.topic == self._topic}
 

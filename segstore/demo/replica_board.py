@@ -1,4 +1,6 @@
-"""The table of the demo's replicated part: leaders, in-sync replicas, and lags. Threads: one."""
+"""The display of the demo's replicated part: a table of leaders, in-sync replicas and lags, and the latest
+events. Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ EVENTS = 9
 
 
 class Board(NamedTuple):
-    """The displayed state: for each partition its state and its high watermark (-1 if unknown at this
-    moment), the number of acknowledged records, and the events.
+    """The values to display: the state of each partition, the high watermark of each partition (-1 if unknown
+    at this moment), the number of acknowledged records, and the events.
     """
 
     states: list[segstore.PartitionState]
@@ -28,7 +30,7 @@ class Board(NamedTuple):
 
 
 def board(state: Board) -> Group:
-    """Return the frame of this state for a terminal."""
+    """Return the display of these values, for a terminal."""
     lines = [*state.events[-EVENTS:], *[""] * EVENTS][:EVENTS]
     events = [Text(INDENT + line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
     head = Text(f"{INDENT}{state.acknowledged:,} records acknowledged", style="bold")
@@ -51,7 +53,7 @@ def _table(state: Board) -> Table:
 
 
 def _replica(state: segstore.PartitionState, replica: int) -> str:
-    """Return a text for a replica: that it leads, that it is offline, or its lag."""
+    """Return "offline", "leads", or the lag of a replica; "?" if its lag is unknown."""
     if replica in state.offline:
         return "offline"
     if replica == state.leader:

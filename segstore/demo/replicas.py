@@ -1,8 +1,9 @@
-"""The replicated part of the demo: a producer writes with acks=all into a store on three disks; one disk is
-taken away during the writes and returns, and a byte of another disk is changed.
+"""The replicated part of the demo: a producer writes with acks=all into a store on three disks; during the
+writes one disk is taken away and brought back, and a byte on another disk is changed.
 
-On disk: three directories, one of which is renamed for a while. Threads: one that sends, and the calling
-thread, which takes the steps, shows the state, and at last checks that no acknowledged record is lost.
+On disk: three directories, one of which is renamed for a while. Threads: one that sends records, and the
+calling thread, which takes the disk away, shows the state, and at the end checks that no acknowledged record
+is lost.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ SETTINGS = {
 }
 LOST, ROTTEN = 1, 2
 """The numbers of the disk that is taken away, and of the disk on which a byte is changed."""
-_FRAME = 0.125  # seconds between two frames
-_LONGEST = 120.0  # seconds that a step may take on a busy machine
-_MORE = 100  # least number of records that are acknowledged in each step
-_BEAT = 0.002  # seconds between two sends
+_FRAME = 0.125  # time between two frames, in seconds
+_LONGEST = 120.0  # longest time of a step on a busy machine, in seconds
+_MORE = 100  # minimum number of records that are acknowledged in a step
+_BEAT = 0.002  # time between two sends, in seconds
 
 
 class NumberedWriter(threading.Thread):
-    """A thread that sends numbered records during its `with` block. `acknowledged` has (partition, offset) ->
-    value of each acknowledged record.
+    """A thread that sends numbered records during its `with` block. `acknowledged` is (partition, offset) ->
+    value, for each acknowledged record.
     """
 
     def __init__(self, store: segstore.ReplicatedStore) -> None:
@@ -85,7 +86,7 @@ class NumberedWriter(threading.Thread):
 
 
 class Play:
-    """The steps of the replicated part; `show` draws the state."""
+    """The steps of the replicated part. `show(state)` displays the state."""
 
     def __init__(
         self, store: segstore.ReplicatedStore, writer: NumberedWriter, paths: list[str], dwell: float
@@ -99,7 +100,9 @@ class Play:
         self.events.append(f"{time.monotonic() - self._began:5.1f} s  {text}")
 
     def run(self) -> None:
-        """Run all steps. Raises StorageError if a step takes too long, or the producer fails."""
+        """Run all steps. Raises StorageError if a step takes more than `_LONGEST` seconds, or the producer
+        fails.
+        """
         self.say(f"a producer writes with acks=all; two of {DISKS} disks are needed")
         self._until(lambda: True)
         self._lose()
@@ -140,9 +143,9 @@ class Play:
         return all({*state.isr} == {*state.replicas} for state in self._states())
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Show the state until `done` returns True, the dwell time has passed, and enough records were
-        acknowledged since the call. Raises StorageError if the producer fails, or this takes longer than
-        `_LONGEST`.
+        """Show the state again and again until three conditions are met: `done()` is True, the minimum time
+        of a step has passed, and `_MORE` records were acknowledged since the call. Raises StorageError if the
+        producer fails, or if the wait takes more than `_LONGEST` seconds.
         """
         began, wanted = time.monotonic(), len(self._writer.acknowledged) + _MORE
         while True:
@@ -157,7 +160,7 @@ class Play:
             time.sleep(_FRAME)
 
     def board(self) -> Board:
-        """Return the state to display."""
+        """Return the values to display."""
         watermarks = []
         for log in self._logs:
             with suppress(SegstoreError):  # the partition has no leader at this moment
@@ -169,7 +172,7 @@ class Play:
 
 
 def away(path: str) -> str:
-    """Return the new name of a directory that was taken away."""
+    """Return the path to which a directory is renamed when it is taken away."""
     return f"{path}-away"
 
 
@@ -184,7 +187,7 @@ def flip(path: str) -> None:
 
 def replicas(screen: Screen, base: str, dwell: float) -> None:
     """Run this part in directories below `base`, which is created; each step takes at least `dwell` seconds.
-    Raises StorageError if an acknowledged record is lost, or a directory is not sound.
+    Raises StorageError if an acknowledged record is lost, or a directory is damaged.
     """
     paths = [os.path.join(base, f"disk{number}") for number in range(DISKS)]
     os.makedirs(base, exist_ok=True)
@@ -217,7 +220,9 @@ def _run(screen: Screen, paths: list[str], dwell: float) -> None:
 
 @contextmanager
 def _shown(screen: Screen, play: Play) -> Iterator[None]:
-    """Show the state during the block: as frames on a terminal, otherwise each event as a line."""
+    """Show the state during the `with` block: as frames if the output is a terminal, else each event as a
+    line.
+    """
     if screen.interactive:
         with screen.frames() as update:
             play.show = lambda state: update(board(state))
@@ -238,7 +243,7 @@ def _shown(screen: Screen, play: Play) -> Iterator[None]:
 
 
 def _prove(screen: Screen, store: segstore.ReplicatedStore, writer: NumberedWriter) -> None:
-    """Check that each acknowledged record is in the log exactly once. Raises StorageError."""
+    """Check that each acknowledged record is in the logs exactly once. Raises StorageError."""
     if writer.error is not None:
         raise StorageError(f"the producer failed: {writer.error}")
     values = read_all(store)
@@ -253,7 +258,7 @@ def _prove(screen: Screen, store: segstore.ReplicatedStore, writer: NumberedWrit
 
 
 def read_all(store: segstore.ReplicatedStore) -> dict[tuple[int, int], bytes | None]:
-    """Return (partition, offset) -> value of all records."""
+    """Return (partition, offset) -> value, for all records of the topic."""
     values: dict[tuple[int, int], bytes | None] = {}
     for number in range(PARTITIONS):
         values |= {(number, record.offset): record.value for record in store.partition(TOPIC, number)}
@@ -262,7 +267,9 @@ def read_all(store: segstore.ReplicatedStore) -> dict[tuple[int, int], bytes | N
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the engine's log messages about the lost disk, by a handler that does nothing."""
+    """Suppress the log messages of segstore during the `with` block, such as those about the lost disk. The
+    added handler does nothing, but Python prints messages only if there is no handler.
+    """
     handler, logger = logging.NullHandler(), logging.getLogger("segstore")
     logger.addHandler(handler)
     try:

@@ -1,4 +1,4 @@
-"""The output of the demo: numbered steps on standard output. Threads: one."""
+"""The output of the demo: numbered steps, printed on standard output. Threads: one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INDENT = "   "
 
 
 class Screen:
-    """The demo's output: in colour on a terminal, plain text in a pipe."""
+    """Prints the demo's output: in colour if standard output is a terminal, else as plain text."""
 
     def __init__(self) -> None:
         self._out, self._number = console(), 0
@@ -28,7 +28,9 @@ class Screen:
 
     @contextmanager
     def step(self, head: str, text: str = "") -> Iterator[None]:
-        """Print the head of a numbered step, and after the block the time that it took."""
+        """Print the head of a numbered step, and at the end of the `with` block the time that the block
+        took.
+        """
         self._number += 1
         self._out.print()
         self._out.print(Text.assemble((f"{self._number}. {head}", "bold"), "  ", (text, "dim")))
@@ -40,7 +42,7 @@ class Screen:
         self._out.print(Text(INDENT + text, style=style))
 
     def good(self, text: str) -> None:
-        """Print a verified fact."""
+        """Print a fact that the demo has verified."""
         self.say(f"✓ {text}", "green")
 
     def example(self, key: str, value: str) -> None:
@@ -53,7 +55,9 @@ class Screen:
 
     @contextmanager
     def frames(self) -> Iterator[Callable[[RenderableType], None]]:
-        """Yield a function that shows a frame in place of the frame before it; the final frame stays."""
+        """Yield a function that shows a frame, and replaces the preceding frame. The last frame stays on the
+        terminal.
+        """
         with Live(console=self._out, auto_refresh=False, vertical_overflow="crop") as shown:
             yield lambda frame: shown.update(frame, refresh=True)
 

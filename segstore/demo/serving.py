@@ -1,7 +1,7 @@
-"""The part of the demo over the network: a store is served, and a program without segstore produces and reads
+"""The network part of the demo: a store is served, and a program without segstore produces and reads records
 by librdkafka.
 
-On disk: a store with one topic. Threads: the server's own; the program is a child process.
+On disk: a store with one topic. Threads: one, and the server's threads; the program is a child process.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from segstore.errors import MissingPackageError, StorageError
 
 TOPIC, PARTITIONS = "postcards", 2
 _PROGRAM = os.path.join(os.path.dirname(__file__), "wire_program.py")
-_LONGEST = 180.0  # seconds that the program may take on a busy machine
+_LONGEST = 180.0  # longest time of the program on a busy machine, in seconds
 
 
 def serving(screen: Screen, path: str, records: int) -> None:
-    """Serve a new store at `path`, and let the program send and read `records` records. Raises StorageError
-    if a record is missing or duplicated, or the store is not sound; MissingPackageError if confluent-kafka is
-    not installed.
+    """Serve a new store at `path`, and run the program, which sends and reads `records` records. Raises
+    StorageError if a record is missing or duplicated, or if the store is damaged. Raises MissingPackageError
+    if confluent-kafka is not installed.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise MissingPackageError.of("the demo over the network", "confluent-kafka")
@@ -54,7 +54,7 @@ def _run(bootstrap_servers: str, records: int) -> dict[str, int]:
 
 
 def _prove(screen: Screen, store: segstore.Store, counts: dict[str, int], records: int) -> None:
-    """Check that the log has each record exactly once, and that the program has read all of them. Raises
+    """Check that the logs have each record exactly once, and that the program has read all records. Raises
     StorageError.
     """
     found = [record.value for number in range(PARTITIONS) for record in store.partition(TOPIC, number)]

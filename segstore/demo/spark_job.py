@@ -1,12 +1,11 @@
-"""The driver of the demo's streaming query: it counts flights per airline and hour while they arrive, each
-exactly once.
+"""The Spark driver of the demo's streaming query. The query counts the flights of each airline in each hour,
+each flight exactly once.
 
 On disk: writes the topic of the result, and another topic with the query's checkpoints, through the engine.
-Threads: one, and those of the store, the checkpoint server and Spark.
-
-It is run in a process of its own as `python -m segstore.demo.spark_job JSON`; the JSON object has the fields
-of a `Job`. The driver prints its events on standard output, each as a line with a JSON object; messages of
-Spark and Java go to standard error.
+Threads: one, and the threads of the store, the checkpoint server and Spark. The driver is run in a process of
+its own as `python -m segstore.demo.spark_job JSON`; the JSON object has the fields of a `Job`. The driver
+prints its events on standard output, each as a line with a JSON object; messages of Spark and Java go to
+standard error.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ if TYPE_CHECKING:
 
 SOURCE, HEARTBEATS, TARGET = "flights", "heartbeats", "delays"
 QUERY = "delays"
-"""The query's directory among the checkpoints."""
+"""The name of the query's directory in the checkpoint topic."""
 _FLIGHT = "carrier string, dep_delay int"
 _HOUR_MS = 3_600_000
-_LOOK = 0.1  # seconds between two looks at the query's progress
+_LOOK = 0.1  # time between two checks of the query's progress, in seconds
 
 Report = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of the driver. `path` is the path of the store. `rows` is the number of rows of a
-    micro-batch. `late_hours` is the watermark's delay: a flight is counted only if it is at most so many
-    hours older than the newest flight that was read. `work` is a directory for temporary files of Spark and
-    Java. If `waits`, the driver opens the store only after a line on its standard input. `archive` is the URI
-    of an archive of the store, whose flights are counted at the end, or "".
+    """The arguments of the driver. `path` is the path of the store. `rows` is the number of rows in a
+    micro-batch. `late_hours` is the watermark's delay: a flight is counted only if it is at most this number
+    of hours older than the newest flight that was read. `work` is a directory for temporary files of Spark
+    and Java. If `waits`, the driver opens the store only when it has read a line from its standard input.
+    `archive` is the URI of an archive, whose flights are counted at the end; "" if there is no archive.
     """
 
     path: str
@@ -58,12 +57,11 @@ class Job:
 
 
 def delays(rows: DataFrame, late_hours: int) -> DataFrame:
-    """Return the aggregation of the source's rows: a row for each airline and hour with flights.
-
-    A row is written when a flight is read that is `late_hours` later than the end of the row's hour. Its
-    `key` is the airline, its `timestamp` the beginning of the hour. Its `value` is a JSON object: `flights`
-    is the number of flights, `left` the number of flights that left. `delay` is the sum of their delays in
-    minutes, and `most` the longest delay.
+    """Return the aggregation of the source's rows: one row for each airline and each hour in which the
+    airline has flights. The row is written when a flight is read that is `late_hours` later than the end of
+    the hour. The row's `key` is the airline, and its `timestamp` is the beginning of the hour. The row's
+    `value` is a JSON object: `flights` is the number of flights, and `left` is the number of flights that
+    were not cancelled. `delay` is the sum of the delays in minutes, and `most` is the longest delay.
     """
     from pyspark.sql import functions as f
 
@@ -86,7 +84,9 @@ def delays(rows: DataFrame, late_hours: int) -> DataFrame:
 
 
 def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours: int) -> StreamingQuery:
-    """Start the query from the offsets in its checkpoint to the current end of the log, and return it."""
+    """Start the query, and return it. It reads from the offsets in its checkpoint to the current ends of the
+    logs.
+    """
     read = spark.readStream.format("segstore").schema("value binary, timestamp timestamp")
     read = read.option("subscribe", f"{SOURCE},{HEARTBEATS}").option("startingOffsets", "earliest")
     frame = delays(read.option("maxOffsetsPerTrigger", rows).load(path), late_hours)
@@ -95,9 +95,9 @@ def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours
 
 
 def heartbeat(store: segstore.Store, late_hours: int) -> None:
-    """Append a record without a flight, whose timestamp is so late that it completes all hours. Without this
-    record the last hours would stay open, since Spark can't know that no more flights come. A second call
-    does nothing.
+    """Append a record without a flight, whose timestamp is so late that Spark writes the rows of all hours.
+    Without this record the rows of the last hours would not be written, because Spark can't know that there
+    are no more flights. A second call does nothing.
     """
     log = store.partition(HEARTBEATS)
     if log.end_offset == 0:
@@ -107,8 +107,8 @@ def heartbeat(store: segstore.Store, late_hours: int) -> None:
 
 
 def run(job: Job, report: Report) -> None:
-    """Run the query over all flights, append the heartbeat, and run the query again. Raises SegstoreError,
-    and Spark's own errors.
+    """Run the query over all flights, append the record of `heartbeat`, and run the query again. Raises
+    SegstoreError and PySparkException.
     """
     options = f'"-Djava.io.tmpdir={job.work}" -XX:-UsePerfData'
     conf = {"spark.local.dir": job.work, "spark.driver.extraJavaOptions": options}
@@ -135,8 +135,8 @@ def archived(spark: SparkSession, uri: str) -> int:
 
 
 def _follow(query: StreamingQuery, report: Report) -> None:
-    """Call `report` for each micro-batch until the query has stopped. Raises StreamingQueryException;
-    StorageError if rows were too late.
+    """Call `report` for each micro-batch until the query has stopped. Raises StreamingQueryException, and
+    StorageError if rows came too late to be counted.
     """
     reported, ended = -1, False
     while not ended:
@@ -148,7 +148,9 @@ def _follow(query: StreamingQuery, report: Report) -> None:
 
 
 def _batch(progress: Any) -> dict[str, Any]:
-    """Return the fields of a micro-batch's event, such as the numbers of written and of `open` windows."""
+    """Return the fields of a micro-batch's event, such as `windows`, the number of windows that were written,
+    and `open`, the number of windows that were not written yet.
+    """
     state = progress["stateOperators"][0]
     late = state["numRowsDroppedByWatermark"]
     if late:
@@ -166,13 +168,15 @@ def _batch(progress: Any) -> dict[str, Any]:
 
 
 def report(event: str, **fields: Any) -> None:
-    """Print an event as one line by one write, since Java may print lines to the same standard output."""
+    """Print an event as a line. The line is written by one call, because Java may print lines to the same
+    standard output.
+    """
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
 
 def main(text: str) -> int:
-    """Run the job of the JSON `text`, and return the exit status."""
+    """Run the job whose fields are in the JSON object `text`, and return the exit status."""
     try:
         find_java()
         run(Job(**json.loads(text)), report)

@@ -1,7 +1,7 @@
-"""The demo's part with two machines: a primary is killed, its hot standby takes over, the old primary returns
-as a standby, and a mirror fetches like an ordinary consumer.
+"""The demo's part with two machines: a primary is killed, its hot standby is promoted, the old primary is
+started as a standby of the new primary, and a mirror fetches as an ordinary consumer does.
 
-On disk: three directories. Threads: one, and the threads of the server, the standby and the mirror; the
+On disk: three directories. Threads: one, and the threads of the server, the standby and the mirror. The
 primary is a child process.
 """
 
@@ -27,8 +27,8 @@ PRIMARY, STANDBY, MIRROR = "primary", "standby", "mirror"
 
 def standbys(screen: Screen, base: str, records: int) -> None:
     """Run this part in directories below `base`, which is created; the primary is killed when `records`
-    records were acknowledged. Raises StorageError if a record is lost, logs differ, or a directory is not
-    sound.
+    records were acknowledged. Raises StorageError if a record is lost, if logs differ, or if a directory is
+    damaged.
     """
     os.makedirs(base, exist_ok=True)
     old, new, mirror = (os.path.join(base, name) for name in (PRIMARY, STANDBY, MIRROR))
@@ -45,7 +45,9 @@ def standbys(screen: Screen, base: str, records: int) -> None:
 
 
 def _lose_the_primary(screen: Screen, old: str, new: str, records: int) -> int:
-    """Kill the primary under load, and promote its standby; return the number of acknowledged records."""
+    """Kill the primary while it appends, and promote its standby. Return the number of acknowledged
+    records.
+    """
     with _primary(old) as program:
         assert program.stdin is not None
         assert program.stdout is not None
@@ -90,8 +92,8 @@ def _prove(screen: Screen, path: str, acknowledged: int) -> None:
 
 
 def _return(screen: Screen, old: str, new: str, mirror: str) -> None:
-    """Let the old primary follow the new primary, and let a mirror fetch from the new primary like an
-    ordinary consumer.
+    """Start the old primary as a standby of the new primary, and wait until it has caught up. Then start a
+    mirror of the new primary, and wait until it has caught up.
     """
     with segstore.open(new) as store, segstore.serve(store, port=0) as server:
         address = server.bootstrap_servers
@@ -106,5 +108,5 @@ def _return(screen: Screen, old: str, new: str, mirror: str) -> None:
 
 
 def _bytes(path: str) -> bytes:
-    """Return the bytes of the topic's log."""
+    """Return the bytes of the topic's log in the directory `path`."""
     return b"".join(each.read_bytes() for each in sorted(Path(path, f"{TOPIC}-0").glob("*.log")))

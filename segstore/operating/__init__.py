@@ -1,1 +1,1 @@
-"""Metrics and health over HTTP, for operators of a server, a standby, a mirror or an archive."""
+"""Metrics and health over HTTP, for the operators of a server, a standby, a mirror or an archive."""

@@ -13,8 +13,8 @@ _MOST_PORT = 65_535
 
 
 class HttpAddress(NamedTuple):
-    """An address to listen at. An empty host means all addresses of this machine; port 0 means a free
-    port.
+    """An address to listen at. An empty `host` stands for all addresses of this machine. If `port` is 0, the
+    system chooses a free port.
     """
 
     host: str
@@ -25,8 +25,8 @@ class HttpAddress(NamedTuple):
 
 
 def http_address(text: str, name: str = "http") -> HttpAddress:
-    """Return the address of "HOST:PORT", of ":PORT" (all addresses of this machine), of "PORT" (127.0.0.1),
-    or of "[ADDRESS]:PORT". Raises InvalidTypeError; InvalidArgumentError, which names the argument.
+    """Parse "HOST:PORT", "[ADDRESS]:PORT", ":PORT" (on all addresses of this machine), or "PORT" (on
+    127.0.0.1). Raises InvalidTypeError or InvalidArgumentError; the message has the argument's name, `name`.
     """
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be a str, not {type(text).__name__}")

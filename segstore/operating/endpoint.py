@@ -1,7 +1,8 @@
-"""`HttpEndpoint`: metrics and health over HTTP, from a thread of this process.
+"""`HttpEndpoint`: answers requests for metrics and health over HTTP, in a thread of this process.
 
 Nothing is on disk. Threads: a thread of the endpoint handles all connections; any thread may call `close` and
-the methods that a store calls. The endpoint is not for the open internet, because it has no TLS and no login.
+the methods of `StoreClient`. The endpoint must not be reachable from the internet, because it uses no TLS and
+no authentication.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ log = Logger("segstore")
 T = TypeVar("T")
 
 MOST = 1100
-"""The most connections at a time. The next connection gets status 503."""
+"""The maximum number of open connections. A further connection is answered with status 503."""
 TIMEOUT = 5.0
-"""Seconds for receiving a request, and for sending each piece of an answer."""
+"""The longest time for receiving a request, and for sending one piece of an answer, in seconds."""
 _WHOLE = 60.0
-"""Seconds for a whole connection."""
+"""The longest time from the beginning of a connection to its end, in seconds."""
 _LINGER = 0.5
-"""Seconds for which the bytes of a refused request are still read. A close with unread bytes would make the
-kernel discard the answer.
+"""How long the client's bytes are still read after the answer was sent, in seconds. If a connection were
+closed with unread bytes, the kernel would discard the answer.
 """
 _PIECE = 1 << 16
 _BEAT, _ENDING = 1.0, 2.0
@@ -46,8 +47,8 @@ _REFUSED_AT_ONCE = 100
 
 
 class HttpEndpoint:
-    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: closing the store closes the
-    endpoint. Raises the errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
+    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: it is closed when the store is
+    closed. Raises the errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
     """
 
     turn = Turn.READER
@@ -92,7 +93,7 @@ class HttpEndpoint:
         if self._is_over or not self._here[0]:
             return
         self._is_over = True
-        with suppress(RuntimeError):  # the loop is closed already
+        with suppress(RuntimeError):  # the loop is already closed
             self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(_ENDING)
 
@@ -123,8 +124,8 @@ class HttpEndpoint:
         await asyncio.wait([*tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=_ENDING)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of a connection, and close the connection. An error of a client affects no other
-        connection.
+        """Answer one request of a connection, and close the connection. Log unexpected errors, and ignore
+        errors of the client.
         """
         writer.transport.set_write_buffer_limits(high=0)
         is_one_too_many = self._open >= self._most
@@ -167,7 +168,9 @@ class HttpEndpoint:
         await self._linger(reader, writer)
 
     async def _send(self, writer: asyncio.StreamWriter, answer: HttpAnswer, whole: bool = True) -> None:
-        """Send an answer piece by piece, so that for a slow client only one piece is buffered."""
+        """Send an answer piece by piece, so that only one piece is buffered for a slow client. Send only the
+        head if `whole` is False.
+        """
         writer.write(answer.head())
         body = memoryview(answer.body if whole else b"")
         for at in range(0, len(body), _PIECE):
@@ -176,7 +179,7 @@ class HttpEndpoint:
         await _in_time(writer.drain())
 
     async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read until the client closes the connection, for at most `_LINGER`."""
+        """Read until the client closes the connection, for at most `_LINGER` seconds."""
         writer.write_eof()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._read_out(reader), _LINGER)
@@ -192,10 +195,10 @@ class HttpEndpoint:
         return False
 
     def begin_to_close(self) -> None:
-        """Do nothing, because an endpoint has no records."""
+        """Do nothing, because an endpoint writes no records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close, because the store is about to be closed."""
+        """Close the endpoint, because the store is being closed."""
         self.close()
 
     def unwritten(self) -> Unwritten:
@@ -208,8 +211,8 @@ async def _in_time(call: Coroutine[Any, Any, T]) -> T:
 
 
 def attached(address: str, operated: Operated, store: Store) -> HttpEndpoint:
-    """Return a new endpoint, which is closed when the store is closed. Raises the errors of `HttpEndpoint`,
-    and StoreClosedError.
+    """Return a new endpoint, which will be closed with the store. Raises the errors of `HttpEndpoint`, and
+    StoreClosedError.
     """
     endpoint = HttpEndpoint(address, operated)
     try:
@@ -221,8 +224,8 @@ def attached(address: str, operated: Operated, store: Store) -> HttpEndpoint:
 
 
 def check_http(address: str) -> None:
-    """Raise the errors that an endpoint raises before it listens: InvalidArgumentError, InvalidTypeError,
-    MissingPackageError.
+    """Raise InvalidArgumentError or InvalidTypeError if the address is not valid, and MissingPackageError if
+    prometheus-client is not installed.
     """
     http_address(address)
     check_there()

@@ -1,6 +1,5 @@
-"""Metrics as text: in OpenMetrics if a scrape accepts it, else in Prometheus' text format.
-
-On disk only /proc is read, for the process' own metrics. Threads: any.
+"""Writes metrics as text: in OpenMetrics if the scraper accepts this format, else in Prometheus' text format.
+Of the file system only /proc is read, for metrics of this process. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ _END = b"# EOF\n"
 
 
 def check_there() -> None:
-    """Raise MissingPackageError without prometheus-client."""
+    """Raise MissingPackageError if prometheus-client is not installed."""
     with Needing("prometheus-client", "http"):
         import prometheus_client  # noqa: F401
 
 
 class Encoding(NamedTuple):
-    """A format and its media type. Two encodings with the same media type are equal."""
+    """A text format and its media type. Two encodings with the same media type are equal."""
 
     content_type: str
     generate: Callable[[CollectorRegistry], bytes]
@@ -42,31 +41,35 @@ class Encoding(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Return whether this is OpenMetrics."""
+        """Return whether this format is OpenMetrics."""
         return self.content_type.startswith("application/openmetrics")
 
     def of_process(self, registry: CollectorRegistry) -> bytes:
-        """Return the metrics of a registry of prometheus-client, without the end mark."""
+        """Return the metrics of a registry of prometheus-client in this format, without OpenMetrics' end
+        mark.
+        """
         return self.generate(registry).removesuffix(_END)
 
     def joined(self, parts: Iterable[bytes]) -> bytes:
-        """Return the joined texts, followed by the end mark if this is OpenMetrics."""
+        """Join the texts, and add the end mark if this format is OpenMetrics."""
         return b"".join([*parts, _END if self.is_open else b""])
 
 
 def encoding_for(accept: str) -> Encoding:
-    """Return the format for a request with this Accept header; an invalid header gets plain text."""
+    """Return the format for a request with this Accept header. If the header is invalid, return Prometheus'
+    text format.
+    """
     from prometheus_client.exposition import choose_encoder
 
     try:
         generate, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # the header's version is not a number
+    except (TypeError, ValueError):  # the version in the header is not a number
         generate, content_type = choose_encoder("")
     return Encoding(content_type, generate)
 
 
 def process_registry() -> CollectorRegistry:
-    """Return a registry that reads the process' own metrics (process_cpu_seconds_total and others)."""
+    """Return a registry with the metrics of this process (process_cpu_seconds_total and others)."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     registry = CollectorRegistry()
@@ -75,7 +78,9 @@ def process_registry() -> CollectorRegistry:
 
 
 def merged(*found: Sequence[Family]) -> list[Family]:
-    """Return all families in base units, but of several families with the same name only the first."""
+    """Return all families, converted to Prometheus' base units. If several families have the same name,
+    return only the first of them.
+    """
     made: dict[str, Family] = {}
     for families in found:
         for family in map(_in_seconds, families):
@@ -84,17 +89,17 @@ def merged(*found: Sequence[Family]) -> list[Family]:
 
 
 _TIMES = {"segstore_last_sweep_ms": "segstore_last_sweep_timestamp_seconds"}
-"""Metric in ms that is a point in time -> its name in seconds, which ends in "timestamp_seconds"."""
+"""Metric whose value is a point in time in ms -> name of the metric in seconds."""
 
 
 def _in_seconds(family: Family) -> Family:
-    """Return a family of ms converted to seconds, Prometheus' base unit; any other family unchanged."""
+    """Return a family. If its unit is ms, first convert it to seconds, Prometheus' base unit."""
     metric, labels, samples = family
     name, total = metric.prometheus.removesuffix("_total"), metric.prometheus.endswith("_total")
     if not name.endswith("_ms"):
         return family
     renamed = _TIMES.get(name, name.removesuffix("_ms") + "_seconds") + "_total" * total
-    # Negative samples mean "never" or "unknown".
+    # A negative value means "never" or "unknown".
     kept = [each for each in samples if each.value >= 0]
     metric = metric._replace(prometheus=renamed, doc=metric.doc.replace("ms ", "seconds "))
     return metric, labels, [each._replace(value=each.value / 1000) for each in kept]

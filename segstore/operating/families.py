@@ -1,6 +1,6 @@
-"""The metrics of an endpoint about the build, and about the groups and their lag.
+"""Metrics of an HTTP endpoint: the version, and the consumer groups with their lag.
 
-On disk: reads committed offsets, unless the coordinator has them in memory. Threads: any.
+On disk: reads committed offsets if the coordinator does not have them in memory. Threads: any.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _GROUPS = Metric("NumGroups", "segstore_groups", "gauge", "groups by type and st
 
 
 def gauge(name: str, doc: str, value: float) -> Family:
-    """Return a gauge without labels."""
+    """Return a family with one gauge, without labels."""
     return Metric("", name, "gauge", doc, ""), (), [MetricSample((), value)]
 
 
 def counter(name: str, doc: str, value: float) -> Family:
-    """Return a counter without labels."""
+    """Return a family with one counter, without labels."""
     return Metric("", name, "counter", doc, ""), (), [MetricSample((), value)]
 
 
@@ -42,29 +42,32 @@ def build_info() -> Family:
 
 
 def store_families(store: Store) -> list[Family]:
-    """Return the metrics of a store and its groups; no record is read. Raises StoreClosedError,
+    """Return the metrics of a store and its groups, without reading records of topics. Raises
+    StoreClosedError,
     StorageError, CorruptRecordError.
     """
     return merged(store.all_families(), group_families(_groups(store)))
 
 
 def _groups(store: Store) -> list[GroupDescription]:
-    """Return the groups of a store."""
+    """Return the groups of a store. If the store is open for reading, return an empty list."""
     if not store.keeps:
-        # A store that is open for reading has no coordinator: it would read all committed offsets at
-        # each scrape. So no groups are reported.
+        # A store that is open for reading has no coordinator, so each scrape would read all committed
+        # offsets.
         return []
     known, found = Groups(store), []
     for listing in known.list():
         try:
             found.append(known.describe(listing.group_id))
-        except GroupNotFoundError:  # the group was deleted just now
+        except GroupNotFoundError:  # the group has just been deleted
             continue
     return found
 
 
 def group_families(groups: Sequence[GroupDescription]) -> list[Family]:
-    """Return lag, committed offset and members of each group, and the number of groups."""
+    """Return the lag and committed offset of each group by partition, the number of members of each group,
+    and the number of groups.
+    """
     labels = ("group", "topic", "partition")
     parts = [
         ((each.group_id, part.partition.topic, str(part.partition.partition)), part)

@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a standby or a mirror: its connection to the source, and its lag.
+"""The HTTP endpoint of a standby or a mirror, with metrics of the connection to the source, and of the lag.
 
 Nothing is on disk. Threads: the endpoint's thread.
 """
@@ -19,11 +19,11 @@ from segstore.storage.store.stats import Family
 
 
 def begin_http(address: str, running: Following[Any], most_ms: int | None) -> str:
-    """Serve the state of a standby or a mirror at an address until its store is closed, and return
-    "HOST:PORT".
+    """Begin to serve the metrics and health of a standby or a mirror over HTTP, until its store is closed.
+    Return the address, "HOST:PORT".
 
-    The endpoint reports ready while the lag is at most `most_ms`, or with any lag if `most_ms` is None.
-    Raises the errors of `HttpEndpoint`, and StoreClosedError.
+    /readyz reports too much lag if a partition's lag is more than `most_ms`, in ms. If `most_ms` is None, any
+    lag is allowed. Raises the errors of `HttpEndpoint`, and StoreClosedError.
     """
     operated = Operated(
         known=lambda: _families(running),
@@ -61,14 +61,14 @@ def _unconnected(running: Following[Any]) -> Reasons:
 
 
 def _behind(running: Following[Any], most_ms: int | None) -> Reasons:
-    """Return a line about the partitions that have too much lag, or have not reached the high watermark of
-    the source's first answer; no line if there are none.
+    """Return one line that lists the partitions with too much lag, and the partitions that have not reached
+    the high watermark of the source's first answer. Return no line if there are no such partitions.
     """
     if most_ms is None:
         return []
     found = []
     for each in running._control.fetchers.logs.values():
-        with suppress(StoreClosedError):  # the topic was just deleted
+        with suppress(StoreClosedError):  # the topic has just been deleted
             source, end = each.source, each.replica.log_end_offset
             if not source.has_reached_target(end) or source.lag(end).ms > most_ms:
                 found.append(f"{each.topic}-{each.partition}")

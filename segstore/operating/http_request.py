@@ -1,4 +1,4 @@
-"""A request of HTTP/1.x, parsed as far as an endpoint needs it, and the bytes of an answer. Nothing is on
+"""Parses an HTTP/1.x request, as far as an endpoint needs it, and makes the bytes of an answer. Nothing is on
 disk.
 
 Threads: the endpoint's loop only.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 LINE = 8192
-"""The most bytes of a request line, and of a header."""
+"""The maximum length of the request line and of a header line, in bytes."""
 _MOST_HEADERS = 64
 _FIRST = re.compile(rb"([A-Za-z]{1,32}) (\S+) HTTP/1\.[01]\r?\n")
 TEXT = "text/plain; charset=utf-8"
@@ -21,7 +21,7 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request. `path` is without the query; names of headers are in lower case."""
+    """An HTTP request. `path` does not include the query. The keys of `headers` are in lower case."""
 
     method: str
     path: str
@@ -29,7 +29,7 @@ class HttpRequest:
 
     @property
     def takes_gzip(self) -> bool:
-        """Return whether the answer may be compressed."""
+        """Return whether the client accepts an answer that is compressed by gzip."""
         for each in self.headers.get("accept-encoding", "").lower().split(","):
             coding, _, weight = (part.strip() for part in each.partition(";"))
             if coding == "gzip":
@@ -39,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """An answer, after which the connection is closed."""
+    """An HTTP answer. The connection is closed after it."""
 
     status: HTTPStatus
     body: bytes
@@ -47,7 +47,7 @@ class HttpAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def head(self) -> bytes:
-        """Return the status line and the headers."""
+        """Return the bytes of the status line and the headers."""
         lines = {
             "Content-Type": self.content_type,
             "Content-Length": str(len(self.body)),
@@ -60,12 +60,12 @@ class HttpAnswer:
 
 
 def text_answer(status: HTTPStatus, text: str, **headers: str) -> HttpAnswer:
-    """Return an answer of one or several lines."""
+    """Return an answer whose body is `text`, one or several lines."""
     return HttpAnswer(status, f"{text}\n".encode(), headers=headers)
 
 
 class MalformedRequestError(Exception):
-    """A malformed request; `answer` has the reason."""
+    """Raised if a request is malformed. `answer` tells the client the reason."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -73,8 +73,8 @@ class MalformedRequestError(Exception):
 
 
 async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
-    """Return the request of a connection. Raises MalformedRequestError; EOFError if the client has closed the
-    connection.
+    """Read the request of a connection, and return it. Raises MalformedRequestError, and EOFError if the
+    client has closed the connection.
     """
     line = await _line(reader, HTTPStatus.REQUEST_URI_TOO_LONG)
     first = _FIRST.fullmatch(line)

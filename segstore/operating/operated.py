@@ -1,6 +1,7 @@
-"""`Operated`: the functions of a server, a standby, a mirror or an archive that an HTTP endpoint calls.
+"""`Operated`: the functions that an HTTP endpoint calls to get the metrics and the health of a server, a
+standby, a mirror or an archive.
 
-Nothing is on disk. Threads: each field's description names its thread.
+Nothing is on disk. Threads: the docstring of `Operated` names each function's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ Reasons = list[str]
 
 
 class LoopHeartbeat:
-    """The time since a loop has last answered `ask`. `soon` schedules a call in the loop, from any thread."""
+    """The time since an event loop has last answered `ask`. `soon(call)` lets the loop make a call; any
+    thread may call `soon`.
+    """
 
     def __init__(self, soon: Callable[[Callable[[], object]], None]) -> None:
         self._soon = soon
@@ -23,7 +26,9 @@ class LoopHeartbeat:
         self._asked = False
 
     def ask(self) -> None:
-        """Ask the loop to answer in its next turn, unless an earlier request still waits for its answer."""
+        """Ask the loop to answer in its next iteration. If the loop has not answered the preceding `ask`, do
+        nothing.
+        """
         if not self._asked:
             self._asked = True
             self._soon(self._answer)
@@ -40,10 +45,11 @@ class LoopHeartbeat:
 
 @dataclass(frozen=True, eq=False)
 class Operated:
-    """The functions that an endpoint calls. `known` returns metrics from memory, in the endpoint's thread.
-    `gathered` returns metrics of the store, in a separate thread, because it may wait for a disk. `unready`
-    returns the reasons why no requests are served, and `unhealthy` the reasons to restart the process. These
-    two functions read only memory.
+    """The functions that an endpoint calls. `known` returns metrics from memory; it is called in the
+    endpoint's thread. `gathered` returns metrics of the store; it is called in a separate thread, because it
+    may wait for a disk. `unready` returns the reasons why no requests are served. `unhealthy` returns the
+    reasons to restart the process. `unready` and `unhealthy` are called in the endpoint's thread, and read
+    only memory.
     """
 
     known: Callable[[], Sequence[Family]]

@@ -1,6 +1,6 @@
-"""The pages of an endpoint: /metrics, /healthz and /readyz. Nothing is on disk.
+"""The pages of an HTTP endpoint: /metrics, /healthz and /readyz. Nothing is on disk.
 
-Threads: the endpoint's loop only; `MetricsSnapshots` has a thread of its own.
+Threads: only the thread of the endpoint's event loop; `MetricsSnapshots` has a thread of its own.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
 
 _PATIENCE = 1.0
-"""Seconds that a scrape waits for a new snapshot, before its answer has the last snapshot."""
+"""How long a scrape waits for a new snapshot, in seconds. If there is no new snapshot after this time, the
+last snapshot is answered.
+"""
 _FIRST_PATIENCE = 8.0
-"""Seconds, from the first scrape on, that scrapes wait for the first snapshot. Prometheus waits 10 seconds
-for an answer.
+"""As long as there is no snapshot, scrapes wait for the first snapshot until this number of seconds after the
+first scrape. (Prometheus waits 10 seconds for an answer.)
 """
 _SAME = 1.0
-"""Seconds for which a text is reused."""
+"""How long the text of all metrics is reused, in seconds."""
 _METHODS = ("GET", "HEAD")
 
 
 class Pages:
-    """Answers requests. `connections()` returns the present number of connections."""
+    """Answers HTTP requests. `connections()` returns the number of open connections."""
 
     def __init__(self, operated: Operated, connections: Callable[[], int]) -> None:
         self._operated, self._connections = operated, connections
@@ -49,11 +51,11 @@ class Pages:
         }
 
     def start(self) -> None:
-        """Start the thread of the snapshots. Raises IllegalStateError."""
+        """Start the thread that makes snapshots. Raises IllegalStateError."""
         self._snapshots.start()
 
     def close(self) -> None:
-        """Stop the thread of the snapshots, without waiting for it."""
+        """Stop the thread that makes snapshots, but do not wait until it has stopped."""
         self._snapshots.close()
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
@@ -86,7 +88,9 @@ class Pages:
         return HttpAnswer(HTTPStatus.OK, self._text(encoding, packed), encoding.content_type, headers)
 
     async def _snapshot(self, encoding: Encoding) -> None:
-        """Wait for a new snapshot, for `_patience` at most. Concurrent scrapes wait for the same snapshot."""
+        """Wait until there is a new snapshot, for at most the time that `_patience` returns. Concurrent
+        scrapes wait for the same snapshot.
+        """
         key, loop = encoding.content_type, asyncio.get_running_loop()
         waited = self._waits.get(key)
         if waited is None:
@@ -95,7 +99,7 @@ class Pages:
         await asyncio.wait([waited], timeout=self._patience(encoding))
 
     def _patience(self, encoding: Encoding) -> float:
-        """Return the most seconds that a scrape waits for a snapshot."""
+        """Return the longest time that a scrape waits for a snapshot, in seconds."""
         if self._snapshots.text(encoding):
             return _PATIENCE
         return max(_PATIENCE, self._first_until - time.monotonic())
@@ -105,7 +109,9 @@ class Pages:
         self._made.clear()
 
     def _text(self, encoding: Encoding, packed: bool) -> bytes:
-        """Return all metrics, as a text that is made at most once a second."""
+        """Return the text of all metrics. It is made again only if the last text is older than `_SAME`
+        seconds.
+        """
         at, body = self._made.get((encoding.content_type, packed), (0.0, b""))
         now = time.monotonic()
         if not body or now - at >= _SAME:

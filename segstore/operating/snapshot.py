@@ -1,8 +1,6 @@
-"""`MetricsSnapshots`: the metrics of a store. A separate thread gathers the metrics when a scrape asks for
-them.
-
-On disk: only reads, by the store. Threads: any may call `ask`, `text` and `age`. A disk that hangs delays
-only the gathering thread; `text` then returns the last snapshot.
+"""`MetricsSnapshots`: snapshots of a store's metrics. A separate thread gathers the metrics when a scrape
+asks for them. On disk: the store reads files. Threads: any may call `ask`, `text` and `age`. If a disk hangs,
+only the gathering thread waits, and `text` returns the last snapshot.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from segstore.threads import Background
 log = Logger("segstore")
 
 FRESH = 1.0
-"""Seconds for which a snapshot is reused."""
+"""How long a snapshot is reused, in seconds."""
 
 
 class _AskedSnapshot(NamedTuple):
@@ -31,8 +29,8 @@ class _AskedSnapshot(NamedTuple):
 
 
 class _Snapshot(NamedTuple):
-    """A snapshot of metrics. `at` is the start of its gathering, in monotonic seconds; `texts` has the texts
-    that were requested, by their media type.
+    """A snapshot of metrics. `at` is the time at which gathering it began, in monotonic seconds. `texts` has
+    the texts that were requested, by media type.
     """
 
     at: float
@@ -41,8 +39,8 @@ class _Snapshot(NamedTuple):
 
 
 class MetricsSnapshots:
-    """The last snapshot of the metrics that `gather` returns. `gather` may wait for a disk; `failures` counts
-    its errors.
+    """The last snapshot of the metrics that `gather` returns. `gather` may wait for a disk. `failures` counts
+    the snapshots that could not be made because of an error.
     """
 
     def __init__(self, gather: Callable[[], Sequence[Family]]) -> None:
@@ -59,7 +57,7 @@ class MetricsSnapshots:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread, without waiting for it, because a disk may delay it."""
+        """Make the thread stop. Do not wait until it has stopped, because it may be waiting for a disk."""
         self._asked.put(None)
 
     def is_fresh(self, encoding: Encoding) -> bool:
@@ -73,12 +71,14 @@ class MetricsSnapshots:
 
     @property
     def age(self) -> float:
-        """Return the seconds since the last snapshot, or since the start if there is no snapshot yet."""
+        """Return the seconds since the last snapshot. If there is no snapshot yet, return the seconds since
+        this object was made.
+        """
         return time.monotonic() - max(self._held.at, self._begun)
 
     def ask(self, encoding: Encoding, done: Callable[[], object]) -> None:
-        """Request a fresh snapshot. `done` is called in the gathering thread when the snapshot is made, or
-        can't be made.
+        """Request a fresh snapshot. `done` is called in the gathering thread, when the snapshot is made or an
+        error has prevented it.
         """
         self._asked.put(_AskedSnapshot(encoding, done))
 
@@ -115,7 +115,7 @@ class MetricsSnapshots:
         return snapshot._replace(texts=texts)
 
     def _failed(self, error: Exception) -> None:
-        """Count a failure, and log it if it differs from the last one."""
+        """Count an error, and log it if it differs from the last error."""
         self.failures += 1
         text = f"{type(error).__name__}: {error}"
         if text != self._last_failure:

@@ -1,7 +1,6 @@
-"""Prometheus' text format and OpenMetrics, of counters, gauges and histograms.
-
-The bytes are the same as prometheus-client's, with which tests compare them. For the many thousand samples of
-a large store prometheus-client takes ten times as long. Nothing is on disk. Threads: any.
+"""Writes counters, gauges and histograms in Prometheus' text format and in OpenMetrics. The bytes are the
+same as those that prometheus-client writes; tests compare them. A large store has many thousand samples, for
+which prometheus-client takes ten times as long. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -12,11 +11,13 @@ from functools import lru_cache
 from segstore.storage.store.stats import Family
 
 _EXACT = 1e6
-"""Below this number Python formats a float as Go does."""
+"""Python and Go format a float in the same way if its absolute value is below this number."""
 
 
 def text_of(families: Iterable[Family], openmetrics: bool) -> str:
-    """Return metrics in OpenMetrics or in Prometheus' text format, without an end mark."""
+    """Return metrics in OpenMetrics if `openmetrics`, else in Prometheus' text format; without an end
+    mark.
+    """
     lines: list[str] = []
     for metric, labels, samples in families:
         is_counter = metric.kind == "counter"
@@ -31,7 +32,9 @@ def text_of(families: Iterable[Family], openmetrics: bool) -> str:
 
 @lru_cache(1024)
 def _form(name: str, labels: tuple[str, ...]) -> tuple[list[int], str]:
-    """Return (indexes of the labels in the order of their names, line with "%s" for each value)."""
+    """Return (indexes of the labels in alphabetical order, format of a line with "%s" for each label's value
+    and for the sample's value).
+    """
     order = sorted(range(len(labels)), key=labels.__getitem__)
     form = ",".join(f'{labels[at]}="%s"' for at in order)
     return order, f"{name}{{{form}}} %s\n" if form else f"{name} %s\n"

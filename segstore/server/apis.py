@@ -101,7 +101,9 @@ _HEADER, _SHORT = struct.Struct(">hhi"), struct.Struct(">h")
 
 
 class RequestHeader(NamedTuple):
-    """A request's header; `body_at` is the position of the body, -1 if the version is unknown."""
+    """A request's header; `body_at` is the body's position in the request, -1 if the API's version in the
+    header is not served.
+    """
 
     api: Api
     version: int
@@ -112,12 +114,12 @@ class RequestHeader(NamedTuple):
 
 @cache
 def served(api: Api) -> Versions:
-    """Return the versions of an API that can be decoded and answered."""
+    """Return the lowest and highest version of an API whose requests can be decoded and answered."""
     return message(f"{api.message}Request").valid
 
 
 def advertised(api: Api) -> Versions:
-    """Return the versions of an API that the answer of ApiVersions lists.
+    """Return the lowest and highest version that an answer to ApiVersions has for an API.
 
     Produce is advertised from version 0 on, although versions 0 to 2 can't be served: older releases of
     librdkafka compress records only if these versions are advertised (KAFKA-18659).
@@ -133,8 +135,8 @@ def _is_flexible(api: Api, version: int) -> bool:
 def read_header(data: memoryview) -> RequestHeader:
     """Return the header of a request; `data` is the request without its size field.
 
-    Raises InvalidRequestError for a damaged header, UnsupportedVersionError for an api key that is not
-    served. If the version is unknown, the rest of the header can't be read: `client_id` is None, and
+    Raises InvalidRequestError if the header is damaged, and UnsupportedVersionError if the api key is not
+    served. If the API's version is not served, the rest of the header can't be read: `client_id` is None, and
     `body_at` is -1.
     """
     try:
@@ -151,7 +153,7 @@ def read_header(data: memoryview) -> RequestHeader:
 
 
 def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
-    """Return the client id, which is never compact, and the position after the header's tagged fields."""
+    """Return (client id, position of the body). The client id is never encoded as a compact string."""
     try:
         size, at = _SHORT.unpack_from(data, _HEADER.size)[0], _HEADER.size + _SHORT.size
         client_id = None if size == -1 else str(data[at : at + size], "utf-8")
@@ -166,7 +168,7 @@ def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
 
 
 def read_body(header: RequestHeader, data: memoryview) -> Any:
-    """Read a request's body. Raises InvalidRequestError, UnsupportedVersionError."""
+    """Return a request's decoded body. Raises InvalidRequestError, UnsupportedVersionError."""
     return decode(_REQUESTS[header.api], header.version, data[header.body_at :])
 
 
@@ -174,8 +176,8 @@ def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tu
     """Return (bytes of the response with its size field and header, (position, file stretch) pairs). Raises
     InvalidArgumentError.
 
-    Each stretch must be sent before the byte at its position. The size field counts the bytes of the
-    stretches too.
+    A position is an index of the bytes: the file stretch must be sent right before the byte with this index.
+    The size field counts the bytes of the file stretches too.
     """
     out = bytearray(8)
     slices: Slices = []
@@ -197,7 +199,7 @@ def ranges(apis: Iterable[Api]) -> list[tuple[int, int, int]]:
 
 @cache
 def has_error_code(api: Api, version: int) -> bool:
-    """Return whether a version of the response has a top-level error code."""
+    """Return whether an API's response has a top-level error code in this version."""
     name = f"{api.message}Response"
     return any(
         field.name == "error_code" and version in field.versions for field in message(name).structs[name]

@@ -1,5 +1,6 @@
-"""Operations of ACLs, and the bits of authorized operations in answers, for a server without an authorizer
-(org.apache.kafka.common.acl.AclOperation, AclEntry.supportedOperations; KIP-430). Threads: any; no state.
+"""The operations of ACLs. Also has the bits of authorized operations that a server without an authorizer
+answers (org.apache.kafka.common.acl.AclOperation, AclEntry.supportedOperations; KIP-430). Threads: any; no
+state.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ALL = AclOperation.ALL
 
 
 def bits(*operations: AclOperation) -> int:
-    """Return operations as a bit set, the wire's form."""
+    """Return operations as a bit set, as requests and answers encode them."""
     return sum(1 << operation for operation in operations)
 
 
@@ -44,5 +45,5 @@ ON_CLUSTER = bits(
 
 
 def if_requested(requested: bool, operations: int) -> int:
-    """Return the bits if the request asked for them, else NOT_ASKED."""
+    """Return `operations` if the request asked for authorized operations, else NOT_ASKED."""
     return operations if requested else NOT_ASKED

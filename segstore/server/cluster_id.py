@@ -1,4 +1,4 @@
-"""The cluster id of a store, for Kafka's clients. On disk: `.segstore/cluster-id`.
+"""Returns the cluster id of a store, for Kafka's clients. On disk: `.segstore/cluster-id`.
 
 Threads: any.
 """
@@ -27,10 +27,10 @@ _making = Mutex()
 def cluster_id_of(store: Store) -> str:
     """Return the cluster id of a store, in Kafka's form (Uuid). Raises StorageError, StoreClosedError.
 
-    The id stays the same if the directory is moved. A replicated store and a broker's directory have it in
-    meta.properties; any other store gets an id when a server first serves the store. If a new id can't be
-    written, because the store is open for reading or the disk is full, the id is derived from the directory's
-    absolute path.
+    The cluster id stays the same if the directory is moved. A replicated store, and the directory of a Kafka
+    broker, have the cluster id in meta.properties. Any other store gets a cluster id when a server first
+    serves the store. If a new id can't be written, because the store is open for reading or the disk is full,
+    the id is derived from the directory's absolute path.
     """
     if (of_many := replicated(store)) is not None:
         return of_many.replicated.cluster_id

@@ -1,5 +1,6 @@
-"""The error codes with which a demoted store refuses writes, by API. A client that gets one of these codes
-looks for the new primary. Reads are answered as before. Threads: any; no state.
+"""The error codes with which a demoted store (a former primary) refuses requests that write, by API. A client
+that gets one of these codes looks for the new primary. The store still answers requests that only read.
+Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ REFUSED_BY_DEMOTED: dict[Api, Code] = {
         (Api.DELETE_RECORDS, Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE), Code.NOT_LEADER_OR_FOLLOWER
     ),
 }
-"""API -> the code with which a demoted store refuses the API's requests. Produce is not listed: its appends
-fail in the logs, with an error for each partition. All APIs that are not listed are handled as before.
+"""API -> the code with which a demoted store refuses the API's requests. Produce is not listed, because the
+logs themselves refuse its appends, and each partition gets an error. The requests of all other APIs are
+handled as in a store that is not demoted.
 """

@@ -17,7 +17,7 @@ _ALIASES = (
     ("name", "topic", "topic_name", "user"),
     ("partition_index", "partition", "index", "partition_id"),
 )
-"""Each group has the names that different requests and responses have for the same field."""
+"""Each tuple has the names that the same field has in different requests and responses."""
 _OF_A_TEXT = ("key", "group_id", "transactional_id", "name")
 _OF_A_NUMBER = ("partition_index", "partition_id")
 """Field names of response structs. An array of texts or numbers in a request is answered with an array of
@@ -75,13 +75,15 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif asked.is_struct:  # the array is only in requests, as directories of AlterReplicaLogDirs
+            # Some arrays are only in the request, such as `dirs` of AlterReplicaLogDirs. The response has the
+            # arrays that are in their structs.
+            elif asked.is_struct:
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 
     def _copy(self, made: Struct, kind: str, source: Struct, source_kind: str) -> bool:
-        """Copy the fields that identify a topic, partition or group to `made`; return whether there was such
-        a field.
+        """Copy into `made` the fields that identify a topic, partition or group; return whether the request
+        has such a field.
         """
         there = {f.name: f for f in self._fields(self.asked, source_kind)}
         found = False
@@ -98,7 +100,9 @@ class _Errors:
         return found
 
     def _copied(self, field: Field, value: Any, asked: Field) -> Any:
-        """Return a request's value in the form of the response's field, such as the entity of a quota."""
+        """Return a request's value for a field of the response. If the field is an array of structs, such as
+        the entity of a quota, copy the request's structs to structs of the response.
+        """
         if not (field.is_struct and field.is_array):
             return value
         made = [getattr(self.kinds, field.kind)() for _ in value]

@@ -1,6 +1,6 @@
-"""`families`: the counts of a server's listeners as metrics, with Kafka's name and Prometheus' name of each.
-
-Owns nothing on disk. Threads: any; takes no lock, and makes no call into a loop.
+"""`families`: the counts of a server's listeners as metrics, each with its name in Kafka and its name in
+Prometheus. Owns nothing on disk. Threads: any. `families` acquires no lock, and does not wait for an event
+loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
         lambda row: row.counts.seconds,
     ),
 )
-"""Metrics by API. Kafka's MBeans: kafka.network:type=RequestMetrics,name=...,request=..."""
+"""(metric, function that returns its value) for metrics by API. Kafka's MBeans:
+kafka.network:type=RequestMetrics,name=...,request=...
+"""
 _DURATION = Metric(
     "TotalTimeMs", "segstore_request_duration_seconds", "histogram", "requests by these seconds", "times"
 )
@@ -101,7 +103,9 @@ _OF_LISTENERS: tuple[tuple[Metric, Callable[[Counted], float]], ...] = (
         lambda each: each.loop_age,
     ),
 )
-"""Metrics by listener. Kafka's MBeans: kafka.server:type=socket-server-metrics,listener=..."""
+"""(metric, function that returns its value) for metrics by listener. Kafka's MBeans:
+kafka.server:type=socket-server-metrics,listener=...
+"""
 _CERTIFICATE = Metric(
     "",
     "segstore_certificate_not_after_timestamp_seconds",
@@ -113,7 +117,7 @@ _UPTIME = Metric("", "segstore_server_uptime_seconds", "gauge", "seconds since t
 
 
 def families(listeners: Sequence[Counted]) -> list[Family]:
-    """Return the metrics of requests, by API and summed over all listeners, and of connections, by
+    """Return the metrics of requests by API, summed over all listeners, and the metrics of connections by
     listener.
     """
     rows = [item for each in listeners for item in list(each.metrics.rows.items())]
@@ -142,7 +146,9 @@ def _of_apis(metric: Metric, value: Callable[[ApiMetrics], float], by_api: Rows)
 
 
 def _durations(api: Api, rows: Iterable[ApiMetrics]) -> list[MetricSample]:
-    """Return the samples of an API's histogram, with Prometheus' names and order."""
+    """Return the samples of the histogram of an API's request times, in the order and with the suffixes that
+    Prometheus requires.
+    """
     rows = list(rows)
     counts = [*accumulate(map(sum, zip(*(row.times for row in rows), strict=True)))]
     bounds = [*map(repr, BOUNDS), "+Inf"]

@@ -1,10 +1,9 @@
-"""The features of the cluster, by which clients choose protocols (KIP-584): the features of a Kafka 4.4
-broker (org.apache.kafka.server.common.Feature), without features whose APIs are not served.
-
-With `transaction.version` 2 Java clients since 4.0, and franz-go, use KIP-890: each transaction has a new
-producer epoch, and Produce and TxnOffsetCommit add their partitions to the transaction. `share.version` 1
-stands for share groups (KIP-932), 2 for share groups with dead letters (KIP-1191). Clients that don't know
-features are not affected. Threads: any; no state.
+"""The features of the cluster; clients choose protocols by them (KIP-584). They are the features of a Kafka
+4.4 broker (org.apache.kafka.server.common.Feature), except those whose APIs are not served. If
+`transaction.version` is 2, franz-go and Java clients of version 4.0 or later use KIP-890: each transaction
+has a new producer epoch, and Produce and TxnOffsetCommit add their partitions to the transaction.
+`share.version` 1 stands for share groups (KIP-932), 2 for share groups with dead letters (KIP-1191). Clients
+that don't know features are not affected. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _FEATURES = (
     Feature("transaction.version", 0, 2, 2),
 )
 FINALIZED_EPOCH = 0
-"""Epoch of the finalized versions. It stays 0, because these versions never change."""
+"""The epoch of the finalized versions. It is always 0, because these versions never change."""
 
 
 def features(share_version: int) -> tuple[Feature, ...]:
-    """Return the features, sorted by name, with this finalized version of `share.version`."""
+    """Return the features, sorted by name. `share_version` is the finalized version of `share.version`."""
     return tuple(
         each._replace(finalized=share_version) if each is SHARE_VERSION else each for each in _FEATURES
     )

@@ -1,5 +1,5 @@
-"""The lease of a served store; the store leads only while it holds the lease. On disk: the leader epochs of
-the store's logs. Threads: any.
+"""The lease of a served store. The store leads its partitions only while it has the lease. On disk: the
+leader epochs of the store's logs. Threads: any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _leadership(store: Store) -> Leadership:
 
 
 def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
-    """Make the store lead only while `lease()` returns a token. Raises InvalidTypeError,
+    """From now on let the store lead only while `lease()` returns a token. Raises InvalidTypeError,
     InvalidArgumentError, StoreClosedError, StorageError.
     """
     if not callable(lease):
@@ -34,8 +34,8 @@ def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
 
 
 def lease_error(store: Store) -> Exception | None:
-    """Return the last error of `lease()`, or of the check of its token; None if there was none. It is no
-    error if another holder has the lease.
+    """Return the last error that `lease()` raised or that the check of its token found; None if there was no
+    error. It is no error if another server has the lease.
     """
     held = existing(store, _leadership)
     return None if held is None else held.error

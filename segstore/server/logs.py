@@ -1,7 +1,8 @@
 """`Logs`: finds the logs of requested partitions, by the topic's name or id.
 
-Owns nothing on disk. Threads: the loop's thread. A log is cached after its first use, so that its aborted
-transactions are not read again for each request. A deleted topic's log is dropped at its next lookup.
+Owns nothing on disk. Threads: the loop's thread. A log is cached after its first lookup, because a new log
+object would read the aborted transactions again. The log of a deleted topic is removed from the cache at its
+next lookup.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ _NO_TOPIC: tuple[TopicInfo | None, bytes] = None, NO_ID
 
 
 class Logs:
-    """The logs and topic ids of one server's store, cached."""
+    """A cache of the logs and topic ids of one server's store."""
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
-        # A store that is open for reading caches no logs, because a cached log can't notice that another
-        # process has recreated its topic.
+        # If the store is open for reading, no log is cached, because another process may delete and create a
+        # topic, and a cached log would still read the deleted topic.
         self._keeps = node.store.mode == "rw"
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, tuple[TopicInfo | None, bytes]] = {}
 
     def find(self, topic: str, partition: int) -> PartitionLog:
-        """Return a partition's log. Raises UnknownTopicOrPartitionError, also for the internal metadata log;
-        NotLeaderOrFollowerError, StorageError, StoreClosedError.
+        """Return a partition's log. Raises NotLeaderOrFollowerError, StorageError, StoreClosedError, and
+        UnknownTopicOrPartitionError if there is no such partition, or if it is the internal metadata log.
         """
         log = self._logs.get((topic, partition))
         if log is not None and not log.is_gone:
@@ -73,9 +74,9 @@ class Logs:
 
 
 def check_leader_epoch(log: PartitionLog, known: int) -> None:
-    """Compare a client's leader epoch, -1 if it has none, with the log's epoch (KIP-320; Kafka:
-    Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError if the client's epoch is lower,
-    UnknownLeaderEpochError if it is higher.
+    """Compare a client's leader epoch, -1 if the client has none, with the log's leader epoch (KIP-320;
+    Kafka: Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError if the client's epoch is lower,
+    and UnknownLeaderEpochError if the client's epoch is higher.
     """
     if known < 0:
         return

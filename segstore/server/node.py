@@ -1,4 +1,6 @@
-"""`Node`: the common state of all handlers: the store, the settings, the loop, and the node's address."""
+"""`Node`: what all handlers of a listener have in common: the store, the settings, the event loop, and the
+node's address.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ T = TypeVar("T")
 
 
 class Timer(Protocol):
-    """A call that is due later."""
+    """A call that is to be made later."""
 
     def cancel(self) -> None:
-        """Cancel the call; a second time does nothing."""
+        """Cancel the call. A second `cancel` does nothing."""
 
 
 class LoopWatch(Protocol):
@@ -32,7 +34,7 @@ class LoopWatch(Protocol):
 
     def ask(self, sleep: Callable[[], object]) -> None:
         """Call `sleep`, such as `Store.wait`, in the thread; `sleep` returns after a publication, or earlier.
-        If the last call of `sleep` has not returned, do nothing.
+        If the preceding call of `sleep` is not over, do nothing.
         """
 
 
@@ -43,24 +45,25 @@ class NodeLoop(Protocol):
         """Make a call in the loop's thread after `seconds`."""
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Make a call in the loop's thread, soon; if the loop has stopped, do nothing. For any thread."""
+        """Queue a call, which the loop's thread makes as soon as it can. If the loop has stopped, the call is
+        not made. Any thread may call this method.
+        """
 
     def work(
         self, run: Callable[[], T], done: Callable[[T | BaseException], object], waits: bool = False
     ) -> None:
-        """Call `run`, which may wait for disks or compute long, in a worker thread; then call `done(result or
-        exception)` in the loop's thread.
-
-        `waits` says that the job may wait for replicas, so it runs in a separate pool. Otherwise such jobs
-        could occupy all workers, and the replicas' requests, for which they wait, would not be handled.
+        """Call `run`, which may wait for disks or compute long, in a worker thread; then call `done` in the
+        loop's thread, with what `run` returned or raised. `waits` says that `run` may wait for replicas: such
+        calls have a separate pool of threads. In a common pool they could occupy all threads, and the
+        replicas' requests, for which they wait, would not be handled.
         """
 
     def every_turn(self, call: Callable[[], object]) -> None:
-        """Make a call at the end of each turn of the loop, after the requests of that turn."""
+        """Make a call at the end of each turn (iteration) of the loop, after the requests of that turn."""
 
     def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> LoopWatch:
-        """Return a watch, which calls `then` in the loop's thread after each sleep. `wake()` must end a
-        sleep early.
+        """Return a watch: a thread that sleeps. After each sleep, `then` is called in the loop's thread.
+        `wake()` must end a sleep early.
         """
 
 
@@ -73,10 +76,9 @@ class Endpoint(NamedTuple):
 
 class Node:
     """The state of one listener's handlers. `endpoint` is the advertised address; `apis` are the APIs with a
-    handler. Without an `authorizer` all clients may do everything.
-
-    `part(kind)` returns the node's only object of a class, made by `kind(node)` at the first call. Only the
-    loop's thread may call `part`.
+    handler. If `authorizer` is None, all clients may do everything. `part(kind)` returns the node's only
+    object of the class `kind`; the first call makes it by `kind(node)`. Only the loop's thread may call
+    `part`.
     """
 
     def __init__(
@@ -97,20 +99,20 @@ class Node:
     def allows(
         self, principal: str, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME
     ) -> bool:
-        """Return whether a principal is allowed an operation on a resource, by the current authorizer."""
+        """Return whether the current authorizer allows a principal an operation on a resource."""
         authorizer = self.authorizer
         return authorizer is None or authorizer.allows(principal, operation, resource, name)
 
     def part(self, kind: Callable[[Node], T]) -> T:
-        """Return the node's object of a class, such as `Fetches`; make it at the first call."""
+        """Return the node's object of a class, such as `Fetches`. The first call makes the object."""
         if kind not in self._parts:
             self._parts[kind] = kind(self)
         found: T = self._parts[kind]
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of all parts with a `metrics` method, by Kafka's names. Any thread may call
-        it.
+        """Return Kafka's name of a metric -> value, for all parts with a method `metrics`. Any thread may
+        call this method.
         """
         found: dict[str, float] = {}
         for part in list(self._parts.values()):
@@ -119,7 +121,7 @@ class Node:
         return found
 
     def close(self) -> None:
-        """Close all parts with a method `close`, the newest first."""
+        """Close all parts with a method `close`; the part that was made last is closed first."""
         while self._parts:
             _, part = self._parts.popitem()
             if hasattr(part, "close"):

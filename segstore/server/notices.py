@@ -1,6 +1,7 @@
 """`Notices`: log lines about misbehaving clients, such as malformed requests and failed authentications.
 
-There is at most one line a minute for the same kind, peer and user, so that no client can flood the log.
+For each kind of message, peer and user there is at most one line a minute, so that no client can flood the
+log.
 
 Owns nothing on disk. Threads: any.
 """
@@ -18,17 +19,23 @@ from segstore.mutex import Mutex
 log = Logger("segstore")
 
 QUIET = 60.0
-"""Seconds between two log lines with the same kind, peer and user."""
+"""The minimum number of seconds between two log lines with the same kind, peer and user."""
 MOST = 100
-"""Most (kind, peer, user) keys with their own lines; further peers share one line a minute for each kind."""
+"""The maximum number of (kind, peer, user) keys that have log lines of their own. All further peers together
+have one log line a minute for each kind.
+"""
 MOST_USERS = 10
-"""Most users of one peer with their own lines; all further users of the peer share one line a minute."""
+"""The maximum number of users of one peer that have log lines of their own. All further users of the peer
+together have one log line a minute for each kind.
+"""
 _OTHERS = ""
 LONGEST = 100
 
 
 class Notices:
-    """Logs misbehaving clients at a limited rate. A part of a node (`Node.part`)."""
+    """Logs messages about misbehaving clients, at a limited rate. A node has one such object
+    (`Node.part`).
+    """
 
     def __init__(self, _node: object, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Mutex()
@@ -43,8 +50,8 @@ class Notices:
         user: str = "",
         level: int = logging.WARNING,
     ) -> None:
-        """Log a message, unless a message with the same kind, peer and user was logged within `QUIET`. The
-        next such message says how many messages were omitted.
+        """Log a message, unless a message with the same kind, peer and user was logged in the last `QUIET`
+        seconds. The next message that is logged says how many were omitted.
         """
         with self._lock:
             silence = self._silence(_Key(kind, peer, user[:LONGEST]))
@@ -70,7 +77,9 @@ class Notices:
         return self._known.setdefault(key, _Silence())
 
     def _users(self, key: _Key) -> int:
-        """Return how many users of the key's peer have lines of their own; 0 if the key has no user."""
+        """Return how many users of the key's kind and peer have lines of their own; 0 if the key has no
+        user.
+        """
         return sum(each.user != "" and each[:2] == key[:2] for each in self._known) if key.user else 0
 
 
@@ -81,8 +90,8 @@ class _Key(NamedTuple):
 
 
 class _Silence:
-    """`left_out` counts the omitted messages of a key. A message is logged again from the time `until`
-    on, in seconds of the clock.
+    """`left_out` counts the omitted messages of a key. Messages are omitted until the time `until`, in
+    seconds of the clock.
     """
 
     __slots__ = ("left_out", "until")
@@ -92,5 +101,7 @@ class _Silence:
 
 
 def shown(name: str) -> str:
-    """Return a client's text for a log line: quoted, and cut off after `LONGEST` characters."""
+    """Return a text that a client has sent, in quotes, for a log line. Cut the text off after `LONGEST`
+    characters.
+    """
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")

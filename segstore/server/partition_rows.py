@@ -1,9 +1,7 @@
-"""`PartitionRows`: a cache of topics' partitions in the encoding of Metadata.
-
-Clients send Metadata again and again, and a topic with 1,000 partitions takes milliseconds to encode.
-
-Cached rows are used only if partitions and leaders are the same as when they were encoded, so the cache needs
-no notification of changes. Owns nothing on disk. Threads: any.
+"""`PartitionRows`: a cache of topics' partitions, encoded for answers to Metadata. Clients send Metadata
+requests again and again, and a topic with 1,000 partitions takes milliseconds to encode. Cached rows are used
+only if the partitions and the leaders are those that were encoded, so the cache need not be notified of
+changes. Owns nothing on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from segstore.server.topics import PartitionLeader
 
 _Response = structs("MetadataResponse")
 _MOST_BYTES = 16 << 20
-"""Most cached bytes, enough for 600,000 partitions."""
+"""The maximum size of the cache, in bytes: enough for 600,000 partitions."""
 
 
 class _EncodedRows(NamedTuple):
@@ -32,7 +30,7 @@ class _EncodedRows(NamedTuple):
 
 
 class PartitionRows:
-    """The cached rows of a server's topics, by topic name and version of Metadata."""
+    """The cached rows of a server's topics, by topic name and version of the Metadata request."""
 
     def __init__(self, _node: Node) -> None:
         self._held: dict[tuple[str, int], _EncodedRows] = {}
@@ -40,13 +38,15 @@ class PartitionRows:
         self._lock = Mutex()
 
     def knows(self, topic: str, version: int, numbers: Sequence[int]) -> bool:
-        """Return whether rows of these partitions are cached; their leaders may be outdated."""
+        """Return whether rows of these partitions are cached. The leaders in the cached rows may be
+        outdated.
+        """
         rows = self._held.get((topic, version))
         return rows is not None and rows.numbers == numbers
 
     def of(self, topic: str, version: int, numbers: Sequence[int], leaders: list[PartitionLeader]) -> Packed:
-        """Return the encoded rows of a topic's partitions `numbers`; `leaders` has one leader per
-        partition.
+        """Return the encoded rows of a topic's partitions `numbers`; `leaders` has the leader of each
+        partition, in the order of `numbers`.
         """
         rows = self._held.get((topic, version))
         if rows is not None and rows.numbers == numbers and rows.leaders == leaders:
@@ -68,8 +68,8 @@ class PartitionRows:
 
 
 def partition(kind: Any, number: int, led: PartitionLeader) -> Any:
-    """Return a partition's struct for Metadata or DescribeTopicPartitions, with one replica, which is on this
-    node, and is in sync if this node leads.
+    """Return a partition's struct for an answer to Metadata or DescribeTopicPartitions. The partition has one
+    replica, on this node; the replica is in sync if this node leads the partition.
     """
     here, nowhere = [NODE_ID], list[int]()
     is_led = led.leader_id == NODE_ID

@@ -1,5 +1,5 @@
-"""Functions of the handlers of standbys: the `Primary` of a node, which has the registration of the store's
-standby, and the right of a client to change this registration.
+"""Functions for the handlers of standbys' requests. They return the `Primary` of a node, which has the
+registration of the store's standby, and whether a client may change this registration.
 
 Threads: any; no state.
 """
@@ -13,16 +13,17 @@ from segstore.storage.store.writer import StoreWriter
 
 
 def primary_of(node: Node) -> Primary | None:
-    """Return the `Primary` of the node's store. Return None if the store can't have a standby: it is open for
-    reading, is itself a standby, or is a replicated store.
+    """Return the `Primary` of the node's store. Return None if the store can't have a standby, because it is
+    open for reading, is itself a standby, or is a replicated store.
     """
     side = node.store.engine
     return side.primary if isinstance(side, StoreWriter) and side.may_have_standby else None
 
 
 def may_change_standby(node: Node, request: Request) -> bool:
-    """Return whether this client may register or remove a standby. Allowed are authenticated clients, clients
-    that the allow list has let through, and clients with a loopback address or one of `standby.addresses`.
+    """Return whether the client of a request may register or remove a standby. A client may do so if it has
+    authenticated, or if its address is a loopback address or in `standby.addresses`. If the server has an
+    authorizer, the answer is True, because the authorizer has allowed the request.
     """
     channel = request.channel
     if node.authorizer is not None or channel.principal != ANONYMOUS:

@@ -1,4 +1,4 @@
-"""Notifies the old primary of a promoted store that the store was promoted, once the store is served.
+"""When a promoted store is served, notifies the store's old primary of the promotion.
 On disk: `.segstore/promotion`. Threads: any.
 """
 
@@ -15,12 +15,13 @@ from segstore.storage.store.store import Store
 
 def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None:
     """If the store was promoted, and its old primary was not notified yet, begin to notify the old primary.
-    `settings` are client settings for that connection. Raises ConfigError, CorruptCheckpointError,
-    StorageError.
+    `settings` are client settings for the connection to the old primary. Raises ConfigError,
+    CorruptCheckpointError, StorageError.
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
-        return  # returns before the imports below, because they take time
+        # This returns before the imports below, because they take time.
+        return
     from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def replicated(store: Store) -> ReplicatedStore | None:
-    """Return the store as a ReplicatedStore, None if it is a plain store. The code of replication is imported
-    only if needed.
+    """Return the store if it is a ReplicatedStore, else None. Import the code of replication only if the
+    store is no plain `Store`.
     """
     if type(store) is Store:
         return None

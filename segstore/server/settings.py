@@ -16,7 +16,7 @@ from .security.settings import SecurityConfig
 
 
 def _networks(value: object) -> tuple[str, ...]:
-    """Parse `standby_addresses`: a comma-separated text, or a list of texts."""
+    """Parse `standby_addresses`, which is a comma-separated text, or a list of texts. Return networks."""
     from ipaddress import ip_network
 
     texts = value.split(",") if isinstance(value, str) else value
@@ -27,7 +27,7 @@ def _networks(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(SecurityConfig):
-    """The settings of one server, which are broker settings in Kafka."""
+    """The settings of one server. In Kafka they are settings of a broker."""
 
     auto_create_topics_enable: bool = switch(
         True, "whether a client that asks for a topic's metadata, and allows it, creates the topic"
@@ -107,9 +107,9 @@ class ServerConfig(SecurityConfig):
 
 
 def parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split settings, named with underscores for dots, into (store settings by Kafka's names, server
-    settings). A setting that store and server both have is in both results. Raises ConfigError for an unknown
-    name.
+    """Split settings into (settings of the store by Kafka's names, settings of the server by their names in
+    `settings`). Names in `settings` have underscores in place of dots. A setting that both the store and the
+    server have is in both results. Raises ConfigError if a name is unknown.
     """
     store_names = {row.name.replace(".", "_"): row.name for row in StoreConfig.describe()}
     server_names = {row.name for row in ServerConfig.describe()}

@@ -1,7 +1,7 @@
 """Topics and partitions of a store as clients see them: names, ids, leaders.
 
-A server is one node, even for a replicated store: on the wire a partition has one replica, on this node. The
-replicas of a replicated store are directories, which clients don't see; clients see only whether the
+A server is one node, even for a replicated store: clients see one replica of each partition, on this node.
+The replicas of a replicated store are directories. Clients don't see these replicas, only whether the
 partition has a leader. Threads: any.
 """
 
@@ -27,8 +27,8 @@ _Key = tuple[str, int]
 
 
 class PartitionLeader(NamedTuple):
-    """The leader of a partition. `leader_id` is -1 if there is no leader; `error` is the reason.
-    `leader_epoch` is -1 if unknown.
+    """The leader of a partition. If there is no leader, `leader_id` is -1, and `error` is the reason.
+    `leader_epoch` is -1 if it is unknown.
     """
 
     leader_id: int
@@ -45,7 +45,7 @@ def shown(store: Store) -> dict[str, TopicInfo]:
 
 
 def check_replicas(nodes: Sequence[int]) -> None:
-    """Raise InvalidReplicaAssignmentError unless the assigned replicas are exactly the one node."""
+    """Raise InvalidReplicaAssignmentError if the assigned replicas are not exactly [this node]."""
     if list(nodes) != [NODE_ID]:
         raise InvalidReplicaAssignmentError(
             f"replicas on nodes {list(nodes)}: there is one node, so it must be [{NODE_ID}]"
@@ -53,7 +53,9 @@ def check_replicas(nodes: Sequence[int]) -> None:
 
 
 def id_of(info: TopicInfo) -> bytes:
-    """Return a topic's id as 16 bytes, the zero id if the topic is older than topic ids."""
+    """Return a topic's id as 16 bytes. Return the zero id if the topic was created before there were topic
+    ids.
+    """
     return names.topic_id_bytes(info.topic_id) if info.topic_id else NO_ID
 
 
@@ -64,12 +66,11 @@ def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | Non
 
 
 class Leaders:
-    """The leaders of a store's partitions, for one answer.
-
-    No log is opened to find an epoch; for a closed log, the epoch of its last opening is used. The epoch is
-    unknown (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs
-    of a store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
-    leader. `of` reuses the epochs that `closed` has read, so each answer needs a `Leaders` of its own.
+    """The leaders of a store's partitions, for one answer. No log is opened to find its leader epoch. If a
+    log is closed, the epoch is that of its last opening. The epoch is unknown (-1, which Kafka's clients
+    accept) if a broker has written the log and this store has never opened it, or if the store is open for
+    reading. `failed` are partitions whose logs could not be opened: these partitions have no leader. `of`
+    reuses the epochs that `closed` has read, so each answer needs a `Leaders` of its own.
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
@@ -77,13 +78,12 @@ class Leaders:
         self._replicated = replicated(store)
         self._writer = side if isinstance(side, StoreWriter) else None
         self._open: dict[str, tuple[Sequence[int], list[int]]] = {}
-        """Topic -> (partitions, epochs), for topics whose logs were all open when `closed` read them."""
+        """Topic -> (partitions, their leader epochs), for topics of which `closed` knew all epochs."""
 
     def closed(self, topics: Iterable[TopicInfo]) -> list[_Key]:
-        """Return the partitions of topics whose logs must be opened to know their current epochs.
-
-        Return none for a replicated store, because it knows the epochs without open logs. Return none for a
-        store that is open for reading, because its epochs stay unknown.
+        """Return the partitions whose logs must be opened before their leader epochs are known. Return no
+        partitions if the store is replicated, because it knows the epochs of closed logs. Return no
+        partitions either if the store is open for reading, because the epochs would still be unknown.
         """
         found = list[_Key]()
         if self._writer is None:
@@ -98,7 +98,7 @@ class Leaders:
         return found
 
     def of(self, topic: str, numbers: Sequence[int]) -> list[PartitionLeader]:
-        """Return the leader of each partition; the partitions of a deleted topic have none."""
+        """Return the leader of each partition, `NOBODY` if the topic was deleted."""
         try:
             led = self._of(topic, numbers)
         except SegstoreError:
@@ -118,7 +118,8 @@ class Leaders:
         if known is not numbers:
             epochs = self._writer.leader_epochs(topic, numbers)
         first = epochs[0] if epochs else _UNKNOWN_EPOCH
-        if epochs.count(first) == len(epochs):  # usually all partitions have the same epoch
+        # In most topics all partitions have the same epoch.
+        if epochs.count(first) == len(epochs):
             return [_led(first)] * len(epochs)
         return list(map(_led, epochs))
 
@@ -129,7 +130,9 @@ def _led(epoch: int) -> PartitionLeader:
 
 
 def open_logs(store: Store, keys: Iterable[_Key]) -> set[_Key]:
-    """Open these partitions' logs, which may take long; return the partitions that can't be opened."""
+    """Open the logs of these partitions, which may take long. Return the partitions whose logs can't be
+    opened.
+    """
     failed = set()
     for topic, partition in keys:
         try:

@@ -1,8 +1,7 @@
-"""A server of Kafka's wire protocol for the tests of any Kafka client: in the same process, ready at once,
-with faults on demand. See docs/testing.md.
-
-`segstore.testing.plugin` has fixtures for pytest. The modules are imported at the first use of a name, since
-each run of pytest imports the plugin.
+"""A server of Kafka's wire protocol, for tests with any Kafka client. It runs in the test's process, is ready
+at once, and injects faults if a test asks for them. See docs/testing.md. `segstore.testing.plugin` has
+fixtures for pytest. The other modules are imported when a name of this package is first used, because each
+run of pytest imports the plugin.
 """
 
 from __future__ import annotations

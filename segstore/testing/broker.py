@@ -1,8 +1,6 @@
-"""`Broker`: a server with a store of its own, for one test or a whole run of tests.
-
-On disk is a store: in a given directory, which stays, or in a temporary directory (in memory if there is
-room), which `close` removes. Nothing is synced, because a test's data need not survive a power cut. Threads:
-any.
+"""`Broker`: a server with a store of its own, for one test or for a whole run of tests. On disk: the store.
+It is in a given directory, or in a temporary directory, which `close` removes and which is in memory if
+memory is sufficient. No file is synced, because a test's data need not survive a power cut. Threads: any.
 """
 
 from __future__ import annotations
@@ -41,24 +39,26 @@ if TYPE_CHECKING:
 
 MEMORY = "/dev/shm"
 ENOUGH = 512 << 20
-"""Bytes that the file system in memory must have free; in containers it often has only 64 MiB."""
+"""The number of free bytes that the file system in memory must have. In containers it often has only 64 MiB.
+"""
 DEFAULTS = {
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
 }
 _NODES = frozenset({"brokers", "num_brokers", "nodes", "num_nodes", "replicas"})
-"""Parameter names for the number of brokers in mock clusters of other packages."""
+"""Names that mock clusters of other packages use for the number of brokers."""
 
 
 class Broker(Closing):
     """A running server on a port of 127.0.0.1, with its store.
 
-    `directory` is the path of a store that stays after `close`, None for a temporary one. `topics` are names,
-    or a mapping of names to numbers of partitions; existing topics are unchanged. `port` is the server's
-    port, by default a free port. `clock` is a `segstore.testing.Clock`, the broker's time in place of the
-    machine's. `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By
-    default groups don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five
-    times a second, and the internal topics have one partition each.
+    `directory` is the path of the store, which `close` does not remove. If it is None, the store is
+    temporary. `topics` are names, or a mapping of names to numbers of partitions; missing topics are created.
+    `port` is the server's port, by default a free port. `clock` is a `segstore.testing.Clock`, whose time the
+    broker uses in place of the machine's. `settings` are settings of the server and of the store, with
+    underscores in place of dots: `num_partitions=4`. By default groups don't wait for more members, members
+    of consumer groups (KIP-848) send a heartbeat five times a second, and the internal topics have one
+    partition each.
 
     Raises ConfigError, InvalidArgumentError, InvalidTypeError, InvalidTopicError, ListenError,
     StoreLockedError, StorageError.
@@ -104,8 +104,8 @@ class Broker(Closing):
 
     @property
     def store(self) -> Store:
-        """Return the open store, a new object after each `start`; tests may check and change its content.
-        Raises IllegalStateError while the broker is stopped.
+        """Return the open store, which is a new object after each `start`. Tests may read and change its
+        topics and records. Raises IllegalStateError if the broker is stopped.
         """
         running = self._running
         if running is None:
@@ -114,16 +114,16 @@ class Broker(Closing):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return "host:port" for clients. It stays the same after `stop` and `start`."""
+        """Return "host:port" for clients. The address is the same after `stop` and `start`."""
         return self._servers
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """Return the clients' requests, the oldest first, at most the last 10,000."""
+        """Return the last requests of clients, at most 10,000; the oldest request is first."""
         return self._log.all()
 
     def clear(self) -> None:
-        """Remove all faults and logged requests, as between two tests."""
+        """Remove all faults and all logged requests, for example between two tests."""
         self.faults.clear()
         self._log.clear()
 
@@ -131,15 +131,15 @@ class Broker(Closing):
 
     def stop(self) -> None:
         """Stop like a broker that is shut down: close all connections, refuse new connections, and close the
-        store. The data, the faults and the requests stay. May be repeated.
+        store. The data, the faults and the logged requests are kept. A second call does nothing.
         """
         with self._lock:
             self._stop()
 
     def start(self) -> None:
-        """Start again after `stop` at the same address, with the same data: transactions and members of
-        groups continue, as after the restart of a broker. A start of a running broker does nothing. Raises
-        ClientClosedError after `close`; ListenError if another program has taken the port.
+        """After `stop`, start again at the same address and with the same data. Open transactions and group
+        members continue, as after the restart of a Kafka broker. If the broker is running, do nothing. Raises
+        ClientClosedError after `close`, and ListenError if another program uses the port.
         """
         with self._lock:
             if self._closed:
@@ -148,7 +148,7 @@ class Broker(Closing):
                 self._start({})
 
     def close(self) -> None:
-        """Stop for good, and remove a temporary store. May be repeated."""
+        """Stop for good, and remove a temporary store. A second call does nothing."""
         with self._lock:
             if self._clock is not None and not self._closed:
                 self._clock.detach(self._run_due)
@@ -204,14 +204,15 @@ class Broker(Closing):
 def _check_clock(clock: Any) -> None:
     if clock is None:
         return
-    from .clock import Clock  # `clock` is imported late, because it imports the coordinators
+    # The clock is imported here and not above, because its module imports the coordinators.
+    from .clock import Clock
 
     if not isinstance(clock, Clock):
         raise InvalidTypeError(f"clock must be a segstore.testing.Clock, not {type(clock).__name__}")
 
 
 def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
-    """Return the setting `listeners` with these ports, which the system has chosen."""
+    """Return the setting `listeners` with the ports in `ports`, which the system has chosen."""
     places = [
         f"{spec.name}://{address_text(Endpoint(spec.host, port))}"
         for spec, port in zip(specs, ports, strict=True)
@@ -220,7 +221,7 @@ def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
 
 
 class UnsyncedFiles(Files):
-    """Files that are never synced; the kernel decides when it writes the bytes to the disk."""
+    """Files that are never synced. The kernel decides when bytes are written to the disk."""
 
     def sync(self, handle: Handle) -> None:
         """Do nothing."""
@@ -237,7 +238,7 @@ def _temporary() -> TemporaryDirectory[str]:
 
 
 def _in_memory() -> str | None:
-    """Return the path of the file system in memory if it has enough room, else None."""
+    """Return the path of the file system in memory if it has at least ENOUGH free bytes, else None."""
     if not os.access(MEMORY, os.W_OK | os.X_OK):
         return None
     space = os.statvfs(MEMORY)
@@ -245,7 +246,7 @@ def _in_memory() -> str | None:
 
 
 def _check_one_node(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError if `settings` have a number of nodes, as for mock clusters of other packages."""
+    """Raise ConfigError if `settings` contain a number of brokers, under one of the names in `_NODES`."""
     for name in _NODES & settings.keys():
         raise ConfigError(
             f"{name}={settings[name]!r}: a Broker is one node, of which no leader moves and no replica falls "

@@ -1,4 +1,4 @@
-"""`Clock`: the time of a test's brokers, which advances only when the test says so.
+"""`Clock`: the time of a test's brokers. It advances only when the test calls `advance`.
 
 Threads: any.
 """
@@ -23,8 +23,8 @@ _MOST_MS = INT64_MAX >> 1
 
 
 class Clock:
-    """A clock in ms since the epoch that starts at `now_ms`, by default the present time. Several brokers may
-    share a clock.
+    """A clock that shows ms since the epoch. It starts at `now_ms`, by default at the machine's time. Several
+    brokers may use the same clock.
     """
 
     def __init__(self, now_ms: int | None = None) -> None:
@@ -39,10 +39,10 @@ class Clock:
         return self._now
 
     def advance(self, ms: int) -> None:
-        """Advance the time at once, and return when each running broker has done the work that is due then:
-        ending sessions and rebalances of groups, aborting transactions, expiring offsets, transactional ids
-        and producer ids, retention, compaction, and removing deleted files. Raises InvalidArgumentError,
-        InvalidTypeError, StorageError.
+        """Advance the time by `ms`, and return when each running broker has done the work that is due at the
+        new time: it ends sessions and rebalances of groups, aborts transactions, expires offsets,
+        transactional ids and producer ids, deletes old segments, compacts, and removes deleted files. Raises
+        InvalidArgumentError, InvalidTypeError, StorageError.
         """
         ms = arguments.whole("ms", ms, 0, _MOST_MS)
         with self._lock:
@@ -51,7 +51,7 @@ class Clock:
             listener()
 
     def attach(self, listener: Callable[[], None]) -> None:
-        """Let `advance` call `listener`, until `detach(listener)`."""
+        """Make `advance` call `listener`, until `detach(listener)` is called."""
         self._listeners.append(listener)
 
     def detach(self, listener: Callable[[], None]) -> None:
@@ -59,14 +59,14 @@ class Clock:
         self._listeners.remove(listener)
 
     def govern(self, store: Store) -> None:
-        """Let the group coordinator of a store use this clock. The store must have been opened with this
+        """Make the group coordinator of a store with this clock. The store must have been opened with this
         clock.
         """
         shared(store, GroupCoordinator, partial(GroupCoordinator, clock=self))
 
     def run_due(self, store: Store) -> None:
-        """Do the work of a store that is due by this clock. The store's own threads wait by the machine's
-        clock, so they would do it later.
+        """Do the work of a store that is due at this clock's time. The store's own threads would do this work
+        later, because their waits are measured by the machine's clock.
         """
         if (groups := existing(store, GroupCoordinator)) is not None:
             groups.run_due()
@@ -76,7 +76,7 @@ class Clock:
         if (offsets := existing(store, GroupOffsets)) is not None:
             offsets.expire()
         writer = store.writer()
-        assert isinstance(writer, StoreWriter)  # a Broker's store is not replicated
+        assert isinstance(writer, StoreWriter)  # a Broker's store is never a replicated store
         writer.expire_producers()
         store.sweep()
         store.context.graveyard.clear()

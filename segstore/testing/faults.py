@@ -29,8 +29,9 @@ NO_ACKS = 0
 
 
 class Fault:
-    """A fault that applies to `times` requests of an API, beginning with the `nth` request from now on.
-    `hits` counts these requests. At the end of a `with` block the fault is removed.
+    """A fault that applies to `times` requests of an API. The first of them is the `nth` request after the
+    fault was added. `hits` counts the requests to which the fault has applied. A fault is a context manager:
+    it is removed at the end of the `with` block.
     """
 
     def __init__(self, api: Api, apply: Apply, nth: int, times: int | None, remove: Callable[[Fault], None]):
@@ -47,11 +48,11 @@ class Fault:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the fault; later requests are handled normally. May be repeated."""
+        """Remove the fault: later requests are handled normally. A second call does nothing."""
         self._remove(self)
 
     def meets(self, request: Request) -> bool:
-        """Count a request; return whether the fault applies to it."""
+        """Count a request, and return whether the fault applies to this request."""
         if request.api is not self.api or (self._times is not None and self.hits >= self._times):
             return False
         if self._before:
@@ -62,13 +63,12 @@ class Fault:
 
 
 class Faults:
-    """The faults of a broker. Methods take an API as its name ("Produce", "PRODUCE"), as its key, or as a
-    `segstore.server.apis.Api`.
-
-    A method adds a fault, which applies to `times` requests of the API, beginning with the `nth` from now on.
-    If `times` is None, the fault applies until it is removed. If several faults apply to a request, the fault
-    that was added first is applied first: it calls the next fault as its handler. Invalid arguments raise
-    InvalidArgumentError or InvalidTypeError.
+    """The faults of a broker. `error`, `delay`, `drop`, `half` and `throttle` each add a fault, and return
+    it. `api` is the API's name ("Produce" or "PRODUCE"), its api key, or a `segstore.server.apis.Api`. The
+    fault applies to `times` requests of this API. The first of them is the `nth` request after the call. If
+    `times` is None, the fault applies until it is removed. If several faults apply to a request, the fault
+    that was added first is called first, and calls the next fault in place of the handler. Invalid arguments
+    raise InvalidArgumentError or InvalidTypeError.
     """
 
     def __init__(self) -> None:
@@ -76,18 +76,19 @@ class Faults:
         self._lock = Lock()
 
     def error(self, api: Api | str | int, code: int | str, nth: int = 1, times: int | None = 1) -> Fault:
-        """Answer an error code (name or number) for every part of the request, without executing it. If a
-        produce request expects no answer (acks=0), close its connection.
+        """Answer the error code `code`, a name or a number, for every item of the request, and don't execute
+        the request. If a Produce request expects no answer (acks=0), close its connection.
         """
-        known = _api(api)  # `api` is checked first, because it is the first argument
+        # The API is checked before `code`, so that errors come in the order of the arguments.
+        known = _api(api)
         return self._add(known, partial(_fail, _code(code)), nth, times)
 
     def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:
-        """Execute the request, and answer this many seconds later."""
+        """Execute the request at once, and answer `seconds` later."""
         return self._add(api, partial(_delay, arguments.seconds("seconds", seconds, 0.0)), nth, times)
 
     def drop(self, api: Api | str | int, nth: int = 1, times: int | None = 1) -> Fault:
-        """Close the connection without executing the request."""
+        """Close the connection, and don't execute the request."""
         return self._add(api, _drop, nth, times)
 
     def half(self, api: Api | str | int, nth: int = 1, times: int | None = 1) -> Fault:
@@ -95,8 +96,8 @@ class Faults:
         return self._add(api, _half, nth, times)
 
     def throttle(self, api: Api | str | int, ms: int, nth: int = 1, times: int | None = 1) -> Fault:
-        """Report an exceeded quota to the client, and read nothing from it for this many milliseconds
-        (KIP-219).
+        """Execute the request. Tell the client in the answer that it has exceeded its quota, and read nothing
+        from the connection for `ms` milliseconds (KIP-219).
         """
         ms = arguments.whole("ms", ms, 0, _MOST_MS)
         if "throttle_time_ms" not in structs(f"{_api(api).message}Response").__slots__:
@@ -109,7 +110,7 @@ class Faults:
             self._faults = ()
 
     def met(self, request: Request) -> Iterator[Fault]:
-        """Yield the faults that apply to a request."""
+        """Yield the faults that apply to a request; count the request for each fault."""
         return (fault for fault in self._faults if fault.meets(request))
 
     def _add(self, api: Api | str | int, apply: Apply, nth: int, times: int | None) -> Fault:
@@ -130,13 +131,13 @@ _MOST_REQUESTS = 1 << 62
 
 
 def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog) -> dict[Api, Handler]:
-    """Return handlers that log each request, and apply the faults first."""
+    """Return handlers that log each request, and apply its faults before they call the original handler."""
     return {api: partial(_handle, handler, faults, log) for api, handler in handlers.items()}
 
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
-    # From a request with a frame the server may learn to answer similar requests without a handler.
+    # If a request has a frame, the server may learn from it to answer similar requests without a handler.
     request.frame = None
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)
@@ -148,8 +149,8 @@ def _apply(apply: Apply, handler: Handler, node: Node, request: Request) -> Any:
 
 
 def _answered(node: Node, request: Request, handler: Handler, take: Callable[[Any], None]) -> Any:
-    """Call the handler, and pass the answer to `take`, now or later, instead of sending it. Return LATER;
-    None if the request needs no answer.
+    """Call the handler. When the handler answers, at once or later, call `take(answer)` instead of sending
+    the answer. Return LATER, or None if the request needs no answer.
     """
     request.answer = take
     body = handler(node, request)
@@ -213,8 +214,11 @@ _FEW = 3
 
 
 def _nearest(named: int | str) -> list[str]:
-    """Return texts of the error codes whose numbers are nearest, or whose names are most similar."""
-    import difflib  # only errors need it
+    """Return texts "NAME (number)" of a few error codes: those with the nearest numbers, or with the most
+    similar names.
+    """
+    # `difflib` is imported here, because only the text of an error needs it.
+    import difflib
 
     codes = [code for code in Code if code]
     if isinstance(named, int):

@@ -1,5 +1,5 @@
-"""Fixtures for pytest, by the entry point `segstore`: a broker for the whole run, a topic for each test, a
-store for each test. The engine is imported when a fixture is first used.
+"""Fixtures for pytest, which the entry point `segstore` provides: a broker for the whole run, a topic for
+each test, and a store for each test. The rest of segstore is imported when a fixture is first used.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LONGEST = 200
 
 @pytest.fixture(scope="session")
 def segstore_broker() -> Iterator[Broker]:
-    """A `segstore.testing.Broker` shared by all tests of the run; with pytest-xdist each process has its own.
-    Use its faults as context managers, so that they are removed before the next test.
+    """A `segstore.testing.Broker` for all tests of the run. With pytest-xdist each process has a broker of
+    its own. Use the broker's faults as context managers, so that they are removed before the next test.
     """
     from .broker import Broker
 
@@ -34,7 +34,7 @@ def segstore_broker() -> Iterator[Broker]:
 @pytest.fixture
 def segstore_topic(request: pytest.FixtureRequest, segstore_broker: Broker) -> str:
     """The name of a new topic of `segstore_broker`, with one partition. The name begins with the test's name.
-    If the broker is stopped, it is started.
+    If the broker is stopped, this fixture starts it.
     """
     segstore_broker.start()
     words = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name)[:_LONGEST]
@@ -45,7 +45,7 @@ def segstore_topic(request: pytest.FixtureRequest, segstore_broker: Broker) -> s
 
 @pytest.fixture
 def segstore_store(tmp_path: Path) -> Iterator[Store]:
-    """An open, empty store in the test's temporary directory, without a server."""
+    """An open, empty store in the test's temporary directory. No server serves it."""
     from segstore.coordinator.open import open
 
     with open(tmp_path / "segstore") as store:

@@ -1,4 +1,4 @@
-"""`RequestLog`: the last `MOST` requests to a test's server.
+"""`RequestLog`: a log of the last `MOST` requests to a test's broker.
 
 Threads: the server's loop adds requests; any thread may read them.
 """
@@ -23,9 +23,9 @@ SECRETS = frozenset({"auth_bytes", "salt", "salted_password"})
 class LoggedRequest:
     """One request. `time` is in seconds since the epoch.
 
-    `fields` has the fields of the request's version, by Kafka's names in snake_case; structures are dicts,
-    and arrays are lists. Record batches and secrets are replaced by their sizes in bytes; the broker's store
-    has the records.
+    `fields` has the fields that exist in the request's version, by Kafka's names in snake_case. Structures
+    are dicts, and arrays are lists. In place of record batches and secrets `fields` has their sizes in bytes.
+    (A test finds the records in the broker's store.)
     """
 
     api: Api
@@ -48,8 +48,9 @@ class RequestLog:
         self._kept.append(LoggedRequest(request.api, request.version, request.client_id, fields, now))
 
     def all(self) -> list[LoggedRequest]:
-        """Return all logged requests, the oldest first."""
-        # Another thread may add requests: a copy is atomic, an iteration is not.
+        """Return all logged requests; the oldest request is first."""
+        # The deque is copied first, because another thread may add requests: copying is atomic, iterating is
+        # not.
         return list(self._kept.copy())
 
     def clear(self) -> None:

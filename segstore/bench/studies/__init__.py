@@ -1,12 +1,10 @@
-"""The studies of why a log is fast; each is one module.
+"""The studies of why a log is fast. Each study is one module. On disk: a study makes a directory below the
+caller's directory, and removes it at the end, also after Ctrl-C. Threads: one thread runs a study. If a study
+has child processes, they are stopped when it ends.
 
-On disk: a study makes a directory of its own below the caller's directory, and removes it at the end of a
-run, also after Ctrl-C. Threads: one thread runs a study; its child processes, if it has any, are stopped with
-the study.
-
-Each module has NAME, QUESTION (one sentence), ABOUT (the measurement and its limits), SHOWN (the figures that
-fit into a table on a terminal), `run`, `findings` and `plot`. `findings` reads only the cells of its
-argument, so that its sentences follow from the cells alone.
+Each module has NAME, QUESTION (one sentence), ABOUT (what is measured, and what the study can't show), SHOWN
+(the figures that a terminal's table shows), `run`, `findings` and `plot`. `findings` reads only the results
+that are its argument, so that its sentences follow only from these results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The study of ways to append: single calls, batched calls, mmap and O_DIRECT on files, and the log itself.
+"""The study of ways to append records: to a file by a call for each record, by a call for each batch, by
+mmap, and with O_DIRECT; and to a segstore log.
 
 On disk: a file or topic for each run, in the scratch directory. Threads: one.
 """
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 
 # --- appending ---------------------------------------------------------------------------------
 
-# These are the compared ways. Each way appends batches of records to an empty file or topic, which is deleted
-# after the run. The ways on files call `sync` after every batch.
+# The functions below are the compared ways. Each way appends batches of records to an empty file or topic,
+# which is deleted after the run. The ways that write files call `sync` after each batch.
 
-RECORD, PER_BATCH = 256, 64  # bytes, records
+RECORD, PER_BATCH = 256, 64  # bytes in a record, records in a batch
 BATCH = RECORD * PER_BATCH
 SINGLE, JOINED, PWRITEV, MAPPED, DIRECT = "pwrite a record", "pwrite a batch", "pwritev", "mmap", "O_DIRECT"
 LOG_APPEND, LOG_BATCH = "log.append", "log.append_batch"
@@ -107,7 +108,8 @@ def to_file(path: str, way: str, batches: Batches, durable: bool) -> Mapping[str
     try:
         sync = partial(os.fdatasync, fd) if durable else _nothing
         took = seconds(lambda: FILES[way](fd, batches, sync))
-        os.fdatasync(fd)  # outside the measured time, so that the next run finds nothing to sync
+        # This sync is not measured. It leaves nothing to sync to the next run.
+        os.fdatasync(fd)
     finally:
         os.close(fd)
         os.unlink(name)
@@ -123,7 +125,7 @@ def to_log(store: Store, way: str, batches: Batches, durable: bool) -> Mapping[s
 
 
 def _nothing() -> None:
-    """Do nothing, instead of a sync."""
+    """Do nothing. Used in place of a sync."""
 
 
 def _figures(batches: Batches, took: float) -> Mapping[str, float]:
@@ -170,8 +172,8 @@ CACHE, EACH = "page cache", "fdatasync a batch"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each way with each durability, and return the results. O_DIRECT is left out if the file system
-    refuses it. Raises OSError.
+    """Measure each way without syncs and with a sync after each batch, and return the results. O_DIRECT is
+    left out if the file system refuses O_DIRECT. Raises OSError.
     """
     many, few = (32, 4) if quick else (1024, 48)
     records = records_of(many * PER_BATCH, RECORD)
@@ -192,7 +194,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return a finding for each claim about two of the ways, with and without syncs."""
+    """Return a finding for each claim. Each claim compares two of the ways, with syncs and without syncs."""
 
     def said(first: str, second: str) -> str:
         if not (results.where(way=first) and results.where(way=second)):
@@ -216,7 +218,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def plot(results: Results) -> Picture:
-    """Return a picture with a panel for each durability, each on a scale of its own."""
+    """Return a picture with two panels, without syncs and with syncs. Each panel has a scale of its own."""
     with panels("Ways of appending 256-byte records, 64 a batch", 2) as all_axes:
         for axes, how in zip(all_axes, results.values("durability"), strict=True):
             label(axes, how, "records/s")

@@ -1,6 +1,8 @@
-"""The study of batch size against throughput and latency: the linger curve.
+"""The study of how the size of batches affects throughput and latency, and how linger_ms affects batch size
+and latency (the linger curve).
 
-On disk: a topic for each run, deleted after the run. Threads: the calling thread, and a producer's sender.
+On disk: a topic for each run, deleted after the run. Threads: the calling thread, and the sender thread of a
+producer.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ if TYPE_CHECKING:
 
 # --- batches -----------------------------------------------------------------------------------
 
-# These functions measure one run of each kind.
+# Each function below measures one run of one kind.
 
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"
-UNFILLED = 1 << 20  # a batch_size that no paced run fills
-TICK = 0.001  # seconds; a sleep is not more exact than this
+UNFILLED = 1 << 20  # a batch_size so large that `paced` never fills a batch
+TICK = 0.001  # precision of a sleep, in seconds
 
 
 @contextmanager
@@ -51,7 +53,8 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
     log = new_log(store, TOPIC, **config)
     try:
         yield log
-        log.flush()  # outside the measured times, so that the next run finds nothing to write
+        # This flush is not measured. It leaves nothing to write to the next run.
+        log.flush()
     finally:
         store.delete_topic(TOPIC)
 
@@ -59,8 +62,9 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
 def appended(
     store: Store, values: Sequence[bytes], each: int, calls: int, synced: bool = False
 ) -> Mapping[str, float]:
-    """Return the figures of calls of `append_batch` with `each` values a call. If `synced`, there are `calls`
-    calls, and each call is synced. Otherwise the calls append all values once.
+    """Call `append_batch` with `each` values in each call, and return the figures. If `synced`, make `calls`
+    calls, and sync after each call. If not `synced`, make as many calls as are needed to append each of
+    `values` once.
     """
     with _topic(store, **({"flush_messages": 1} if synced else {})) as log:
         starts = range(0, calls * each, each) if synced else range(0, len(values), each)
@@ -71,7 +75,7 @@ def appended(
 
 
 def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) -> Mapping[str, float]:
-    """Return the rate of a Producer that is sent `count` records as fast as possible."""
+    """Send `count` records by a Producer, as fast as possible, and return the rate."""
     with _topic(store):
         began = time.perf_counter()
         with Producer(store, linger_ms=5, batch_size=batch_size) as producer:
@@ -83,8 +87,8 @@ def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) 
 def paced(
     store: Store, values: Sequence[bytes], rate: int, length: float, linger_ms: int
 ) -> Mapping[str, float]:
-    """Return the figures of a Producer that is sent `rate` records a second for `length` seconds. The latency
-    is the time from `send` until a record's future is done.
+    """Send `rate` records per second for `length` seconds by a Producer, and return the figures. The latency
+    of a record is the time from the call of `send` until the record's future is done.
     """
     count, took = int(rate * length), list[float]()
     clock = time.perf_counter
@@ -93,7 +97,8 @@ def paced(
         took.append(clock() - began)
 
     with _topic(store), Producer(store, linger_ms=linger_ms, batch_size=UNFILLED) as producer:
-        producer.send(TOPIC, b"first").get(timeout=10)  # opens the partition
+        # The first send opens the partition, so that no measured send opens it.
+        producer.send(TOPIC, b"first").get(timeout=10)
         began = clock()
         for at in range(count):
             while (ahead := began + at / rate - clock()) > 0:
@@ -103,7 +108,8 @@ def paced(
         spent = clock() - began
         metrics = producer.metrics()
         assert metrics is not None  # metrics are on by default
-        batches = metrics["producer-metrics"]["request-total"] - 1  # one partition: each request is a batch
+        # There is one partition, so each request has one batch. The first request is not counted.
+        batches = metrics["producer-metrics"]["request-total"] - 1
     return {"records/s": count / spent, "records a batch": count / batches, **_latency(took)}
 
 
@@ -138,8 +144,8 @@ VALUE_TEXT: dict[str, Callable[[int], str]] = {
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure sizes of append_batch, without and with syncs, values of batch_size, and values of linger_ms;
-    return the results. Raises OSError.
+    """Measure append_batch with several batch sizes, without syncs and with syncs, and a Producer with
+    several values of batch_size and of linger_ms. Return the results. Raises OSError.
     """
     many, synced, sent, rate, time = (
         (1_000, 3, 1_000, 5_000, 0.04) if quick else (20_000, 16, 20_000, 5_000, 0.4)
@@ -166,8 +172,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings that compare the largest value of a setting with the smallest. The first finding also
-    names the value above which larger values hardly help.
+    """Return findings, each of which compares the largest value of a setting with the smallest value. The
+    first finding also has sentences that `knee` makes.
     """
 
     return [
@@ -191,8 +197,8 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> str:
-    """Return a sentence on the claim that the largest value wins, or, if `more` is False, that the smallest
-    wins.
+    """Return a sentence on the claim that the largest value wins if `more`, or that the smallest value wins
+    if not `more`.
     """
     contests = []
     for by in kinds:
@@ -212,13 +218,15 @@ def knee(results: Results, by: str) -> str:
 
 
 def curve(results: Results, figure: str) -> str:
-    """Return a sentence with the medians over linger_ms."""
+    """Return a sentence with the median of `figure` for each value of linger_ms."""
     points = [(cell.keys["value"], cell.figures[figure].median) for cell in results.where(by=LINGER)]
     return f"{figure} by linger_ms: {', '.join(f'{ms}: {number_text(value)}' for ms, value in points)}."
 
 
 def plot(results: Results) -> Picture:
-    """Return a picture of throughput over both batch sizes, and of latency and batch size over linger_ms."""
+    """Return a picture with four panels: throughput by the size of an append_batch call, throughput by
+    batch_size, and latency and batch size by linger_ms.
+    """
 
     def points(by: str, figure: str) -> dict[float, Figure]:
         return {float(cell.keys["value"]): cell.figures[figure] for cell in results.where(by=by)}

@@ -1,5 +1,5 @@
-"""The study of the page cache against a cache in the process. On disk: one file in the scratch directory.
-Threads: one for each process.
+"""The study that compares the page cache with a cache in the process. On disk: one file in the scratch
+directory. Threads: one in each process.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 # --- readers -----------------------------------------------------------------------------------
 
-# These are the compared ways of reading, each in a new process.
+# The code below has the compared ways of reading. Each way runs in a new process.
 
 BLOCK = 4096
-SKEW = 3.0  # a position is size * u ** SKEW, u uniform in 0..1: the first tenth gets 46 % of reads
+SKEW = 3.0  # block number: count * u ** SKEW, u uniform in 0..1; a tenth of the blocks gets 46 % of the reads
 PREAD, MAPPED, OWN_QUARTER, OWN_ALL = "pread", "mmap", "own cache ¼", "own cache all"
 WAYS = (PREAD, MAPPED, OWN_QUARTER, OWN_ALL)
 Reader = Callable[[int], bytes]
 
 
 class OwnCache:
-    """A cache in the process, of the `capacity` blocks that were read last."""
+    """A cache in the process, which has the `capacity` blocks that were read last."""
 
     def __init__(self, fd: int, capacity: int) -> None:
         self._fd, self._capacity = fd, capacity
@@ -47,7 +47,7 @@ class OwnCache:
         self.hits = 0
 
     def read(self, at: int) -> bytes:
-        """Return the block at `at`."""
+        """Return the block at position `at` of the file."""
         blocks = self._blocks
         block = blocks.get(at)
         if block is not None:
@@ -61,8 +61,8 @@ class OwnCache:
 
 
 def places(size: int, reads: int, turn: int) -> list[int]:
-    """Return the positions that a pass reads. Some blocks are read much more often than others. These blocks
-    are spread over the file, so that the neighbour of a wanted block is not likely to be wanted too.
+    """Return the positions that a pass reads, in order. Some blocks are read much more often than other
+    blocks. They are spread over the file, so that the neighbour of such a block is most likely read seldom.
     """
     draw, count = random.Random(SEED + turn).random, size // BLOCK
     order = list(range(count))
@@ -71,11 +71,12 @@ def places(size: int, reads: int, turn: int) -> list[int]:
 
 
 def passes(path: str, way: str, reads: int) -> dict[str, float]:
-    """Read in two passes over a file. Return reads/s, percentiles (µs) and hits (%) of each pass, and the
-    memory (MiB) that the process has taken after both passes.
+    """Read blocks of a file in two passes, by `way`. Return the reads/s, the percentiles (µs) and the hits
+    (%) of each pass, and the memory (MiB) by which the process has grown after both passes.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead: only the requested bytes are read
+    # The advice switches readahead off: only the requested bytes are read.
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     size = os.fstat(fd).st_size
     where = [places(size, reads, turn) for turn in range(2)]
     before, figures = memory(), {}
@@ -132,8 +133,8 @@ WARM, COLD = "process", "machine"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each way of reading after each kind of restart, and return the results. Raises OSError;
-    StorageError if the child process fails.
+    """Measure each way of reading after each kind of restart, and return the results. Raises OSError, and
+    StorageError if a child process fails.
     """
     size, reads = (4 << 20, 2_000) if quick else (64 << 20, 12_000)
     with scratch(directory) as path:
@@ -154,8 +155,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float]:
-    """Return the figures of a child process, and the share (%) of the file that was cached before that
-    process began.
+    """Let a child process read, and return its figures. They include the percentage of the file that was in
+    the page cache before the child process began.
     """
     evict(name)
     if restarted == WARM:
@@ -170,7 +171,9 @@ def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings on the cache's gain once it is warm, its gain after a restart, and its cost."""
+    """Return findings on what the cache in the process gains when it is warm, what it gains after a restart,
+    and what it costs.
+    """
     return [
         ClaimFinding(
             "A warm cache in the process reads faster than pread from the page cache.",
@@ -191,7 +194,9 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _restarts(results: Results) -> str:
-    """Return a sentence that compares the two restarts, for each way."""
+    """Return a sentence that compares, for each way, a restart of the process with a restart of the
+    machine.
+    """
     if COLD not in results.values("restarted"):
         kept = results.settings["pages that can't be dropped"]
         return f"Not measured: the file system kept {kept:,} pages that it was told to drop."
@@ -200,7 +205,9 @@ def _restarts(results: Results) -> str:
 
 
 def _between(results: Results, ways: Sequence[str], other: str, figure: str) -> str:
-    """Return a sentence that compares `ways` with `other`, by their reads after a restart of the process."""
+    """Return a sentence that compares each of `ways` with the way `other`, by `figure` after a restart of the
+    process.
+    """
     where = {"restarted": WARM}
     return answer(
         [
@@ -215,7 +222,7 @@ def _warm(results: Results, way: str, figure: str) -> float:
 
 
 def _memory(results: Results) -> str:
-    """Return a sentence on the memory that each way takes beside the page cache's copy."""
+    """Return a sentence on the memory that each way takes in addition to the page cache."""
     sizes = [f"{way} {number_text(_warm(results, way, 'own MiB'))} MiB" for way in results.values("way")]
     mapped = number_text(_warm(results, MAPPED, "mapped MiB"))
     size = size_text(results.settings["file bytes"])

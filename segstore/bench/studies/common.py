@@ -1,4 +1,4 @@
-"""The base of all studies: a scratch directory, runs by turns with progress, percentiles.
+"""Functions that all studies use: a scratch directory, runs of variants in turns with progress, percentiles.
 
 On disk: the scratch directory. Threads: one thread runs a study.
 """
@@ -32,8 +32,8 @@ Variants = Mapping[Key, Callable[[], Mapping[str, float]]]
 
 @contextmanager
 def scratch(directory: Path) -> Iterator[str]:
-    """Context manager: yield a new directory within `directory`. At the end of the block, also after an
-    error, it is removed with its content. Raises OSError.
+    """Context manager: yield a new directory within `directory`. Remove the new directory with its content at
+    the end of the block, also after an error. Raises OSError.
     """
     path = tempfile.mkdtemp(prefix=PREFIX, dir=directory)
     try:
@@ -50,16 +50,16 @@ def scratch_store(path: str, name: str = "store") -> Iterator[Store]:
 
 
 def new_log(store: Store, topic: str, **config: Any) -> PartitionLog:
-    """Create a topic of one partition, and return its empty log. `config` has Kafka's names of settings, with
-    _ for ".".
+    """Create a topic of one partition, and return its empty log. `config` has settings of the topic by
+    Kafka's names, with "_" in place of ".".
     """
     store.create_topic(topic, config={name.replace("_", "."): value for name, value in config.items()})
     return store.partition(topic, 0)
 
 
 def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progress, what: str) -> list[Cell]:
-    """Run the variants by turns, and return a cell for each variant. `names` are the names of the parts of a
-    variant's key.
+    """Run the variants in turns (see `figures.by_turns`), and return a cell for each variant. A variant's key
+    is a tuple; `names` are the names of its members.
     """
     total, done = runs * len(variants), 0
     progress(0, total, what)
@@ -76,7 +76,7 @@ def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progr
 def concluded(
     study: ModuleType | Any, directory: Path, cells: Sequence[Cell], settings: Mapping[str, Any]
 ) -> Results:
-    """Return the results of a study: the given cells, and the findings of the study's module from these
+    """Return the results of a study: the cells, and the findings that `study.findings` makes from these
     cells.
     """
     where = machine(directory, ["cramjam"])
@@ -85,26 +85,32 @@ def concluded(
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Return the duration of a call, in seconds."""
+    """Make a call, and return the time that it took, in seconds."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest value such that more than the fraction `part` of `values` is not greater."""
+    """Return the smallest of `values` with this property: more than the fraction `part` of all values is not
+    greater than it. Return the largest value if `part` is 1.
+    """
     ordered = sorted(values)
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
 
 
 def drop_pages(fd: int) -> None:
-    """Drop the pages of a file from the page cache; dirty pages are written first. Raises OSError."""
+    """Write the dirty pages of a file to the disk, then drop the file's pages from the page cache. Raises
+    OSError.
+    """
     os.fdatasync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def noise(size: int) -> bytes:
-    """Return `size` bytes that no codec makes smaller. All calls return the same bytes."""
+    """Return `size` bytes that no codec can compress. All calls with the same `size` return the same
+    bytes.
+    """
     return random.Random(SEED).randbytes(size)
 
 

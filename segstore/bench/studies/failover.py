@@ -1,7 +1,7 @@
-"""The study of the number of partitions against the time that a failover takes.
+"""The study of how the number of partitions affects the time that a failover takes.
 
-On disk: replicated stores in the scratch directory. Threads: a child process for each run, with the threads
-of a replicated store.
+On disk: replicated stores in the scratch directory. Threads: each run has a child process with the threads of
+a replicated store.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ COUNTS = (1, 10, 100, 1_000)
 ALL, FIRST, BEFORE = SHOWN = "all ms", "first ms", "before ms"
 DIRECTORIES = 3
 PATIENCE = 600.0
-"""If a partition takes no append for this many seconds, the measurement fails."""
+"""If a partition accepts no append for this number of seconds, the measurement fails."""
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each number of partitions, and return the results. Raises OSError; StorageError if the child
-    process fails.
+    """Measure a failover with each number of partitions, and return the results. Raises OSError, and
+    StorageError if a child process fails.
     """
     counts = (1, 5, 20) if quick else COUNTS
     with scratch(directory) as path:
@@ -69,17 +69,17 @@ def _run(path: str, partitions: int) -> Mapping[str, float]:
 
 
 class FailingDisk(Files):
-    """Files whose writes below the directory `failed` raise EIO. If `failed` is empty, no write fails."""
+    """`Files` whose writes raise EIO below the directory `failed`. If `failed` is "", no write fails."""
 
     failed = ""
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
-        """Do the work of `Files.pwrite`, or raise EIO if the directory has failed."""
+        """Write as `Files.pwrite` does, or raise EIO if the file is in the failed directory."""
         self._check(handle)
         return super().pwrite(handle, data, position)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
-        """Do the work of `Files.pwritev`, or raise EIO if the directory has failed."""
+        """Write as `Files.pwritev` does, or raise EIO if the file is in the failed directory."""
         self._check(handle)
         return super().pwritev(handle, buffers, position)
 
@@ -89,8 +89,8 @@ class FailingDisk(Files):
 
 
 def failed_over(base: str, partitions: int) -> Mapping[str, float]:
-    """Fail the directory that leads all partitions of a new store, and return the figures. Called in the
-    child process.
+    """Make a new store, in which one directory has the leaders of all partitions. Let this directory fail,
+    and return the figures. Called in the child process.
     """
     files, clock = FailingDisk(), time.perf_counter
     paths = [os.path.join(base, f"d{number}") for number in range(DIRECTORIES)]
@@ -110,7 +110,9 @@ def failed_over(base: str, partitions: int) -> Mapping[str, float]:
 
 
 def _append_to(logs: Sequence[PartitionLog]) -> list[float]:
-    """Append one record to each log, and return the times of the acknowledgements."""
+    """Append one record to each log, one log after the other, and return the times of the
+    acknowledgements.
+    """
     acknowledged = []
     for log in logs:
         _append(log)
@@ -119,7 +121,9 @@ def _append_to(logs: Sequence[PartitionLog]) -> list[float]:
 
 
 def _append(log: PartitionLog) -> None:
-    """Append until a record is acknowledged. Raises StorageError after PATIENCE seconds."""
+    """Append a record again and again, until an append is acknowledged. Raises StorageError after PATIENCE
+    seconds.
+    """
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
@@ -132,8 +136,8 @@ def _append(log: PartitionLog) -> None:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings that compare the fewest partitions with the most, and give the cost of each further
-    partition.
+    """Return findings that compare the smallest number of partitions with the largest number. The first
+    finding also has the time that each further partition costs.
     """
     few, *_, many = results.values("partitions")
 
@@ -153,7 +157,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def plot(results: Results) -> Picture:
-    """Return a picture of the times over the number of partitions."""
+    """Return a picture of the times by the number of partitions."""
     counts = results.values("partitions")
 
     def points(figure: str) -> dict[float, Figure]:

@@ -1,4 +1,4 @@
-"""The study of the sparse index: its interval against look-up time and size.
+"""The study of how the interval of the sparse index affects the time of a look-up and the size of the index.
 
 On disk: a topic for each interval, in a store in the scratch directory. Threads: one.
 """
@@ -38,20 +38,22 @@ if TYPE_CHECKING:
 
 # --- lookups -----------------------------------------------------------------------------------
 
-# These functions make the logs, and look up records in them.
+# The functions below make the logs, and look up records in the logs.
 
-PER_BATCH, VALUE = 8, 100  # records, bytes
-RECORD_OVERHEAD = 8  # approximate bytes of a record beside its value
+PER_BATCH, VALUE = 8, 100  # records in a batch, bytes in a value
+RECORD_OVERHEAD = 8  # size of a record without its value, approximate, in bytes
 INDEXES = (".index", ".timeindex")
 
 
 def topic(interval: int) -> str:
-    """Return the name of the topic with this index interval."""
+    """Return the name of the topic whose index has this interval."""
     return f"every-{interval}"
 
 
 def filled(store: Store, interval: int, records: int) -> None:
-    """Fill the topic of this interval with small batches; timestamps are a millisecond apart."""
+    """Make the topic whose index has this interval, and append small batches. The records' timestamps are a
+    millisecond apart.
+    """
     log = new_log(store, topic(interval), index_interval_bytes=interval, segment_index_bytes=10 << 20)
     values = records_of(1000, VALUE)
     for first in range(0, records, len(values)):
@@ -60,7 +62,9 @@ def filled(store: Store, interval: int, records: int) -> None:
 
 
 def sizes(directory: str) -> Mapping[str, float]:
-    """Return the size of a partition's index files, in KiB and in ‰ of the log. The store must be closed."""
+    """Return the total size of a partition's index files, in KiB and in ‰ of the log's size. The store must
+    be closed.
+    """
     names = os.listdir(directory)
     indexes = sum(os.path.getsize(os.path.join(directory, name)) for name in names if name.endswith(INDEXES))
     logs = sum(os.path.getsize(os.path.join(directory, name)) for name in names if name.endswith(".log"))
@@ -68,7 +72,9 @@ def sizes(directory: str) -> Mapping[str, float]:
 
 
 def look_ups(log: PartitionLog, count: int, sizes: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the figures of `count` look-ups by offset and as many by time, and the figures `sizes`."""
+    """Make `count` look-ups by offset and `count` look-ups by time. Return their figures, together with the
+    figures in `sizes`.
+    """
     rng, clock = random.Random(SEED), time.perf_counter
     by_offset: list[float] = []
     by_time: list[float] = []
@@ -101,13 +107,13 @@ scan would cost reads besides. Sizes are those of the files once the store is cl
 by offset, 12 for one by time."""
 
 INTERVALS = (512, 4096, 16384, 65536, 262144, 1 << 20)
-DEFAULT, WIDER = 4096, 65536  # the first is Kafka's default
+DEFAULT, WIDER = 4096, 65536  # bytes between two index entries: Kafka's default, and more
 SHOWN = ("by offset p50 µs", "by time p50 µs", "index KiB", "index ‰ of log")
 KEY = "interval bytes"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure look-ups with each interval by turns, and the sizes of the indexes once; return the results.
+    """Measure look-ups with each interval `runs` times, and the size of each index once. Return the results.
     Raises OSError.
     """
     records, lookups = (20_000, 50) if quick else (300_000, 600)
@@ -130,8 +136,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings that compare the smallest interval with the largest and with Kafka's default, and
-    Kafka's default with 64 KiB; and a finding on the index's size on disk.
+    """Return findings. Two compare the smallest interval with the largest interval and with Kafka's default.
+    One compares Kafka's default with 64 KiB, and one is about the size of the index on disk.
     """
     dense, *_, sparse = results.values(KEY)
 
@@ -152,12 +158,14 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def size(results: Results, interval: int, figure: str) -> float:
-    """Return the median size of the index files of one interval."""
+    """Return the size of the index files with one interval; `figure` names the unit."""
     return results.cell(**{KEY: interval}).figures[figure].median
 
 
 def _between(results: Results, first: int, second: int) -> str:
-    """Return a sentence that compares two intervals in both kinds of look-up."""
+    """Return a sentence that compares two intervals, by the times of look-ups by offset and of look-ups by
+    time.
+    """
     texts = (f"every {size_text(first)}", f"every {size_text(second)}")
     kinds = ("by offset", "by time")
     return answer(
@@ -166,7 +174,7 @@ def _between(results: Results, first: int, second: int) -> str:
 
 
 def plot(results: Results) -> Picture:
-    """Return a picture of look-up times and index sizes over the interval."""
+    """Return a picture of the times of look-ups, and of the sizes of the index files, by interval."""
     intervals = results.values(KEY)
 
     def points(figure: str) -> dict[float, Figure]:

@@ -1,6 +1,7 @@
-"""The study of the number of partitions against throughput, memory and flush time.
+"""The study of how the number of partitions affects throughput, memory, and the time of a flush.
 
-On disk: stores in the scratch directory. Threads: a child process for each run, with a producer's sender.
+On disk: stores in the scratch directory. Threads: each run has a child process, with a main thread and the
+sender thread of a producer.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ RATE, FLUSH, OPEN, REST, SENT = SHOWN = "records/s", "flush ms", "open ms", "ope
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each number of partitions, and return the results. Raises OSError; StorageError if the child
-    process fails.
+    """Measure a store with each number of partitions, and return the results. Raises OSError, and
+    StorageError if a child process fails.
     """
     counts, records = ((1, 10, 30), 2_000) if quick else (COUNTS, 50_000)
     with scratch(directory) as path:
@@ -64,7 +65,9 @@ def _run(name: str, partitions: int, records: int) -> Mapping[str, float]:
 
 
 def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
-    """Open a store, send records, and flush; return the figures. Called in the child process."""
+    """Open a store, send records to all partitions, and flush all logs. Return the figures. Called in the
+    child process.
+    """
     values, clock = records_of(min(records, 10_000), 100), time.perf_counter
     rest, began = memory()["own"], clock()
     with open_store(path) as store:
@@ -87,8 +90,8 @@ def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings that compare the fewest partitions with the most, and give the cost of each further
-    partition.
+    """Return findings that compare the smallest number of partitions with the largest number. Two of them
+    also have what each further partition costs, in memory and in time.
     """
     few, *_, many = results.values("partitions")
 
@@ -111,7 +114,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def plot(results: Results) -> Picture:
-    """Return a picture of throughput, memory and times over the number of partitions."""
+    """Return a picture of throughput, memory and times, by the number of partitions."""
     counts = results.values("partitions")
 
     def points(figure: str) -> dict[float, Figure]:

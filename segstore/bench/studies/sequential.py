@@ -1,4 +1,6 @@
-"""The study of sequential against random writes. On disk: one file in the scratch directory. Threads: one."""
+"""The study that compares sequential writes with random writes. On disk: one file in the scratch directory.
+Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ BLOCKS = (4096, 65536)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each order, durability and block size, and return the results. Raises OSError."""
+    """Measure writes in each order, with each kind of sync and each block size, and return the results.
+    Raises OSError.
+    """
     total, synced = (2 << 20, 8) if quick else (32 << 20, 48)
     data = noise(total)
     with scratch(directory) as path:
@@ -59,7 +63,9 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def _write(fd: int, data: bytes, order: str, block: int, how: str, synced: int) -> Mapping[str, float]:
-    """Return the MB/s and writes/s of one pass over the file, or over `synced` blocks of it."""
+    """Write all blocks of the file, or at most `synced` blocks if each write is synced. Return the MB/s and
+    writes/s.
+    """
     os.ftruncate(fd, 0)
     if order != APPEND:
         os.pwrite(fd, data, 0)
@@ -69,7 +75,8 @@ def _write(fd: int, data: bytes, order: str, block: int, how: str, synced: int) 
     chosen = random.Random(SEED).sample(places, count) if order == SHUFFLED else places[:count]
     blocks = [(data[at : at + block], at) for at in chosen]
     took = seconds(lambda: _passed(fd, blocks, how))
-    os.fdatasync(fd)  # leaves no dirty pages to the next run
+    # This sync is not measured. It leaves no dirty pages to the next run.
+    os.fdatasync(fd)
     return {"MB/s": count * block / took / 1e6, "writes/s": count / took}
 
 
@@ -83,8 +90,8 @@ def _passed(fd: int, blocks: list[tuple[bytes, int]], how: str) -> None:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings that compare writes in order with shuffled writes, and overwrites with appends to a
-    growing file.
+    """Return two findings. One compares writes in order with writes in shuffled order. The other compares
+    overwriting a file with appending to a growing file.
     """
 
     def contests(first: str, second: str) -> str:
@@ -117,7 +124,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _disk(filesystem: Mapping[str, Any]) -> str:
-    """Return a sentence on the disk that has the file."""
+    """Return a sentence about the disk on which the file was written."""
     where = f"This is {filesystem['type']} on {filesystem['device']}"
     if filesystem["rotational"] is None:
         return f"{where}, no block device."
@@ -130,7 +137,7 @@ def _disk(filesystem: Mapping[str, Any]) -> str:
 
 
 def plot(results: Results) -> Picture:
-    """Return a picture with a panel for each durability."""
+    """Return a picture with a panel for each kind of sync."""
     with panels("The same bytes, in order and all over the file", len(DURABILITY)) as all_axes:
         for axes, how in zip(all_axes, results.values("durability"), strict=True):
             label(axes, f"bytes a write; {how}", "MB/s")

@@ -1,7 +1,8 @@
 """Makes sentences about figures. Threads: any; there is no state.
 
-A contest compares two figures of the same kind. The better figure wins if their intervals don't overlap
-(`figures.winner`). Every sentence follows from the wins, because no code here has an expected result.
+A contest compares two figures of the same kind. The better figure wins if the intervals of the two figures
+don't overlap (`figures.winner`). Each sentence is made from the measured figures: no expected result is in
+this code.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _UNITS = ("CPU s/GB", "reads/s", "ms", "µs", "MiB")
 
 
 class Contest(NamedTuple):
-    """A comparison of two figures. The claim is that `first` is better than `second`; `where` is the
-    contest's name in a text.
+    """A comparison of two figures. The claim is that `first` is better than `second`. `where` is the name by
+    which a text refers to the contest.
     """
 
     where: str
@@ -37,8 +38,8 @@ class Contest(NamedTuple):
         return all(len(figure.runs) >= FEWEST_TO_WIN for figure in self.figures)
 
     def text(self) -> str:
-        """Return a sentence with both medians. It also has the factor between them, or, if the intervals
-        overlap, the number of turns that `first` won.
+        """Return a text with both medians. The text also has the factor between the medians, or if the
+        intervals overlap, the number of turns in which `first` was better.
         """
         ours, theirs = (figure.median for figure in self.figures)
         between = f"a factor of {factor(ours, theirs)}"
@@ -55,8 +56,8 @@ class Contest(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """Return the number of turns in which `first` was better than `second`. Comparing both figures turn
-        by turn cancels a drift of the machine.
+        """Return the number of turns in which `first` was better than `second`. Values of the same turn are
+        compared, so a slow change of the machine's speed does not matter.
         """
         pairs = zip(self.figures[0].runs, self.figures[1].runs, strict=True)
         return sum(first > second if self.more_is_better else first < second for first, second in pairs)
@@ -71,8 +72,9 @@ def contest(
     where: Mapping[str, object],
     words: tuple[str, str, str] | None = None,
 ) -> Contest:
-    """Return the contest of two cells that differ only in `key`. `words` are the texts for `where` and for
-    both values; by default the texts are the keys' values. Raises InvalidArgumentError if a cell is missing.
+    """Return the contest of two cells: both have the keys `where`, and the value of `key` is `values[0]` in
+    one and `values[1]` in the other. `words` are the texts for `where` and for the two values; by default
+    they are these values as texts. Raises InvalidArgumentError if a cell is missing.
     """
     ours, theirs = (results.cell(**{**where, key: value}).figures[figure] for value in values)
     place, first, second = words or (", ".join(map(str, where.values())), *map(str, values))
@@ -80,12 +82,12 @@ def contest(
 
 
 def unit_of(figure: str) -> str:
-    """Return the unit at the end of a figure's name, or the whole name if it has no known unit."""
+    """Return the unit at the end of a figure's name. If the name ends with no known unit, return the name."""
     return next((unit for unit in _UNITS if figure.endswith(f" {unit}")), figure)
 
 
 def factor(value: float, other: float) -> str:
-    """Return the quotient of the larger value and the smaller one, as text."""
+    """Return the larger of the two values divided by the smaller value, as text."""
     small, large = sorted((value, other))
     return (
         f"{large / small:.2f}"
@@ -97,8 +99,8 @@ def factor(value: float, other: float) -> str:
 
 
 def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
-    """Return the name of the figure with the best median, followed by the names of the figures whose
-    intervals overlap the interval of that figure.
+    """Return the name of the figure with the best median, followed by the names of all figures whose
+    intervals overlap that figure's interval.
     """
     sign = 1 if more_is_better else -1
     ordered = sorted(figures, key=lambda name: -sign * figures[name].median)
@@ -107,8 +109,8 @@ def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
 
 
 def headline(contests: Sequence[Contest]) -> str:
-    """Return a sentence with the verdict on the claim. The claim holds if the first figure of each contest
-    wins.
+    """Return a sentence that says whether the claim of the contests holds. It holds if `first` wins each
+    contest.
     """
     if not contests:
         return "Not measured here."
@@ -127,13 +129,13 @@ def headline(contests: Sequence[Contest]) -> str:
 
 
 def answer(contests: Sequence[Contest], *more: str) -> str:
-    """Return the headline, the figures of every contest, and the sentences `more`, as one text."""
+    """Return one text: the result of `headline`, the figures of each contest, and the sentences in `more`."""
     details = "; ".join(contest.text() for contest in contests)
     return " ".join(part for part in (headline(contests), details and f"{details}.", *more) if part)
 
 
 def size_text(size: int) -> str:
-    """Return a size in the binary unit that fits: 512 B, 64 KiB, 1 MiB."""
+    """Return a size as text, in B, KiB, MiB or GiB, such as "64 KiB"."""
     for unit, step in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 1 << step:
             return f"{size / (1 << step):g} {unit}"

@@ -1,5 +1,5 @@
-"""Common claims about zero copy, and the answers that a run's figures give: the winner of each cell, and the
-recommended methods.
+"""Common claims about zero copy, and the answers that the figures of a measurement give to them. Also finds
+the winner of each cell, and the recommended methods.
 
 Threads: any.
 """
@@ -22,28 +22,28 @@ from segstore.storage.transfer.sinks import Sink
 
 # --- wins --------------------------------------------------------------------------------------
 
-# This part decides which method wins.
+# The code below decides which method wins.
 #
-# One method beats another if its interval (see `figures`) is at least MARGIN better than the other's, and if
-# there were enough runs. So neither a disturbance of all methods nor a difference that the next run may
-# reverse makes a winner.
+# A method beats another method if its interval (see `figures`) is better than the other interval by at least
+# MARGIN, and if there were enough runs. So no method wins because of a disturbance, or because of a
+# difference that the next measurement may reverse.
 
 MARGIN = 0.03
-"""The least distance between the intervals of a winner and another method, as a fraction. Two runs of one
-method on an idle machine may differ by less.
+"""The minimum distance between the winner's interval and the interval of every other method, as a fraction.
+On an idle machine two measurements of the same method may differ by less than this.
 """
 MORE_IS_BETTER = {THROUGHPUT: True, CPU: False}
-"""The measures in which a way can win, and whether more of each is better."""
+"""Measure in which a method can win -> whether a larger value is better."""
 
 
 def beats(one: Figure, other: Figure, measure: str) -> bool:
-    """Return whether figure `one` wins against figure `other`."""
+    """Return whether figure `one` beats figure `other`."""
     return win({"one": one, "other": other}, measure) == "one"
 
 
 def win(figures: Mapping[str, Figure], measure: str) -> str | None:
-    """Return the name of the figure that beats all other figures. Return None if no figure does, or if there
-    is only one figure.
+    """Return the name of the figure that beats all other figures. Return None if no figure beats all others,
+    or if there is only one figure.
     """
     more = MORE_IS_BETTER[measure]
     best = winner(figures, more) if len(figures) > 1 else None
@@ -60,14 +60,14 @@ def win(figures: Mapping[str, Figure], measure: str) -> str | None:
 # --- claims ------------------------------------------------------------
 
 ENOUGH = 0.95
-"""The fraction of a bare loop's throughput that the engine must reach."""
+"""The fraction of a bare loop's throughput that `log.transfer` must reach."""
 WAYS_SAID = {LOG: "through log.transfer", BARE: "by bare calls"}
 MEASURES_SAID = {THROUGHPUT: "throughput", CPU: "the sender's CPU"}
 
 
 def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]:
-    """Return each method's figure in the cells with these keys, but not for "auto" and the bare loop of
-    os.sendfile, because both run the method of another contender.
+    """Return method -> the figure of `measure`, for the cells whose keys include `keys`. Leave out "auto" and
+    the bare loop of os.sendfile, because each of them uses the method of another contender.
     """
     return {
         cell.keys["method"]: cell.figures[measure]
@@ -80,7 +80,9 @@ def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]
 
 
 def small_and_large(results: Results) -> ClaimFinding:
-    """Return a finding with the crossover between mmap and sendfile, for each sink, from a warm cache."""
+    """Return a finding that says for each sink, with a warm cache, at which size the winner changes from mmap
+    to sendfile.
+    """
     claim = "mmap is fast for small files, sendfile for large ones"
     if results.settings["runs"] < FEWEST_TO_WIN:
         return ClaimFinding(claim, f"Not told: nothing is called a win of fewer than {FEWEST_TO_WIN} runs.")
@@ -94,7 +96,7 @@ def small_and_large(results: Results) -> ClaimFinding:
 
 
 def verdicts(results: Results, measure: str, way: str, sink: str) -> dict[int, str | None]:
-    """Return, by size, the winner of mmap and sendfile, or None if neither wins."""
+    """Return size -> which of mmap and sendfile wins, None if neither wins."""
     found: dict[int, str | None] = {}
     for size in sorted(results.values("size")):
         figures = contenders(results, measure, way=way, sink=sink, size=size, cache="warm")
@@ -111,7 +113,9 @@ def _better(figures: Mapping[str, Figure], measure: str) -> str | None:
 
 
 def crossover(found: Mapping[int, str | None]) -> str:
-    """Return a text on the winner of mmap and sendfile at each size, from the result of `verdicts`."""
+    """Return a text that says which of mmap and sendfile wins at which sizes. `found` is the result of
+    `verdicts`.
+    """
     won = [(size, who) for size, who in found.items() if who]
     stretches = [(who, [size for size, _ in group]) for who, group in groupby(won, lambda one: one[1])]
     if not found:
@@ -145,8 +149,8 @@ def _undecided(found: Mapping[int, str | None]) -> str:
 
 
 def against_bare_loop(results: Results) -> ClaimFinding:
-    """Return a finding with the throughput of log.transfer by sendfile as a fraction of a bare loop of
-    os.sendfile, by medians.
+    """Return a finding with the median throughput of log.transfer by sendfile, as a fraction of the median
+    throughput of a bare loop of os.sendfile.
     """
     said = []
     for sink in results.values("sink"):
@@ -165,8 +169,8 @@ def against_bare_loop(results: Results) -> ClaimFinding:
 
 
 def cpu_against_read(results: Results) -> ClaimFinding:
-    """Return a finding with the sender's CPU time per byte of each method as a fraction of that of `read`, by
-    medians, at the size nearest to 64 KiB.
+    """Return a finding with the sender's median CPU time per byte by each method, as a fraction of the median
+    CPU time per byte by `read`. The size is the measured size that is nearest to 64 KiB.
     """
     size = min(results.values("size"), key=lambda one: abs(one - 64 * KIB))
     said = []
@@ -182,22 +186,24 @@ def cpu_against_read(results: Results) -> ClaimFinding:
 
 # --- choices -----------------------------------------------------------------------------------
 
-# This part finds the method that the figures recommend for a sink and a size.
+# The code below finds the method that the figures recommend for a sink and a size.
 #
-# The method is sendfile, unless a method beats sendfile in throughput or CPU, and sendfile beats this method
-# in neither. If there are several such methods, the one with the most throughput is recommended. A size that
-# was not measured gets the recommendation of the next larger size.
+# Sendfile is recommended, unless another method beats sendfile in throughput or CPU time, and sendfile does
+# not beat this method in either. If there are several such methods, the method with the highest throughput is
+# recommended. For a size that was not measured, the recommendation is that of the next larger size.
 
 USUAL = "sendfile"
 
 Table = dict[str, list[tuple[int | None, str]]]
-"""Sink -> steps (largest size in bytes, method). The last step has None as its size, which stands for all
-larger sizes.
+"""Sink -> steps (largest size in bytes, method), in order of size. In the last step the size is None, which
+stands for all larger sizes.
 """
 
 
 def recommended(results: Results) -> Table:
-    """Return the methods that "auto" should take, by log.transfer's own figures from a warm page cache."""
+    """Return the methods that "auto" should choose, according to the figures of log.transfer with a warm page
+    cache.
+    """
     table: Table = {}
     sizes = sorted(results.values("size"))
     for sink in results.values("sink"):
@@ -226,7 +232,9 @@ def choice(results: Results, sink: str, size: int) -> str:
 
 
 def what_auto_takes(results: Results) -> ClaimFinding:
-    """Return a finding with the recommended methods, and the sizes at which "auto" takes another method."""
+    """Return a finding with the recommended methods, and the sizes at which "auto" now chooses another
+    method.
+    """
     said = []
     for sink, steps in recommended(results).items():
         now = choose(Sink(-1, sink, False))
@@ -246,17 +254,17 @@ def _up_to(most: int | None) -> str:
 
 # --- compare -----------------------------------------------------------------------------------
 
-# This part finds the winner of each cell, and compares the winners of two runs.
+# The code below finds the winners, and compares the winners of two measurements.
 
 Won = dict[tuple[str, ContenderGroup, str], str]
-"""(Way, group, measure) -> winner."""
+"""(way, group, measure) -> winning method."""
 
 
 @dataclass
 class ClaimComparison:
-    """The wins of two runs in the cells that both runs have: `same` are the cells with the same winner in
-    both runs, `different` the cells with different winners, `once` the cells that have a winner in only one
-    run.
+    """A comparison of the wins in two measurements, for the groups that both have. `same` are the groups with
+    the same winner in both, `different` are the groups with different winners, and `once` are the groups that
+    have a winner in only one of them.
     """
 
     same: Won = field(default_factory=dict)
@@ -265,7 +273,7 @@ class ClaimComparison:
 
 
 def wins(results: Results) -> Won:
-    """Return the winning method of each group of cells that has a winner, by way, group and measure."""
+    """Return (way, group, measure) -> winning method. Leave out groups without a winner."""
     found: Won = {}
     for way, group in sorted(_groups(results)):
         for measure in MORE_IS_BETTER:
@@ -276,8 +284,8 @@ def wins(results: Results) -> Won:
 
 
 def marked(results: Results) -> Results:
-    """Return the results with a note "wins" in each cell, which lists the measures in which the cell's method
-    wins.
+    """Return a copy of the results in which each cell has a note "wins": a list of the measures in which the
+    cell's method wins.
     """
     won = wins(results)
     return replace(results, cells=[_marked(cell, won) for cell in results.cells])
@@ -290,7 +298,9 @@ def _marked(cell: Cell, won: Won) -> Cell:
 
 
 def who_wins(results: Results) -> ClaimFinding:
-    """Return a finding with the number of cells that have a winner, and the number of wins of each method."""
+    """Return a finding with the number of groups that have a winner, and the number of wins of each method,
+    for each measure.
+    """
     places, won, said = _groups(results), wins(results), []
     for measure, what in MEASURES_SAID.items():
         counts = Counter(method for (_, _, of), method in won.items() if of == measure)
@@ -310,8 +320,8 @@ def _groups(results: Results) -> set[tuple[str, ContenderGroup]]:
 
 
 def compare(one: Results, other: Results) -> ClaimComparison:
-    """Return the comparison of the wins of two runs. Raises InvalidArgumentError if they are results of
-    different measurements.
+    """Compare the wins in the results of two measurements. Raises InvalidArgumentError if the two results
+    have different names.
     """
     if one.name != other.name:
         raise InvalidArgumentError(f"results of {one.name} and of {other.name} can't be compared")

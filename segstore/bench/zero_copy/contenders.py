@@ -1,13 +1,14 @@
-"""Two senders that `log.transfer` does not have: MSG_ZEROCOPY and io_uring's send_zc, both to TCP only.
+"""Two senders that `log.transfer` does not have: MSG_ZEROCOPY and io_uring's send_zc. Both can send only to
+TCP sockets.
 
-Both are exhibits (senders that are only measured), because over loopback the kernel copies the bytes after
-all, and only a network card shows their gain. `send_log` makes a transfer by one of these senders, with the
-same look-up of batches as `PartitionLog.transfer`. The senders' calls are in C (uring.c, zerocopy.c), which
-is built in a clone of the repository and is in no wheel. Without that C code the measurement leaves both
-senders out, and shows the reason (`ExhibitFiles.why_not`).
+Both are exhibits: they are measured, but the engine does not use them. Over loopback the kernel copies the
+bytes all the same, so a gain could be measured only with a network card. `send_log` makes a transfer by one
+of these senders. It looks up batches as `PartitionLog.transfer` does. The system calls of the senders are in
+C (uring.c, zerocopy.c). This C code is built in a clone of the repository; no wheel contains it. If it was
+not built, the measurement leaves both senders out, and shows the reason (`ExhibitFiles.why_not`).
 
-On disk files are only read. Threads: one transfer at a time uses a window, ring or sender. Errors of system
-calls are raised as in `segstore.sending`.
+On disk: files are only read. Threads: a window, a ring or a sender is used by only one transfer at a time.
+Errors of system calls are raised as `segstore.sending` raises them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ NOT_BUILT = (
 
 
 class ErrorQueueNotices(NamedTuple):
-    """The notices that were read from a socket's error queue (`seg_noticed` in exhibits.h)."""
+    """Counts of the notices that were read from a socket's error queue (`seg_noticed` in exhibits.h). A
+    notice says that the kernel no longer needs the pages of a send.
+    """
 
     sends: int
     copied: int
@@ -56,13 +59,15 @@ _PROBES = {
 
 
 class ExhibitFiles(Files):
-    """`Files` with the calls that the two senders make. A window is a `seg_window *` of contract/transfer.h,
-    a ring is a `seg_ring *` of exhibits.h. EFAULT means that the source's bytes can't be read, because the
-    file was truncated or the disk failed.
+    """`Files` with the system calls that the two senders make. A window (mapped pages of a file) is a
+    `seg_window *` of contract/transfer.h, and a ring (of io_uring) is a `seg_ring *` of exhibits.h. EFAULT
+    means that the source's bytes can't be read, because the file was truncated or the disk failed.
     """
 
     def why_not(self, method: str) -> str | None:
-        """Return None if a method works on this system, else the call that fails, with its error."""
+        """Return None if a method works on this system, else a text with the call that fails and its
+        error.
+        """
         if method not in _PROBES:
             return super().why_not(method)
         if lib is None:
@@ -72,19 +77,24 @@ class ExhibitFiles(Files):
         return f"{called}: {os.strerror(-result)}" if result else None
 
     def set_zerocopy(self, sink: int, on: bool) -> bool:
-        """Set SO_ZEROCOPY of a socket, and return whether it was set before. Raises OSError."""
+        """Set SO_ZEROCOPY of a socket to `on`, and return whether the option was on before. Raises
+        OSError.
+        """
         return bool(sent(lib.seg_zerocopy(sink, on)))
 
     def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
-        """Call send(2) with MSG_ZEROCOPY from a window, and return the number of bytes sent. The window must
+        """Call send(2) with MSG_ZEROCOPY from a window, and return the number of sent bytes. The window must
         stay until `read_notices` has returned the notice of the send.
 
-        Raises OSError: ENOBUFS if too many sends have no notice yet, or too much memory is locked.
+        Raises OSError. Its errno is ENOBUFS if too many sends have no notice yet, or if too much memory is
+        locked.
         """
         return sent(lib.seg_send_zerocopy(sink, window, position, count), source, errno.EFAULT)
 
     def read_notices(self, sink: int) -> ErrorQueueNotices:
-        """Return the notices that have come, without waiting; POLLERR announces notices. Raises OSError."""
+        """Return the notices that the error queue has now; do not wait. (poll(2) reports POLLERR if there are
+        notices.) Raises OSError.
+        """
         out = ffi.new("seg_noticed *")
         sent(lib.seg_notices(sink, out))
         return ErrorQueueNotices(out.sends, out.copied, out.calls)
@@ -94,17 +104,16 @@ class ExhibitFiles(Files):
         sent(lib.seg_ring_open(ring))
 
     def close_ring(self, ring: Any) -> None:
-        """Close a ring, if it is open, and cancel its running request."""
+        """Cancel the running request of a ring, and close the ring. Do nothing if the ring is not open."""
         lib.seg_ring_close(ring)
 
     def send_by_ring(
         self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
-        """Send by send_zc from a window, and return the number of bytes sent. On return the kernel no longer
-        needs the window.
-
-        Raises InterruptedError at least every 100 ms. The caller then repeats the call, which goes on with
-        the same request.
+        """Send by send_zc from a window, and return the number of sent bytes. When this method has returned,
+        the kernel no longer needs the window. Raises InterruptedError if the request is not complete when 100
+        ms have passed or a signal has come. The caller then repeats the call, which continues the same
+        request.
         """
         return sent(lib.seg_ring_send(ring, sink, window, position, count), source, errno.EFAULT)
 
@@ -113,24 +122,24 @@ class ExhibitFiles(Files):
 
 _NO_ROOM = frozenset({errno.ENOBUFS, errno.ENOMEM})
 _LAST_LOOKS, _PAUSE = 100, 0.01
-"""_LAST_LOOKS: how many times a failed connection is asked for notices that may still come. _PAUSE: the
-seconds before each time.
+"""_LAST_LOOKS: how many times notices are read from a connection that has failed, because notices may still
+come. _PAUSE: the time before each of these reads, in seconds.
 """
 
 
 class _Locked(Mapped):
-    """A sender whose window the kernel locks in memory while it is sent."""
+    """A sender whose window is locked in memory by the kernel while the window's bytes are sent."""
 
     files: ExhibitFiles
 
     def __init__(self, files: Files, sink: Sink) -> None:
         assert isinstance(files, ExhibitFiles)
         super().__init__(files, sink)
-        self._most = WINDOW  # bytes that are sent at a time
+        self._most = WINDOW  # maximum number of bytes in one send
 
     def _take_less(self, error: OSError) -> bool:
-        """If too much memory is locked, halve the bytes of a send and return True. Return False for any other
-        error, or if a send is a single page already.
+        """If the error says that too much memory is locked, halve the maximum size of a send and return True.
+        Return False for any other error, or if this size is already at most a page.
         """
         if error.errno not in _NO_ROOM or self._most <= mmap.PAGESIZE:
             return False
@@ -140,17 +149,17 @@ class _Locked(Mapped):
 
 class ZeroCopy(_Locked):
     """Sends by MSG_ZEROCOPY: the network card reads from the page cache, and the kernel copies nothing.
-    SO_ZEROCOPY of the caller's socket is set, and restored at the end.
+    SO_ZEROCOPY of the caller's socket is switched on, and at the end gets its previous value.
 
-    Nobody else may read the socket's error queue during a transfer. A window is unmapped once a notice in the
-    error queue shows that the peer has acknowledged its bytes. After an error or an interrupt the window is
-    unmapped at once, which is safe, because the kernel keeps the pages, and a log's bytes don't change.
-    Notices that come later stay in the queue.
+    Nobody else may read the socket's error queue during a transfer. A window is unmapped when a notice in the
+    error queue says that the peer has acknowledged the window's bytes. After an error or an interrupt the
+    window is unmapped at once. This is safe, because the kernel keeps the pages, and a log's bytes don't
+    change. Notices that come after the transfer stay in the queue.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
         super().__init__(files, sink)
-        self._pending = 0  # sends without a notice so far
+        self._pending = 0  # number of sends whose notices were not received yet
         self._was_set = self.files.set_zerocopy(self.sink, True)
 
     def send(self, source: Handle, position: int, count: int) -> int:
@@ -168,11 +177,12 @@ class ZeroCopy(_Locked):
         return done
 
     def _make_room(self, error: OSError) -> bool:
-        """Make room after a send that failed. Return True if the send is to be tried again, False if its
-        error is to be raised.
+        """Handle the error of a send. Return True if the caller must repeat the send, False if the caller
+        must raise the error.
         """
         if isinstance(error, BlockingIOError):
-            self._read_notices()  # because poll(2) returns at once for a socket with unread notices
+            # Notices are read here, because unread notices would make poll(2) return at once.
+            self._read_notices()
             return False
         if error.errno == errno.ENOBUFS and self._pending:
             self._await_notices()
@@ -186,8 +196,8 @@ class ZeroCopy(_Locked):
             if self._read_notices():
                 continue
             if self.files.wait_for(self.sink, 0) and not self._read_notices():
-                # POLLERR without notices means that the connection has an error, and its last notices may
-                # still come.
+                # POLLERR without notices means that the connection has failed. Its last notices may still
+                # come.
                 looks += 1
                 time.sleep(_PAUSE)
         self._pending = 0
@@ -204,15 +214,16 @@ class ZeroCopy(_Locked):
             if not self._was_set:
                 self.files.set_zerocopy(self.sink, False)
         except OSError:
-            pass  # the sink is closed, and the first error is raised
+            # The sink is closed. The error of the transfer itself is raised, not this error.
+            pass
         finally:
             super().close()
 
 
 class ByRing(_Locked):
-    """Sends by io_uring's send_zc: the network card reads from the page cache. One request is sent at a time,
-    for a whole window. The window is unmapped when the ring reports that the kernel no longer needs it, or,
-    after an error or an interrupt, when the running request is cancelled.
+    """Sends by io_uring's send_zc: the network card reads from the page cache. There is one request at a
+    time, for a whole window. The window is unmapped when the ring reports that the kernel no longer needs the
+    window. After an error or an interrupt the running request is cancelled before the window is unmapped.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -240,17 +251,17 @@ EXHIBITS = {
     name: Method(name, make, frozenset({TCP})) for name, make in ((ZEROCOPY, ZeroCopy), (IO_URING, ByRing))
 }
 ALL_METHODS = {name: (METHODS | EXHIBITS)[name] for name in WAYS_TO_SEND}
-"""The methods that are measured: those of `PartitionLog.transfer`, and the exhibits."""
+"""Name -> method, for all methods that are measured: those of `PartitionLog.transfer`, and the exhibits."""
 
 
 def send_log(
     log: PartitionLog, files: ExhibitFiles, sink: Any, offset: int, max_bytes: int, method: str
 ) -> tuple[int, int]:
-    """Transfer batches from `offset` on, up to `max_bytes`, to a sink by `method`, one of EXHIBITS. Return
-    (bytes sent, next offset), as `PartitionLog.transfer` does.
+    """Send batches from `offset` on, at most `max_bytes`, to a sink by `method`, which is a name in EXHIBITS.
+    Return (number of sent bytes, next offset), as `PartitionLog.transfer` does.
 
-    `files` makes the calls that send. The log must never have been compacted, because missing offsets count
-    as damage.
+    `files` makes the system calls. The log must never have been compacted, because a missing offset is taken
+    for damage.
     """
     target, by = descriptor(sink), EXHIBITS[method]
 

@@ -1,12 +1,10 @@
-"""The table of the copies that the literature states for each method, beside the system calls that were
-counted.
+"""A table with the numbers of copies that the literature states for each method, and with the numbers of
+system calls that were counted. Threads: any.
 
-Threads: any.
-
-A process can count its calls, each of which enters the kernel once and leaves it once. It can't count copies:
-their numbers are from the literature, and the CPU time of each method is the evidence for them. DMA copies
-(disk to page cache, memory to network card) are made by the devices; over loopback, from a warm page cache,
-there are none.
+A process can count its system calls. Each call enters the kernel once and leaves the kernel once. A process
+can't count copies: the numbers of copies are from the literature, and the CPU time of each method is only
+evidence for them. Devices make the DMA copies (from disk to page cache, from memory to network card). If the
+page cache is warm and the network is loopback, there are no DMA copies.
 """
 
 from __future__ import annotations
@@ -22,7 +20,9 @@ from segstore.bench.zero_copy.plan import BARE, KIB
 
 
 class CopiesRow(NamedTuple):
-    """A row of the literature's table: copies by the CPU and by devices, and the calls of a transfer."""
+    """A row of the literature's table: the numbers of copies by the CPU and by devices, and the system calls
+    of a transfer.
+    """
 
     way: str
     method: str
@@ -32,8 +32,8 @@ class CopiesRow(NamedTuple):
 
     @property
     def switches(self) -> int:
-        """Return the number of switches between user and kernel mode: each call is one switch into the kernel
-        and one out of it.
+        """Return the number of switches between user and kernel mode: each system call is one switch into the
+        kernel and one switch out of the kernel.
         """
         return 2 * len(self.calls)
 
@@ -46,14 +46,16 @@ TABLE = (
     CopiesRow("splice", "splice", 0, 2, ("splice",)),
 )
 SAME_CALLS = {"pread64": "read"}
-"""A pread64, which is a read at a position, counts as a read."""
+"""System call -> the call in TABLE as which it counts. (A pread64 is a read at a position.)"""
 HEADINGS = ("way", "CPU copies", "DMA copies", "calls", "switches")
-"""The headings of the first columns of `rows`. For each sink a column with its counted switches follows."""
+"""The headings of the first columns of `rows`. After them there is one column for each sink, with the
+switches that were counted.
+"""
 
 
 def rows(results: Results) -> list[list[str]]:
-    """Return a row of texts for each row of TABLE: the literature's columns, then the counted switches for
-    each sink.
+    """Return a list of texts for each row of TABLE that was measured: the literature's columns, then the
+    counted switches for each sink.
     """
     size, table = table_size(results), []
     for row in TABLE:
@@ -76,8 +78,8 @@ def table_size(results: Results) -> int:
 
 
 def counted(results: Results, sink: str, method: str, size: int) -> Mapping[str, float] | None:
-    """Return the number of system calls of one bare transfer, by name; None if the transfer was not
-    measured.
+    """Return name of a system call -> number of calls in one bare transfer. Return None if such a transfer
+    was not measured.
     """
     for cell in results.where(way=BARE, sink=sink, method=method, size=size):
         return dict(cell.notes["calls"])
@@ -85,13 +87,13 @@ def counted(results: Results, sink: str, method: str, size: int) -> Mapping[str,
 
 
 def calls_text(calls: Mapping[str, float]) -> str:
-    """Return the calls as text, such as "1 pread64, 1 write"."""
+    """Return the numbers of system calls as text, such as "1 pread64, 1 write"."""
     return ", ".join(f"{n if n % 1 else int(n)} {call}" for call, n in calls.items())
 
 
 def copy_table(results: Results) -> ClaimFinding:
-    """Return a finding that compares the counted calls with the literature, and shows the CPU time as
-    evidence for copies.
+    """Return a finding that compares the counted system calls with the literature, and has the CPU times as
+    evidence for the copies.
     """
     size, said = table_size(results), []
     for sink in results.values("sink"):

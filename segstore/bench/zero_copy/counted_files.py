@@ -1,6 +1,5 @@
-"""`CountedFiles`: counts the system calls of transfers as they are made.
-
-On disk: the reads and writes of `Files`. Threads: any; calls of concurrent transfers are counted together.
+"""`CountedFiles`: makes the system calls of transfers, and counts them. On disk: reads and writes what
+`Files` does. Threads: any; the calls of concurrent transfers are counted together.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class CountedFiles(ExhibitFiles):
-    """Files that count their system calls. `calls` has the number of calls by strace's names (fstat is
-    newfstatat in some C libraries); failed calls are counted, too. `notices` counts the notices of zerocopy
-    and io_uring. `copied` counts the notices that report a copy by the kernel.
+    """`Files` that count their system calls. `calls` is: strace's name of a system call -> number of calls,
+    including failed calls. (For fstat some C libraries make the call newfstatat.) `notices` counts the
+    notices of MSG_ZEROCOPY and io_uring. `copied` counts those notices that report a copy by the kernel.
 
-    The counts are right for transfers of undamaged logs. The counts include the calls that send, and the
-    calls that look up sinks and logs. They include no calls for memory or locks, and none that open files.
+    The counts are exact if the logs are undamaged. They include the calls that send, and the calls that look
+    up sinks and logs. They do not include calls for memory or locks, or calls that open files.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""The receiver's process: reads bytes as fast as it can, and drops them.
-
-Threads: one. It is run by its path, as `python -I -S drain.py DATA CONTROL` with two descriptors. It imports
-nothing of segstore, so that it starts at once. CONTROL, a socket, brings the number of bytes to read from
-DATA (8 bytes, big-endian); the answer is one byte, sent when these bytes have come. The process exits when
-DATA or CONTROL is closed, so also when its parent exits.
+"""The program of the receiver's process. It reads bytes as fast as it can, and drops them. Threads: one. The
+program is run by its path, as `python -I -S drain.py DATA CONTROL`; DATA and CONTROL are numbers of
+descriptors. It imports nothing of segstore, so that it starts at once. A request is a number of bytes to read
+from DATA; the number comes from CONTROL, a socket, as 8 bytes, big-endian. When these bytes were read, the
+program sends one byte to CONTROL as its answer. It exits when DATA or CONTROL is closed, and therefore also
+when its parent process exits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import socket
 import sys
 
 BUFFER = 256 << 10
-"""Bytes read at a time: more than a pipe holds, and few enough for a core's own cache."""
+"""The maximum number of bytes in one read: more than the capacity of a pipe, and few enough for the cache of
+a single core.
+"""
 
 
 def drain(data: int, control: socket.socket) -> None:

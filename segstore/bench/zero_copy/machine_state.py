@@ -1,9 +1,9 @@
-"""The state of the machine for a run: the cores of sender and receiver, and a file's presence in the page
-cache.
+"""Sets the state of the machine for a run: the cores of sender and receiver, and whether a file is in the
+page cache.
 
-On a machine with two cores, sender and receiver have one core each, always the same. Otherwise the scheduler
-would at times run both on one core, and such a run takes twice as long. Threads: only the caller's thread,
-and the threads that it starts, are bound to a core.
+On a machine with two cores, the sender always runs on one core and the receiver on the other. If they were
+not bound, the scheduler would at times run both on one core, and such a run takes twice as long. Threads:
+only the calling thread, and threads that it starts, are bound to a core.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 @contextmanager
 def apart() -> Iterator[int | None]:
-    """Context manager: during the block this thread stays on one core. Yields the number of another core. If
-    there is only one core, it yields None, and binds nothing.
+    """Context manager: during the block the calling thread runs only on one core. Yields the number of
+    another core. If there is only one core, yields None, and binds nothing.
     """
     allowed = os.sched_getaffinity(0)
     ours, theirs = _pair(sorted(allowed))
@@ -39,7 +39,9 @@ def apart() -> Iterator[int | None]:
 
 
 def _pair(allowed: list[int]) -> tuple[int, int | None]:
-    """Return two processors, of different cores if possible; the second is None if there is only one."""
+    """Return the numbers of two processors, of different cores if possible. The second is None if there is
+    only one processor.
+    """
     ours, *others = allowed
     siblings = _siblings(ours)
     apart = [core for core in others if core not in siblings]
@@ -57,18 +59,19 @@ def _siblings(core: int) -> set[int]:
 
 # --- cold --------------------------------------------------------------------------------------
 
-# This part removes a file from the page cache, and checks the removal, by posix_fadvise(2) and mincore(2).
+# The code below removes a file from the page cache by posix_fadvise(2), and checks the removal by mincore(2).
 #
-# On disk the file is synced first, because dirty pages would stay in the page cache. Threads: any; the
-# caller's thread runs on each core for a moment.
+# On disk: the file is synced first, because dirty pages would stay in the page cache. Threads: any; the
+# calling thread runs on each core for a moment.
 
-_TRIES, _PAUSE = 50, 0.005  # seconds
+_TRIES, _PAUSE = 50, 0.005  # maximum number of tries, seconds between two tries
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def evict(path: str) -> int:
-    """Make the kernel drop the file's pages, and return the number of pages that stayed. Raises OSError.
+    """Tell the kernel to drop the file's pages, and return the number of pages that are still in the page
+    cache. Raises OSError.
 
     Pages that were sent to a socket stay until the peer has acknowledged them, or longer (`_free_deferred`).
     """
@@ -87,8 +90,8 @@ def evict(path: str) -> int:
 
 
 def _free_deferred() -> None:
-    """Send each core a packet. After a TCP peer on another core has read bytes, the sender's core frees the
-    pages of these bytes only when it receives a packet (Linux's skb_attempt_defer_free).
+    """Let each core receive a packet. When a TCP peer on another core has read bytes, the sender's core does
+    not free their pages before it receives a packet (Linux's skb_attempt_defer_free).
     """
     cores = os.sched_getaffinity(0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
@@ -109,14 +112,14 @@ def pages(path: str) -> int:
 
 
 def resident(path: str) -> int:
-    """Return the number of the file's pages in the page cache. Raises OSError as mincore(2)."""
+    """Return how many of the file's pages are in the page cache, by mincore(2). Raises OSError."""
     size = os.path.getsize(path)
     if not size:
         return 0
     there = np.zeros(pages(path), np.uint8)
     with open(path, "rb") as file:
-        # The mapping is not closed, but removed with its last reference, because close() would raise if an
-        # interrupt has left a pointer into the mapping.
+        # The mapping is not closed here: it is unmapped when its last reference is gone. close() would raise
+        # if an interrupt had left a pointer into the mapping.
         data = np.frombuffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ), np.uint8)
     if _libc.mincore(data.ctypes.data, size, there.ctypes.data):
         number = ctypes.get_errno()

@@ -1,9 +1,8 @@
-"""The measurement: the contenders, one run of a contender (some transfers into a sink, with their time and
-CPU), and the passes over all contenders.
-
-On disk: reads only. Threads: one. No other thread may run in the process, because the CPU time of the whole
-process is measured, with that of io_uring's workers. The kernel counts that time in nanoseconds, but divides
-it into user and system time by its tick of some milliseconds.
+"""The measurement itself: the contenders, one run of a contender (some transfers into a sink, whose time and
+CPU time are measured), and the passes over all contenders. On disk: only reads. Threads: one. No other thread
+may run in the process, because the CPU time of the whole process is measured; it includes that of io_uring's
+worker threads. The kernel counts the CPU time in nanoseconds, but divides it into user time and system time
+by samples some milliseconds apart.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from segstore.storage.transfer.sinks import look_at
 
 GB = 1e9
 Send = Callable[[int], int]
-"""A function that sends transfer i of a log, and returns the number of its bytes."""
+"""A function that sends transfer number i of a log, and returns the number of sent bytes."""
 
 
 class TransferSample(NamedTuple):
@@ -62,13 +61,13 @@ class TransferSample(NamedTuple):
 
     @property
     def gb(self) -> float:
-        """Return the gigabytes (1e9 bytes) that were sent."""
+        """Return the number of gigabytes (1e9 bytes) that were sent."""
         return self.size * self.transfers / GB
 
 
 def sample(sink: Receiver, send: Send, size: int, order: Sequence[int]) -> TransferSample:
-    """Send the transfers of `order`, and wait until the receiver has all bytes. Raises StorageError if bytes
-    are missing.
+    """Send the transfers whose numbers are in `order`, wait until the receiver has all bytes, and return the
+    measured values. Raises StorageError if bytes are missing.
     """
     sink.expect(size * len(order))
     took, sent = [0] * len(order), 0
@@ -90,8 +89,8 @@ def sample(sink: Receiver, send: Send, size: int, order: Sequence[int]) -> Trans
 
 
 def _switches(before: Any, after: Any) -> int:
-    """Return the number of context switches: voluntary ones (waiting for room or data), and involuntary ones
-    (another thread's turn).
+    """Return the number of context switches: the voluntary switches (the thread waits for room or data), plus
+    the involuntary switches (the scheduler runs another thread).
     """
     return int(after.ru_nvcsw - before.ru_nvcsw + after.ru_nivcsw - before.ru_nivcsw)
 
@@ -115,8 +114,8 @@ def figures(samples: Sequence[TransferSample]) -> dict[str, Figure]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Context manager: no garbage is collected during the block, because a collection would slow down one of
-    the contenders.
+    """Context manager: Python's garbage collector does not run during the block, because it would slow down
+    one of the contenders.
     """
     was = gc.isenabled()
     gc.collect()
@@ -130,23 +129,24 @@ def undisturbed() -> Iterator[None]:
 
 # --- contenders --------------------------------------------------------------------------------
 
-# The contenders: log.transfer by each method, the same methods bare, and Python's os.sendfile. Each contender
-# is made for one sink and one log; the number of a transfer chooses its bytes.
+# The code below makes the contenders: log.transfer by each method, the bare system calls of each method, and
+# Python's os.sendfile. A contender is made for one sink and one log. The number of a transfer says which
+# bytes of the log it sends.
 
 Ready = Callable[[], AbstractContextManager[Send]]
-"""A function that returns a context manager for one run. Transfers come in the log's order, and state that a
-sender keeps between transfers is dropped at the end of the run.
+"""A function that returns a context manager for one run, which yields a `Send`. The transfers of a run are
+made in the order of the log. State that a sender keeps between transfers is dropped at the end of the run.
 """
 
 
 def unavailable() -> dict[str, str]:
-    """Return the methods that this machine does not support, with the reason."""
+    """Return method -> reason, for the methods that don't work on this machine."""
     files = ExhibitFiles()
     return {method: why for method in ALL_METHODS if (why := files.why_not(method)) is not None}
 
 
 def names(plan: MeasurementPlan, sink: str, cache: str) -> Iterator[Contender]:
-    """Yield the contenders for a sink of this kind."""
+    """Yield the contenders for a sink of the kind `sink` and a cache, "warm" or "cold"."""
     missing = unavailable()
     methods = [m for m in plan.methods if m not in missing and sink in ALL_METHODS[m].kinds]
     yield from (Contender(LOG, method) for method in methods)
@@ -157,8 +157,8 @@ def names(plan: MeasurementPlan, sink: str, cache: str) -> Iterator[Contender]:
 
 
 class Contenders:
-    """Makes contenders over an open store; `files` is the Files with which the store was opened. `stack`
-    closes the log files that the contenders open.
+    """Makes contenders that send the logs of an open store. `files` is the `Files` object with which the
+    store was opened. The log files that the contenders open are closed with `stack`.
     """
 
     def __init__(self, store: Store, files: ExhibitFiles, stack: ExitStack) -> None:
@@ -167,7 +167,7 @@ class Contenders:
     def ready(
         self, contenders: Iterable[Contender], sink: int, stretch: MeasuredLog
     ) -> dict[Contender, Ready]:
-        """Return a Ready for each contender, which sends from the log `stretch` to the descriptor `sink`."""
+        """Return a `Ready` for each contender. It sends from the log `stretch` to the descriptor `sink`."""
         handle = self._stack.enter_context(self._files.open(stretch.path))
         return {one: self._made(one, sink, stretch, handle) for one in contenders}
 
@@ -217,19 +217,23 @@ def _by_os_sendfile(sink: int, size: int, handle: Handle) -> Send:
 
 # --- passes ------------------------------------------------------------------------------------
 
-# This part measures all cells, pass after pass, so that disturbances of the machine affect all methods alike.
+# The code below measures all cells in several passes, one after the other, so that disturbances of the
+# machine affect all methods alike.
 #
-# A pass goes through all groups, and within a group through its contenders, each time beginning with another
-# contender. A first pass, which does not count, finds the number of transfers in a run, which is the same for
-# all contenders of a group.
+# A pass goes through all groups, and runs each contender of a group once. Each pass begins with another
+# contender of the group. Before the passes, the number of transfers in a run is found by a trial, whose times
+# don't count. It is the same number for all contenders of a group.
 
-_TRIED_BYTES, _TRIED_MOST = 1 << 20, 64  # bytes and transfers of the first pass, at most
-_LEAST = {"warm": 4, "cold": 1}  # transfers in a run
+# maximum number of bytes in a trial, maximum number of transfers in it
+_TRIED_BYTES, _TRIED_MOST = 1 << 20, 64
+_LEAST = {"warm": 4, "cold": 1}  # minimum number of transfers in a run
 
 
 @dataclass
 class MeasuredGroup:
-    """A group that can be measured: its sink, its log, and its contenders."""
+    """A group, with what is needed to measure it (its sink, its log, and its contenders), and with what was
+    measured.
+    """
 
     group: ContenderGroup
     sink: Receiver
@@ -241,7 +245,9 @@ class MeasuredGroup:
 
 
 def measure(groups: Sequence[MeasuredGroup], plan: MeasurementPlan, progress: Progress) -> None:
-    """Make `plan.runs` runs of each contender, and fill in `samples` and `not_cold` of all groups."""
+    """Make `plan.runs` runs of each contender. Append the results to `samples` of the groups, and count in
+    `not_cold` the runs that were not made because pages of the log stayed in the page cache.
+    """
     total = plan.runs + 1
     for group in groups:
         progress(0, total, "how long a transfer takes")
@@ -261,7 +267,9 @@ def _run(group: MeasuredGroup, contender: Contender) -> None:
 
 
 def _prepare_cache(group: MeasuredGroup) -> bool:
-    """Bring the log into the page cache or out of it, and return False if some of its pages stayed."""
+    """Read the log into the page cache if the group's cache is "warm", and remove it from the page cache if
+    it is "cold". Return False if pages could not be removed.
+    """
     path = group.stretch.path
     if group.group.cache == "cold":
         return machine_state.evict(path) == 0
@@ -271,8 +279,8 @@ def _prepare_cache(group: MeasuredGroup) -> bool:
 
 
 def _count(group: MeasuredGroup, plan: MeasurementPlan) -> int:
-    """Return the number of transfers of a run: as many as the average contender makes in `plan.seconds`, but
-    at most as many as the whole log has.
+    """Return the number of transfers of a run: the number that an average contender makes in `plan.seconds`,
+    but at least `_LEAST`, and at most the number of transfers in the log.
     """
     most = group.stretch.transfers
     tried = max(1, min(_TRIED_MOST, _TRIED_BYTES // group.group.size, most))

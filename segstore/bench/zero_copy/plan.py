@@ -1,10 +1,10 @@
-"""The plan of the measurement: sizes, caches, sinks, methods, number and length of runs; and the logs for it.
+"""The plan of the measurement: sizes, caches, sinks, methods, number of runs and their length. Also writes
+the logs that are sent. On disk: `write` makes a store. Threads: any; one thread calls `write`.
 
-On disk: `write` makes a store. Threads: any; one thread calls `write`.
-
-A cell is one way to send `size` bytes at a time to one sink. "log" is a transfer as by
-`PartitionLog.transfer`, with the look-up of the batches. "bare" makes only the method's system calls, for
-bytes at positions that need no look-up. Only "log" is measured with a cold page cache, too.
+A cell is one way to send `size` bytes at a time to one sink. The way "log" is a transfer as
+`PartitionLog.transfer` makes it, with the look-up of the batches. The way "bare" makes only the method's
+system calls, for bytes whose positions are known. "log" is measured with a warm and with a cold page cache,
+"bare" only with a warm page cache.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ from segstore.storage.store.store import Store
 SIZE_NAMES = {size: name for name, size in SIZES.items()}
 WAYS = LOG, BARE = ("log", "bare")
 OS_SENDFILE = "os.sendfile"
-"""A bare loop of Python's own os.sendfile, with which the engine is compared."""
+"""The name of a contender: a bare loop of Python's os.sendfile, with which `PartitionLog.transfer` is
+compared.
+"""
 
 
 class ContenderGroup(NamedTuple):
-    """Contenders with the same task, which are measured by turns."""
+    """The key of a group of contenders that have the same task. The contenders of a group are measured in
+    turns.
+    """
 
     size: int
     cache: str
@@ -47,7 +51,7 @@ class Contender(NamedTuple):
 @dataclass(frozen=True)
 class MeasurementPlan:
     """The measurements to make. `seconds` is the length of a run. `stretch` is the approximate size of a log
-    in bytes, and the most that a run sends.
+    in bytes. A run sends each byte of a log at most once.
     """
 
     sizes: tuple[int, ...] = tuple(SIZES.values())
@@ -65,31 +69,36 @@ class MeasurementPlan:
 
 
 def quick(plan: MeasurementPlan) -> MeasurementPlan:
-    """Return a plan that takes seconds instead of minutes: enough for a trial, not for reliable figures."""
+    """Return a smaller plan, whose measurement takes seconds instead of minutes. It shows that everything
+    works, but its figures are not reliable.
+    """
     sizes = tuple(size for size in plan.sizes if size in (KIB, 64 * KIB, MIB)) or plan.sizes[:1]
     return MeasurementPlan(sizes, plan.caches, plan.sinks, plan.methods, min(plan.runs, 2), 0.002, 2 * MIB)
 
 
 # --- layout ------------------------------------------------------------------------------------
 
-# This part writes the logs that are sent. For each size they have whole batches, and a transfer takes exactly
-# `size` bytes.
+# The code below writes the logs that are sent. A transfer of `size` bytes is exactly one batch or several
+# whole batches.
 #
-# On disk: a store with two topics for each size of batch, one for the page cache ("warm") and one for the
-# disk ("cold"); incompressible records, one a batch, synced. Threads: one.
+# On disk: a store with two topics for each batch size, one that is read from the page cache ("warm") and one
+# that is read from the disk ("cold"). The records can't be compressed. Each batch has one record, and the
+# logs are synced. Threads: one.
 
 MOST_BATCH = 16 << 10
-"""Bytes of a producer's batch: the default of Kafka's batch.size. Larger transfers take several batches."""
+"""The maximum size of a batch, in bytes: the default of Kafka's batch.size. A larger transfer has several
+batches.
+"""
 LEAST_BATCHES = 8192
 _HEADER = 61
-_RECORD = 5  # attributes, timestamp delta, offset delta, no key, no headers: a byte each
+_RECORD = 5  # one byte each: attributes, timestamp delta, offset delta, no key, no headers
 _SEED = 20130101
 _CHUNK = 8 << 20
 
 
 class MeasuredLog(NamedTuple):
-    """A log of `transfers` transfers, each of exactly `size` bytes; transfer i begins with offset i *
-    `step`.
+    """A log that is sent in `transfers` transfers, each of exactly `size` bytes. Transfer i begins with
+    offset i * `step`.
     """
 
     topic: str
@@ -100,15 +109,15 @@ class MeasuredLog(NamedTuple):
 
 
 def batch_bytes(size: int) -> int:
-    """Return the size of a batch in bytes for transfers of `size` bytes. A transfer of up to MOST_BATCH bytes
-    is one batch, a larger transfer is several batches.
+    """Return the size of the batches in bytes, for transfers of `size` bytes. A transfer of at most
+    MOST_BATCH bytes is one batch; a larger transfer is several batches.
     """
     return min(size, MOST_BATCH)
 
 
 def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> None:
-    """Write a store at `root` with all logs that `stretch` returns. Each log has about `most` bytes, but at
-    least two transfers.
+    """Write a store at `root` with all logs that `stretch` will return. Each log has about `most` bytes, but
+    is at least long enough for two transfers.
     """
     largest, caches = max(sizes), tuple(caches)
     with open_store(root) as store:
@@ -143,7 +152,7 @@ def _write_topic(store: Store, topic: str, batch: int, count: int) -> None:
 
 
 def value_bytes(batch: int) -> int:
-    """Return the length of the value whose record, alone in a batch, makes a batch of `batch` bytes."""
+    """Return the length that a value must have so that a batch with only its record has `batch` bytes."""
     for lengths in range(2, 10):
         value = batch - _HEADER - _RECORD - lengths
         if _varint_bytes(value) + _varint_bytes(_RECORD + _varint_bytes(value) + value) == lengths:
@@ -152,5 +161,5 @@ def value_bytes(batch: int) -> int:
 
 
 def _varint_bytes(value: int) -> int:
-    """Return the number of bytes of a length as a zigzag varint: 7 bits a byte."""
+    """Return the number of bytes of a length that is encoded as a zigzag varint, with 7 bits in each byte."""
     return max(1, -(-(2 * value).bit_length() // 7))

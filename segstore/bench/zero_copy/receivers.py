@@ -1,8 +1,8 @@
-"""The sinks, and the process at the other end of a sink, whose CPU time does not count as the sender's.
-
-On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager. The
-receiver's process exits at the end of the block, and also if this process is killed. Pipes and sockets have
-the kernel's default sizes; TCP has no delay (TCP_NODELAY), as in Kafka's server.
+"""The sinks, and the process at the other end of a sink. The receiver is a process of its own, so that its
+CPU time is not measured with the sender's. On disk: the file sink, which is unlinked as soon as it is open.
+Threads: one. Each sink is a context manager. The receiver's process exits at the end of the block, and also
+if the measuring process is killed. Pipes and sockets have the kernel's default buffer sizes. TCP sockets have
+the option TCP_NODELAY, as in Kafka's server.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from segstore.cli.signals import ended_later
 from segstore.errors import StorageError
 
 _DRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")
-_PATIENCE = 60.0  # seconds without an answer, after which a receiver counts as lost
+_PATIENCE = 60.0  # longest wait for a receiver's answer, in seconds
 
 
 class Receiver:
-    """The receiving end of a measurement; a log is sent to `fd`. Call `expect` with a number of bytes, send
-    these bytes, and call `wait`.
+    """The receiving end of a sink; the bytes of a log are sent to `fd`. The caller calls `expect` with a
+    number of bytes, sends these bytes, and calls `wait`.
     """
 
     def __init__(self, fd: int, pid: int | None = None) -> None:
         self.fd, self.pid = fd, pid
 
     def expect(self, size: int) -> None:
-        """Prepare the receiver to take `size` bytes."""
+        """Prepare the receiver for `size` bytes."""
         raise NotImplementedError
 
     def wait(self) -> None:
-        """Wait until all expected bytes have come. Raises StorageError if they do not come."""
+        """Wait until the receiver has all expected bytes. Raises StorageError if bytes are missing."""
         raise NotImplementedError
 
 
@@ -95,8 +95,9 @@ _ENDS: dict[str, Callable[[], tuple[int, int]]] = {"tcp": _tcp, "unix": _unix, "
 
 @contextmanager
 def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receiver]:
-    """Context manager: yield a sink of the kind `kind`, one of SINKS. A file is made in `directory`. `core`
-    is the core of the receiver's process, None for any.
+    """Context manager: yield a sink of the kind `kind`, one of SINKS. If `kind` is "file", the file is made
+    in `directory`. `core` is the core on which the receiver's process must run, None if it may run on any
+    core.
     """
     if kind == "file":
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -121,8 +122,8 @@ def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receive
 
 def _start(data: int, control: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", "-S", _DRAIN, str(data), str(control)]
-    # The receiver gets a session of its own, because Ctrl-C must reach only the measuring process, which then
-    # stops the receiver.
+    # The receiver has a session of its own, so that the terminal sends Ctrl-C only to the measuring process,
+    # which then stops the receiver.
     return subprocess.Popen(
         command, pass_fds=(data, control), stdin=subprocess.DEVNULL, start_new_session=True
     )

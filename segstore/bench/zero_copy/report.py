@@ -1,6 +1,5 @@
-"""Results of the measurement: cells, answers to common claims, tables and pictures.
-
-On disk: pictures in the caller's directory. Threads: any; one draws.
+"""Makes the results of the measurement (cells, and answers to common claims), and shows results as tables and
+pictures. On disk: writes pictures into the caller's directory. Threads: any; only one may draw.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ def results(
     judged: Mapping[tuple[str, str], Judged] | str,
     missing: Mapping[str, str],
 ) -> Results:
-    """Return the results. `judged` has strace's counts by sink and method, or the reason why there are
-    none.
+    """Return the results of a measurement. `judged` is (sink, method) -> the counts by `CountedFiles` and by
+    strace, or the reason why strace has not counted.
     """
     settings = {**asdict(plan), "margin": MARGIN, "unavailable": dict(missing)}
     cells = [cell for group in groups for cell in _cells(group, counted)]
@@ -98,8 +97,8 @@ def _findings(
 
 
 def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
-    """Return a finding with the kernel's own notices over loopback, or with the reasons for a missing
-    exhibit.
+    """Return a finding with what the kernel's notices over loopback say about copies, or with the reasons why
+    exhibits were not measured.
     """
     notices = sum(counts.notices for counts in counted.values())
     copied = sum(counts.copied for counts in counted.values())
@@ -120,7 +119,9 @@ def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
 
 
 def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding:
-    """Return the finding that compares the counted system calls with strace's."""
+    """Return a finding that compares the system calls that `CountedFiles` has counted with those that strace
+    has counted.
+    """
     claim = "The system calls are as strace counts them"
     if isinstance(judged, str):
         return ClaimFinding(claim, f"Not judged: {judged}.")
@@ -134,7 +135,9 @@ def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding
 
 
 def cold_enough(found: Results) -> ClaimFinding:
-    """Return the finding on the runs that were dropped because the log's pages stayed in the cache."""
+    """Return a finding with the cold runs that were left out, because pages of the log had stayed in the page
+    cache.
+    """
     warm = {
         f"{name(cell.keys['size'])} to {cell.keys['sink']} by {cell.keys['method']}": cell.notes["not cold"]
         for cell in found.where(cache="cold")
@@ -152,8 +155,8 @@ def cold_enough(found: Results) -> ClaimFinding:
 
 # --- tables ------------------------------------------------------------------------------------
 
-# This part shows results as tables for a terminal of 80 columns. A star marks the winner of a cell, also
-# without colour and in a pipe.
+# The code below shows results as tables for a terminal of 80 columns. The winner is marked with a star, so
+# that it is seen without colours too.
 
 WON = "*"
 TITLES = {THROUGHPUT: "MB/s", CPU: "the sender's CPU, s/GB"}
@@ -161,8 +164,8 @@ DETAILS = ("MB/s", "±", "CPU s/GB", "±", "system", "calls/MB", "switches/MB", 
 
 
 def summary(results: Results) -> Iterator[RenderableType]:
-    """Yield log.transfer's figures for each sink and cache, by size and method; then the copies and the
-    findings.
+    """Yield tables with the figures of log.transfer for each sink and cache, by size and method. Then yield
+    the table of copies, and the findings.
     """
     yield Text(machine_text(results))
     runs = results.settings["runs"]
@@ -177,7 +180,7 @@ def summary(results: Results) -> Iterator[RenderableType]:
 
 
 def details(results: Results) -> Iterator[RenderableType]:
-    """Yield every cell with all its figures, a table for each sink, cache and size."""
+    """Yield tables with all figures of all cells: one table for each way, sink, cache and size."""
     for way in results.values("way"):
         for sink in results.values("sink"):
             for cache in results.values("cache"):
@@ -242,8 +245,8 @@ def _table(title: str, first: str, *columns: str) -> Table:
 
 # --- pictures ----------------------------------------------------------------------------------
 
-# This part draws results as pictures, each a PNG and an SVG: throughput and CPU by size, one line for each
-# method, one panel for each sink and cache.
+# The code below draws results as pictures, each as PNG and as SVG. A picture shows throughput or CPU time by
+# size. It has a panel for each sink and cache, and in the panel a line for each method.
 
 _PICTURE_TITLES = {
     LOG: "log.transfer: what each method reaches",
@@ -254,7 +257,9 @@ FILES = {THROUGHPUT: "throughput", CPU: "cpu"}
 
 
 def draw(results: Results, directory: str) -> list[str]:
-    """Write all pictures, and return their paths. Raises OSError; MissingPackageError without matplotlib."""
+    """Write all pictures, and return the paths of their files. Raises OSError, and MissingPackageError if
+    matplotlib is not installed.
+    """
     return [
         path
         for way in results.values("way")
@@ -276,7 +281,8 @@ def _picture(results: Results, way: str, measure: str, path: str) -> list[str]:
             axes.set_title(f"{sink}, {cache}")
             label(axes, "bytes of one transfer", LABELS[measure], xlog=True, ylog=True)
             lines(axes, _series(results, measure, way, sink, cache), results.values("method"))
-            axes.tick_params(axis="x", labelsize=8)  # 10 KiB and 16 KiB lie close together
+            # The texts are small, because 10 KiB and 16 KiB are close together on the axis.
+            axes.tick_params(axis="x", labelsize=8)
             ticks(axes, sizes, [name(size).replace(" ", "\n") for size in sizes])
         return save(all_axes[0].figure, path)
 

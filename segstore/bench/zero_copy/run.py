@@ -1,7 +1,7 @@
-"""The whole measurement: writes the logs, counts calls, measures, reports.
-
-On disk: a store and the file sink in a new directory within the caller's, which is always removed at the end.
-Threads: one. Each socket or pipe has a receiving process, which exits after the measurement.
+"""The complete measurement: writes the logs, counts system calls, measures, and makes the results. On disk: a
+store and the file sink, in a new directory within the caller's directory. The new directory is always removed
+at the end. Threads: one. For each socket or pipe there is a receiving process, which exits after the
+measurement.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ _PREFIX = "segstore-zero-copy-"
 def run(
     directory: str | os.PathLike[str], plan: MeasurementPlan, progress: Progress, strace: bool = True
 ) -> Results:
-    """Measure the plan on the file system of `directory`, and return the results. Raises OSError,
-    StorageError; InvalidArgumentError if no method of the plan can send to any of its sinks here.
-
-    `strace`: whether the system calls are counted again with strace, if strace is installed.
+    """Make the measurements of `plan` on the file system of `directory`, and return the results. If `strace`,
+    and strace is installed, strace counts the system calls too. Raises OSError, StorageError, and
+    InvalidArgumentError if on this machine no method of the plan can send to a sink of the plan.
     """
     if not any(True for group in plan.groups() for _ in names(plan, group.sink, group.cache)):
         methods, to = ", ".join(plan.methods), ", ".join(plan.sinks)
@@ -71,8 +70,8 @@ def _ready(
 def _counted(
     root: str, plan: MeasurementPlan, sinks: Mapping[str, Receiver]
 ) -> dict[tuple[ContenderGroup, Contender], SyscallCounts]:
-    """Return the system calls by group and contender. They are counted with a warm page cache, because a cold
-    page cache would not change the counts.
+    """Return (group, contender) -> counts of system calls. Files are not removed from the page cache before a
+    count, because the counts are the same with a cold page cache.
     """
     files = CountedFiles()
     with _ready(root, plan, sinks, files) as groups:

@@ -1,7 +1,5 @@
-"""The system calls of each contender, counted by `CountedFiles`. If strace is installed, transfers by
-log.transfer run again in a process that strace watches.
-
-On disk: opens a store to read. Threads: one.
+"""Counts the system calls of each contender by `CountedFiles`. If strace is installed, transfers by
+log.transfer are repeated in a process whose system calls strace counts. On disk: reads a store. Threads: one.
 """
 
 from __future__ import annotations
@@ -31,8 +29,9 @@ TRANSFERS = 8
 
 
 class SyscallCounts(NamedTuple):
-    """System calls of one transfer, by strace's names. `notices` is the number of notices of MSG_ZEROCOPY in
-    all transfers, and `copied` the number of notices that report a copy by the kernel.
+    """Counts of system calls. `calls` is strace's name of a system call -> mean number of calls in one
+    transfer. `notices` is the number of notices of MSG_ZEROCOPY and io_uring in all transfers, and `copied`
+    is the number of those that report a copy by the kernel.
     """
 
     calls: Mapping[str, float]
@@ -40,13 +39,15 @@ class SyscallCounts(NamedTuple):
     copied: int
 
     def per_mb(self, size: int) -> float:
-        """Return the number of system calls for a megabyte (1e6 bytes) in transfers of `size` bytes."""
+        """Return the number of system calls by which a megabyte (1e6 bytes) is sent in transfers of `size`
+        bytes.
+        """
         return sum(self.calls.values()) / size * 1e6
 
 
 def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLog) -> SyscallCounts:
-    """Send up to TRANSFERS transfers, and return the mean number of each system call. A first transfer, which
-    is not counted, sets up the state that is kept between transfers.
+    """Send at most TRANSFERS transfers, and return the mean number of calls of each system call. A transfer
+    before them is not counted, because it sets up state that is kept between transfers.
     """
     transfers = min(TRANSFERS, stretch.transfers - 1)
     sink.expect(stretch.size * (transfers + 1))
@@ -62,40 +63,46 @@ def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLo
 
 # --- traced ------------------------------------------------------------------------------------
 
-# This part makes transfers in a process that strace watches, to compare strace's counts with those of
+# The code below makes transfers in a process that strace watches, to compare strace's counts with those of
 # `CountedFiles`.
 #
-# `judge` runs this part, as `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE SIZE
-# METHOD`. The process reports that it is ready, waits for an answer, makes the transfers, and prints its
-# counts. strace is attached while the process waits, so that only transfers are counted. The process does not
-# probe for io_uring, because closing a ring would interrupt a waiting transfer; the kernel then restarts the
-# call, and strace lists it twice.
+# `judge` starts the watched process, `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE
+# SIZE METHOD`. The process reports that it is ready, waits for an answer, makes the transfers, and prints its
+# counts. strace is attached while the process waits, so that strace counts only transfers. The process does
+# not check whether io_uring works: closing the ring of this check would interrupt a system call of a
+# transfer, and strace would list the call twice, because the kernel restarts it.
 
 WARM = 2
 WATCHED = frozenset(
     {"sendfile", "splice", "copy_file_range", "pread64", "write", "sendto", "sendmsg", "recvmsg", "mmap"}
     | {"munmap", "pipe2", "poll", "fstat", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 )
-"""Calls that a transfer may make. Other calls, such as brk, are made by the interpreter at any time."""
-_ALIASES = {"newfstatat": "fstat"}  # the C library's fstat makes a call of this name
+"""The system calls that a transfer may make. Other calls are not compared, because the interpreter may make
+them at any time (such as brk).
+"""
+# name of a system call -> name under which it is counted
+_ALIASES = {"newfstatat": "fstat"}
 READY = "ready\n"
 _PR_SET_PTRACER = 0x59616D61
 
 
 class Judged(NamedTuple):
-    """The WATCHED calls of TRANSFERS transfers, by `CountedFiles` and by strace."""
+    """The numbers of WATCHED calls in TRANSFERS transfers: `counted` by `CountedFiles`, and `traced` by
+    strace.
+    """
 
     counted: dict[str, int]
     traced: dict[str, int]
 
 
 def why_not() -> str | None:
-    """Return the reason why strace can't judge here, or None if it can."""
+    """Return the reason why strace can't be used on this machine, None if it can be used."""
     strace = shutil.which("strace")
     if strace is None:
         return "there is no strace here"
     command = [strace, "-c", "-o", os.devnull, "true"]
-    with ended_later():  # Ctrl-C would kill strace, and its child would stay stopped for ever
+    # If Ctrl-C killed strace, strace's child would stay stopped for ever.
+    with ended_later():
         tried = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
         )
@@ -103,8 +110,8 @@ def why_not() -> str | None:
 
 
 def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judged:
-    """Let a child process make transfers from the store at `root`, and return the counts of their system
-    calls by `CountedFiles` and by strace. Raises StorageError if strace fails.
+    """Start a child process that makes transfers from the store at `root`. Return the numbers of system calls
+    in these transfers, counted by `CountedFiles` and by strace. Raises StorageError if strace fails.
     """
     command = [
         sys.executable,
@@ -120,8 +127,8 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
     pipe = subprocess.PIPE
     with tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report, ExitStack() as ending:
         with ended_later():
-            # The child gets a session of its own, because Ctrl-C must reach only this process, which then
-            # stops the child.
+            # The child has a session of its own, so that the terminal sends Ctrl-C only to this process,
+            # which then stops the child.
             watched = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
             ending.enter_context(watched)
             ending.push(lambda kind, *_: watched.kill() if kind else None)
@@ -130,8 +137,8 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
 
 
 def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
-    """Attach strace to the process, let the process make its transfers, and return the counts of its
-    `CountedFiles`. strace writes its list to the file `report`.
+    """Attach strace to the process `watched`, tell the process to make its transfers, and return the counts
+    of the process's `CountedFiles`. strace writes the system calls to the file `report`.
     """
     assert watched.stdin is not None
     assert watched.stdout is not None
@@ -141,7 +148,8 @@ def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
     with ExitStack() as ending:
         with ended_later():
             strace = ending.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-            ending.callback(strace.send_signal, signal.SIGINT)  # strace detaches, and ends its list
+            # The signal makes strace detach and complete its list.
+            ending.callback(strace.send_signal, signal.SIGINT)
         assert strace.stderr is not None
         said = strace.stderr.readline()
         if "attached" not in said:
@@ -156,11 +164,11 @@ def _of_transfers(calls: Counter[str]) -> dict[str, int]:
 
 
 def _listed(text: str) -> Counter[str]:
-    """Return the number of calls by name, from strace's list."""
+    """Return name of a system call -> number of calls, from the text that strace has written."""
     calls: Counter[str] = Counter()
     for line in text.splitlines():
         name, bracket, rest = line.partition("(")
-        # The interpreter or the C library makes anonymous mappings, not a transfer.
+        # Anonymous mappings are made by the interpreter or the C library, never by a transfer.
         if name == "mmap" and "MAP_ANONYMOUS" in rest:
             continue
         if bracket and name.isidentifier() and " = ? ERESTART" not in rest:
@@ -169,7 +177,7 @@ def _listed(text: str) -> Counter[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the transfers in the watched process."""
+    """Make the transfers. This is the main program of the watched process."""
     root, directory, kind, cache, size, method = arguments
     files, one = CountedFiles(), Contender(LOG, method)
     with ExitStack() as stack:
@@ -186,13 +194,17 @@ def main(arguments: Sequence[str]) -> None:
         files.clear()
         for i in range(WARM, WARM + TRANSFERS):
             send(i % log.transfers)
-        os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # writev, because no transfer calls it
-        os.read(0, 1)  # wait until strace has detached, because later calls belong to no transfer
+        # The output is written by writev, because writev is not in WATCHED.
+        os.writev(1, [json.dumps(files.calls).encode(), b"\n"])
+        # This waits until strace has detached, because later calls are not those of transfers.
+        os.read(0, 1)
         to.wait()
 
 
 def _any_may_watch() -> None:
-    """Allow any process to trace this process, because Linux's Yama allows only its ancestors."""
+    """Allow any process to trace this process. By default Linux's Yama allows this only to ancestors of the
+    process.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 

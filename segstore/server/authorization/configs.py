@@ -15,8 +15,8 @@ from .judge import DENIED, Caller, Judge, Verdict, both, part
 
 _O = AclOperation
 _KINDS = {2: ResourceType.TOPIC, 4: ResourceType.CLUSTER, 8: ResourceType.CLUSTER, 32: ResourceType.GROUP}
-"""Type of a resource with settings (org.apache.kafka.common.config.ConfigResource: topic, broker, broker's
-loggers, group) -> type of the resource whose rights are checked.
+"""Code of a resource type in org.apache.kafka.common.config.ConfigResource (topic, broker, broker's loggers,
+group) -> type of the resource on which the rights are checked.
 """
 
 
@@ -24,8 +24,8 @@ def _judge(operation: AclOperation, answer_field: str) -> Judge:
     def of(resource: ResourceType) -> Judge:
         def judge(caller: Caller, request: Request) -> Verdict:
             def denied(each: Any) -> bool:
-                # For an unknown type the rights on the cluster are checked. The handler then refuses the
-                # type.
+                # If the type is unknown, the rights on the cluster are checked, and the handler refuses the
+                # type later.
                 if _KINDS.get(each.resource_type, ResourceType.CLUSTER) is not resource:
                     return False
                 name = CLUSTER_NAME if resource is ResourceType.CLUSTER else each.resource_name

@@ -67,7 +67,7 @@ def _describe_groups(caller: Caller, request: Request) -> Verdict:
 
 
 def _list_groups(caller: Caller, _request: Request) -> Verdict:
-    """Unless the caller may describe the cluster, leave out the groups that the caller may not describe."""
+    """If the caller may not describe the cluster, leave out the groups that the caller may not describe."""
     if caller.may(_O.DESCRIBE, ResourceType.CLUSTER):
         return None
 
@@ -106,8 +106,8 @@ def _offset_fetch(caller: Caller, request: Request) -> Verdict:
 
 
 def _stripped(caller: Caller, request: Request, group: Any, refused: dict[str, list[Any]]) -> Any:
-    """Return a group of the request without the topics that the caller may not describe; add an error for
-    each of these topics to `refused`, by group id.
+    """Return a group of the request without the topics that the caller may not describe; add a struct with an
+    error for each of these topics to the group's list in `refused`, whose keys are group ids.
     """
     topics = group.topics or []
     name = by_id if request.version >= _FETCHES_BY_ID else named("name")
@@ -144,7 +144,9 @@ def _offsets_of_one(caller: Caller, request: Request) -> Verdict:
 
 
 def _describable(caller: Caller, topics: list[Any]) -> list[Any]:
-    """Return the topics that the caller may describe, and the topics of unknown ids, which have no name."""
+    """Return the topics that the caller may describe. Topics with an unknown id have no name, and are
+    returned too.
+    """
     return [each for each in topics if not each.name or caller.may(_O.DESCRIBE, _TOPIC, each.name)]
 
 

@@ -1,7 +1,7 @@
 """Judges: functions that authorize requests, and `whole` and `parts`, which make the judges of most APIs.
 
-A judge does one of three things: it allows the request; it returns an answer, in place of the handler's; or
-it removes the denied items from the request, and returns a `Mend`, which adds the errors of these items to
+A judge does one of three things: it allows the request; it returns an answer, and the handler is not called;
+or it removes the denied items from the request, and returns a `Mend`, which adds the errors of these items to
 the handler's answer. Threads: the loop's thread; a `Mend` is called when the handler answers.
 """
 
@@ -42,7 +42,7 @@ def denial(request: Request, code: Code) -> Any:
 
 
 class Caller(NamedTuple):
-    """The principal of a request, with the node and the authorizer."""
+    """The principal that has sent a request, with the node and the authorizer."""
 
     node: Node
     authorizer: Authorizer
@@ -53,12 +53,14 @@ class Caller(NamedTuple):
         return self.authorizer.allows(self.principal, operation, resource, name)
 
     def operations(self, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return the operations that the caller is allowed on a resource, as bits."""
+        """Return the operations on a resource that the caller is allowed, as bits."""
         return self.authorizer.operations(self.principal, resource, name)
 
 
 Mend = Callable[[Any], Any]
-"""(the handler's answer) -> the changed answer. If the client expects no answer (acks=0), both are None."""
+"""(the handler's answer) -> the changed answer. If the client expects no answer (acks=0), the handler's
+answer is None, and the changed answer too.
+"""
 Verdict = Any
 """The result of a judge: None if the request is allowed; a `Mend` if the handler's answer must be changed; a
 struct if the handler must not be called, and the struct is the answer.
@@ -129,15 +131,16 @@ def part(
 
 
 def copied(request: Request, body: Any) -> Request:
-    """Return a copy of a request with another body."""
+    """Return a copy of a request in which `body` replaces the request's body."""
     made = copy.copy(request)
     made.body = body
     return made
 
 
 def both(*judges: Judge) -> Judge:
-    """Return a judge that calls `judges` in order, until a judge returns an answer. If no judge returns an
-    answer, the returned `Mend` applies the mends of all judges.
+    """Return a new judge, which calls `judges` in order. If one of them returns an answer, the new judge
+    returns this answer at once. If none of them returns an answer, the new judge returns a `Mend` that calls
+    the `Mend`s of all `judges`, or None if all of them returned None.
     """
 
     def judge(caller: Caller, request: Request) -> Verdict:
@@ -163,26 +166,32 @@ def _one_after_another(mends: list[Mend]) -> Mend:
 
 
 def of(field: str) -> Callable[[Any], str]:
-    """Return a function that reads a field of a request's body, "" for null."""
+    """Return a function that returns the value of `field` in a request's body, or "" if the value is null."""
     return lambda body: getattr(body, field) or ""
 
 
 def named(field: str) -> Callable[[Caller, Any], str | None]:
-    """Return a `Name` that reads the name from a field of the item."""
+    """Return a `Name`: a function that returns the value of `field` in an item as the name of the item's
+    resource.
+    """
     return lambda caller, each: getattr(each, field)
 
 
 def by_id(caller: Caller, topic: Any) -> str | None:
-    """A `Name` for topics with an id. An unknown id needs no check, because the handler refuses it."""
+    """Return the name of the topic with the item's topic id. Return None if no topic has the id: the item
+    then needs no check, because the handler refuses the id.
+    """
     return caller.node.part(Logs).name_of(topic.topic_id)
 
 
 def by_id_since(version: int, judge: Callable[[Name], Judge]) -> Judge:
-    """Return a judge of requests that name topics by id from `version` on, and by name before."""
+    """Return a judge of requests that have topic ids from `version` on, and topic names in earlier
+    versions.
+    """
     of_names, of_ids = judge(named("name")), judge(by_id)
     return lambda caller, request: (of_ids if request.version >= version else of_names)(caller, request)
 
 
 def itself(_caller: Caller, each: Any) -> str | None:
-    """A `Name` for items that are names themselves."""
+    """Return an item that is itself the name of a resource."""
     return str(each)

@@ -1,4 +1,6 @@
-"""Wraps handlers with the authorization of their requests. Threads: the loop's thread."""
+"""Adds authorization to handlers: a request is checked before its handler is called. Threads: the loop's
+thread.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def judged(handlers: Mapping[Api, Handler]) -> dict[Api, Handler]:
 def _handle(handler: Handler, node: Node, request: Request) -> Any:
     if node.authorizer is None:
         return handler(node, request)
-    from .judges import JUDGES  # `judges` is imported late, because it imports the code of groups
+    # The judges are imported here and not above, because their module imports the code of groups.
+    from .judges import JUDGES
 
     judge = JUDGES.get(request.api)
     if judge is None:

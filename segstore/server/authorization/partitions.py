@@ -17,7 +17,9 @@ _NO_OFFSET = -1
 
 
 def _produce(caller: Caller, request: Request) -> Verdict:
-    """Check the transactional id, then the topics. If acks is 0, a denial closes the connection."""
+    """Check the rights on the transactional id, then those on the topics. If a right is missing and acks is
+    0, close the connection.
+    """
     body = request.body
     if body.transactional_id is not None and not caller.may(_O.WRITE, _TRANSACTION, body.transactional_id):
         return _denied(request, denial(request, DENIED[_TRANSACTION]))
@@ -44,15 +46,17 @@ def _without_offsets(answer: Any) -> Any:
 
 
 def _denied(request: Request, answer: Any) -> Any:
-    """Return a denial without offsets; if the client expects no answer (acks=0), close its connection too."""
+    """Remove the offsets from `answer`, which denies the request, and return it. If the client expects no
+    answer (acks=0), also close its connection.
+    """
     if not request.body.acks:
         request.channel.close()
     return _without_offsets(answer)
 
 
 def _init_producer_id(caller: Caller, request: Request) -> Verdict:
-    """Check the transactional id. If the request has none, IDEMPOTENT_WRITE on the cluster or WRITE on any
-    topic is enough (KIP-679).
+    """Check the right on the transactional id. If the request has no transactional id, the caller needs
+    IDEMPOTENT_WRITE on the cluster, or WRITE on at least one topic (KIP-679).
     """
     transactional_id = request.body.transactional_id
     if transactional_id is not None:

@@ -16,7 +16,7 @@ _O, _GROUP, _TOPIC, _CLUSTER = AclOperation, ResourceType.GROUP, ResourceType.TO
 
 
 def _of_group(operation: AclOperation) -> Judge:
-    """Return a judge of requests about one group, whose answers have a top-level error."""
+    """Return a judge of requests about one group. A denial is a top-level error code of the answer."""
 
     def judge(caller: Caller, request: Request) -> Verdict:
         group = request.body.group_id
@@ -29,13 +29,15 @@ def _of_group(operation: AclOperation) -> Judge:
 
 
 def _topics(operation: AclOperation) -> Judge:
-    """Return a judge of requests with a group and topics; each denied topic is answered with an error."""
+    """Return a judge of requests that have a group and topics. The answer has an error for each denied
+    topic.
+    """
     return parts(operation, _TOPIC, "topics", "responses", named("topic_name"))
 
 
 def _describe_offsets(caller: Caller, request: Request) -> Verdict:
-    """Leave out topics that the client may not describe. If the request names such a topic, answer an error
-    for the topic.
+    """Leave out topics that the client may not describe. If the request names such a topic, the answer has an
+    error for the topic.
     """
     names = {each.group_id: _names(each) for each in request.body.groups}
     denied = part(

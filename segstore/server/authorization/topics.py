@@ -31,8 +31,9 @@ _IDS_SINCE = 12
 def _metadata(caller: Caller, request: Request) -> Verdict:
     """Hide topics that the caller may not describe (KafkaApis.handleTopicMetadataRequest).
 
-    A request for such a topic is answered with TOPIC_AUTHORIZATION_FAILED if it names the topic, with
-    UNKNOWN_TOPIC_ID if it has the id. An answer with all topics leaves such topics out.
+    If the request has the name of such a topic, the topic's error is TOPIC_AUTHORIZATION_FAILED; if the
+    request has the topic's id, the error is UNKNOWN_TOPIC_ID. An answer with all topics leaves such topics
+    out.
     """
     body, version = request.body, request.version
     everything = body.topics is None or (version == 0 and not body.topics)
@@ -42,7 +43,7 @@ def _metadata(caller: Caller, request: Request) -> Verdict:
         refused += _uncreatable(caller, request, denied)
         _remove(request, denied)
         if version == 0 and not request.body.topics:
-            # For an empty list the handler would answer all topics, so it is not called.
+            # The handler is not called, because an empty list of topics means all topics.
             request.body.topics = None
             return _nothing(caller, refused)
 
@@ -71,7 +72,9 @@ def _refused(topic: Any, version: int) -> Any:
 
 
 def _uncreatable(caller: Caller, request: Request, denied: list[Any]) -> list[Any]:
-    """Return an error for each missing topic that the caller may not create; add these topics to `denied`."""
+    """Return an answer's struct with an error for each missing topic that the caller may not create. Add
+    these topics to `denied`.
+    """
     body, node = request.body, caller.node
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return []
@@ -119,12 +122,14 @@ def _with_operations(caller: Caller, answer: Any) -> Any:
 
 
 def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
-    """Hide topics that the caller may not describe. If the request names such a topic, answer an error."""
-    # The handler must not be called with an empty list of topics, because it would answer all topics.
+    """Hide topics that the caller may not describe. If the request names such a topic, the answer has an
+    error for the topic.
+    """
+    # The handler must not be called with an empty list of topics, which means all topics.
     body = request.body
     if not body.topics:
-        # The request is for all topics. A topic that is removed only from the answer would leave a page too
-        # short.
+        # The request is for all topics. If denied topics were removed only from the answer, the page would
+        # have too few topics.
         known = sorted(shown(caller.node.store))
         kind = structs("DescribeTopicPartitionsRequest").TopicRequest
         request.body = copy.copy(body)
@@ -151,8 +156,8 @@ def _described(caller: Caller, refused: list[Any]) -> Verdict:
 
 
 def _create_topics(caller: Caller, request: Request) -> Verdict:
-    """Check CREATE on the cluster or on each topic; settings are answered only if DESCRIBE_CONFIGS is
-    allowed.
+    """Require CREATE on the cluster, or on each topic. Leave the new topic's settings out of the answer if
+    the caller may not DESCRIBE_CONFIGS.
     """
     verdict = None
     if not caller.may(_O.CREATE, _CLUSTER):
@@ -176,8 +181,9 @@ def _create_topics(caller: Caller, request: Request) -> Verdict:
 
 
 def _delete_topics(caller: Caller, request: Request) -> Verdict:
-    """Refuse to delete denied topics. If the request has the id of a denied topic, the answer has the topic's
-    name only if the caller may describe the topic (ControllerApis.deleteTopics).
+    """Refuse the deletion of topics that the caller may not delete. If the request has the id of a denied
+    topic, the answer has the topic's name only if the caller may describe the topic
+    (ControllerApis.deleteTopics).
     """
     names, refused = caller.node.part(Logs), []
     kind = _Deleted.DeletableTopicResult

@@ -22,8 +22,8 @@ _BATCHED = 4
 
 
 def _add_partitions_to_txn(caller: Caller, request: Request) -> Verdict:
-    """Refuse the whole request if one topic is denied. For the versions that only brokers send, check
-    CLUSTER_ACTION instead.
+    """Refuse the whole request if one topic is denied. If only brokers send this request version, check only
+    CLUSTER_ACTION on the cluster.
     """
     body = request.body
     if request.version >= _BATCHED:
@@ -41,7 +41,9 @@ def _add_partitions_to_txn(caller: Caller, request: Request) -> Verdict:
 
 
 def _describe_transactions(caller: Caller, request: Request) -> Verdict:
-    """Check each transactional id. Leave topics that the caller may not describe out of the answer."""
+    """Check the right on each transactional id. Leave topics that the caller may not describe out of the
+    answer.
+    """
     verdict = parts(_O.DESCRIBE, _TRANSACTION, "transactional_ids", "transaction_states", itself)(
         caller, request
     )

@@ -1,15 +1,15 @@
-"""`Purgatory`: fetches that wait until `min_bytes` are available, or `max_wait_ms` have passed (Kafka:
-DelayedFetch, DelayedOperationPurgatory).
+"""`Purgatory`: parked fetches, which are Fetch requests that wait until `min_bytes` are available, or
+`max_wait_ms` have passed (Kafka: DelayedFetch, DelayedOperationPurgatory).
 
-Owns nothing on disk. Threads: the loop's thread. A parked fetch holds its request, but no bytes and no file.
-After a publication (a change that readers of the store see) each awaited partition is checked once, even if
-many fetches wait for the partition. Only if its ends have changed, the available bytes of these fetches are
-counted again.
+Owns nothing on disk. Threads: the loop's thread. A parked fetch has a reference to its request, but no bytes
+of records and no open file. After a publication (a change that readers of the store see) each awaited
+partition is checked once, even if many fetches wait for the partition. If the partition's high watermark,
+last stable offset or log end offset has changed, the available bytes of these fetches are counted again.
 
-At the end of each turn the loop checks whether the requests of this turn have appended. While a fetch is
-parked, a thread sleeps in `Store.wait`. Publications of other threads and processes wake the thread, and the
-thread wakes the loop. While a standby is in sync mode, the thread is not used: `Purgatory._published` is
-called after every publication, and wakes the loop.
+At the end of each iteration the event loop checks whether requests of this iteration have appended records.
+While a fetch is parked, a thread sleeps in `Store.wait`. Publications of other threads and processes wake the
+thread, and the thread wakes the loop. While a standby is in sync mode, the thread is not used:
+`Purgatory._published` is called after every publication, and wakes the loop.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ from segstore.storage.store.writer import StoreWriter
 _Key = tuple[str, int]
 _Ends = tuple[PartitionLog, int, int, int] | None
 """(log, high watermark, last stable offset, log end offset) of a partition, None if the partition does not
-exist. The log end offset is read only if a replica waits; otherwise the high watermark takes its place.
+exist. The log end offset is read only if a replica's fetch waits. If none waits, the last member is the high
+watermark too.
 """
 _SWEPT_AT_LEAST = 64
 _LONGEST_MS = 3_600_000.0
 
 
 class Awaited(NamedTuple):
-    """A partition that a fetch waits for, with the high watermark and last stable offset of its last read."""
+    """A partition that a fetch waits for, with the partition's high watermark and last stable offset when the
+    fetch read it last.
+    """
 
     wanted: Wanted
     high_watermark: int
@@ -49,7 +52,9 @@ class Awaited(NamedTuple):
 
 
 def awaited(look: Look) -> list[Awaited]:
-    """Return the partitions of a look that exist and have no error: they may get more records."""
+    """Return the partitions that a fetch can wait for: partitions of `look`, the result of one read, that
+    exist and have no error.
+    """
     return [
         Awaited(wanted, data.high_watermark, data.last_stable_offset)
         for wanted, data in look.fetched
@@ -58,8 +63,8 @@ def awaited(look: Look) -> list[Awaited]:
 
 
 class Parked:
-    """A waiting fetch. `complete` answers the fetch, and raises nothing. `sizes` has the number of available
-    bytes of each partition with records. `is_over` says that `max_wait_ms` has passed.
+    """A waiting fetch. `complete` sends the fetch's answer, and raises nothing. `sizes` has the number of
+    available bytes of each partition with records. `is_over` says that `max_wait_ms` has passed.
     """
 
     def __init__(
@@ -72,8 +77,10 @@ class Parked:
         self.is_over = False
 
     def recount(self, logs: Logs, wanted: Wanted, ends: _Ends) -> bool:
-        """Count the available bytes of a changed partition again; return whether to answer the fetch."""
-        # With min_bytes of at most 1, the default of clients, the partition's ends are enough to decide.
+        """Count the available bytes of a changed partition again. Return whether the fetch must be answered
+        now.
+        """
+        # If min_bytes is at most 1, the default of clients, the partition's offsets are enough to decide.
         if self.terms.min_bytes <= 1 and ends is not None:
             _, high_watermark, stable, end = ends
             if self.terms.replica_id >= 0:
@@ -89,7 +96,9 @@ class Parked:
 
 
 class DelayedStandbyFetch(Protocol):
-    """The waiting fetch of a standby that has fetched all records. The purgatory sets `timer` and `until`."""
+    """The waiting fetch of a standby that has fetched all records. The purgatory sets `timer`, and `until`,
+    the time of `time.monotonic` at which the wait ends.
+    """
 
     timer: Timer | None
     until: float
@@ -99,14 +108,14 @@ class DelayedStandbyFetch(Protocol):
         """Whether the client's connection is open."""
 
     def has_moved(self) -> bool:
-        """Return whether there is new data to answer."""
+        """Return whether there is new data for the standby."""
 
     def answer(self) -> None:
-        """Answer the fetch, after its removal from the purgatory. Raises nothing."""
+        """Send the fetch's answer. Called when the fetch was removed from the purgatory. Raises nothing."""
 
 
 class _Spot:
-    """A partition that parked fetches wait for, with its ends at the last check."""
+    """A partition that parked fetches wait for. `seen` has the partition's offsets at the last check."""
 
     __slots__ = ("has_replica", "key", "parked", "seen")
 
@@ -115,11 +124,15 @@ class _Spot:
         shown = awaited.high_watermark
         self.seen: _Ends = None if log is None else (log, shown, awaited.last_stable_offset, shown)
         self.has_replica = False
-        """Whether one of the fetches is or was a replica's: then the log end offset is checked too."""
+        """Whether a replica's fetch waits, or has waited, for the partition. If True, changes of the log end
+        offset are detected too.
+        """
         self.parked: dict[Parked, Wanted] = {}
 
     def has_moved(self, logs: Logs) -> bool:
-        """Read the partition's ends again; return whether they or the log object have changed."""
+        """Read the partition's offsets again. Return whether an offset or the log object has changed, or the
+        partition does not exist.
+        """
         before, self.seen = self.seen, _ends(logs, self.key, self.has_replica)
         return self.seen is None or self.seen != before
 
@@ -149,12 +162,14 @@ class Purgatory:
         self._parked: dict[Parked, None] = {}
         self._standing: dict[DelayedStandbyFetch, None] = {}
         self._swept_at = _SWEPT_AT_LEAST
-        self._seen = -1  # number of the store's publications before the last look or read
+        self._seen = -1  # number of the store's publications before the last check
         self._watch = node.loop.watch(self._wake, self.look)
         node.loop.every_turn(self._end_turn)
         self._primary, self._thread = primary_of(node), -1
         self._is_notified = False
-        """Whether every publication calls `_published`; otherwise the watch sleeps in `Store.wait`."""
+        """Whether a call of `_published` wakes the loop after each publication. If False, a thread (the
+        watch's) sleeps in `Store.wait` and wakes the loop.
+        """
         if isinstance(side := node.store.engine, StoreWriter):
             side.call_after_publications(self._published)
 
@@ -162,9 +177,9 @@ class Purgatory:
         return len(self._parked) + len(self._standing)
 
     def park(self, parked: Parked, waits: Iterable[Awaited], seen: int) -> None:
-        """Keep a fetch until it can be answered. `waits` are the partitions of the fetch, and `seen` is the
-        number of the store's publications before these partitions were read. Raises IllegalStateError if no
-        thread can be started.
+        """Let a fetch wait until it can be answered. `waits` are the partitions of the fetch, and `seen` is
+        the number of the store's publications before these partitions were read. Raises IllegalStateError if
+        no thread can be started.
         """
         if len(self._parked) >= self._swept_at:
             self._sweep()
@@ -187,21 +202,23 @@ class Purgatory:
         self.complete(parked)
 
     def _begin(self, seen: int) -> None:
-        """Wait for publications after `seen`. Called before the fetch is parked, because a fetch must not
-        stay parked if this raises.
+        """Begin to wait for publications after publication number `seen`. Called before the fetch is stored,
+        because no fetch must stay in the purgatory if this function raises.
         """
         if not (self._parked or self._standing):
-            # Otherwise `_seen` stays: parked fetches may wait for a lower number.
+            # If fetches are parked, `_seen` stays, because they may wait for a lower number.
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
     def stand(self, standing: DelayedStandbyFetch, seen: int, seconds: float) -> None:
-        """Keep a standby's fetch until there is new data, or `seconds` have passed."""
+        """Let a standby's fetch wait until there is new data, or `seconds` have passed. `seen` is the number
+        of the store's publications before the fetch read its partitions.
+        """
         self._begin(seen)
         self._standing[standing] = None
         standing.until = time.monotonic() + seconds
-        # The timer of an earlier fetch is reused, because most fetches are answered before their timer is
-        # due.
+        # The timer of an earlier fetch is used again. Most fetches are answered long before their wait ends,
+        # so this saves a new timer for each.
         if standing.timer is None:
             standing.timer = self._loop.later(seconds, partial(self._due, standing))
 
@@ -221,7 +238,7 @@ class Purgatory:
             standing.answer()
 
     def _ask(self) -> None:
-        """Let the watch wait for the next publication, unless every publication calls `_published`. Raises
+        """Let a thread (the watch's) wait for the next publication, unless a standby is in sync mode. Raises
         IllegalStateError if no thread can be started.
         """
         self._is_notified = self._primary is not None and self._primary.registration.sync
@@ -230,17 +247,19 @@ class Purgatory:
             self._watch.ask(lambda: self._store.wait(seen, _LONGEST_MS))
 
     def _published(self) -> None:
-        """Wake the loop after a publication of another thread. Called in any thread."""
-        # A fetch that the loop parks after this check is looked at by `_end_turn`, at the end of its turn.
+        """Wake the loop if another thread has published. Called in the thread that has published."""
+        # If the loop parks a fetch after this check, `_end_turn` checks the fetch at the end of the
+        # iteration.
         if self._is_notified and (self._parked or self._standing) and threading.get_ident() != self._thread:
             self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
-        with suppress(SegstoreError):  # `wake` of a closed store raises; no thread sleeps in a closed store
+        # `wake` raises if the store is closed; no thread sleeps in a closed store.
+        with suppress(SegstoreError):
             self._store.wake()
 
     def _end_turn(self) -> None:
-        """Look at the partitions if this turn's requests have appended."""
+        """Check the awaited partitions if anything was published since the last check."""
         if (self._parked or self._standing) and self.publications != self._seen:
             self.look()
 
@@ -248,7 +267,7 @@ class Purgatory:
         """Check the awaited partitions, and answer the fetches that have enough bytes now."""
         if not (self._parked or self._standing):
             return
-        # Read before the look, so that a publication during the look ends the next sleep.
+        # Read before the partitions are checked: a publication during the check then ends the next sleep.
         self._seen = self.publications
         if self._seen < 0:
             for parked in list(self._parked):
@@ -266,7 +285,7 @@ class Purgatory:
 
     @property
     def publications(self) -> int:
-        """The number of the store's publications, -1 if it is closed."""
+        """The number of the store's publications, -1 if the store is closed."""
         store = self._store
         try:
             return -1 if store.context.closed else store.engine.publications
@@ -274,13 +293,13 @@ class Purgatory:
             return -1
 
     def complete(self, parked: Parked) -> None:
-        """Forget a fetch, and answer it if its connection is open."""
+        """Remove a fetch from the purgatory, and answer the fetch if its connection is open."""
         self.drop(parked)
         if parked.request.channel.is_open:
             parked.complete()
 
     def drop(self, parked: Parked) -> None:
-        """Forget a fetch, without an answer."""
+        """Remove a fetch from the purgatory, without answering the fetch."""
         self._parked.pop(parked, None)
         if parked.timer is not None:
             parked.timer.cancel()
@@ -292,15 +311,15 @@ class Purgatory:
                     del self._spots[key]
 
     def _sweep(self) -> None:
-        """Forget the fetches of closed connections; called each time that the number of fetches has
-        doubled.
+        """Remove the fetches of closed connections. Called when the number of fetches has doubled since the
+        last call.
         """
         for parked in [each for each in self._parked if not each.request.channel.is_open]:
             self.drop(parked)
         self._swept_at = max(2 * len(self._parked), _SWEPT_AT_LEAST)
 
     def close(self) -> None:
-        """Forget all fetches, because the server is being closed."""
+        """Remove all fetches without answers, because the server is being closed."""
         for parked in list(self._parked):
             self.drop(parked)
         for standing in self._standing:

@@ -1,7 +1,7 @@
-"""`look`: reads the partitions of a fetch once (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
+"""`look`: one read of the partitions of a fetch (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
 
-On disk: reads only the headers of batches in log files, because records are sent as stretches of files.
-Threads: the loop's thread.
+On disk: reads only the headers of batches in log files. The kernel sends the records themselves, from
+stretches of files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from segstore.storage.store.primary import Primary
 _Response = structs("FetchResponse")
 _Data = _Response.PartitionData
 _EpochEnd, _Leader = _Response.EpochEndOffset, _Response.LeaderIdAndEpoch
-# Defaults that all answers share; they are never changed.
+# Default structs that all answers have in common; no code changes them.
 _NO_END, _NO_LEADER, _NO_SNAPSHOT = _EpochEnd(), _Leader(), _Response.SnapshotId()
 NO_RECORDS = b""
 LEVELS = ("read_uncommitted", "read_committed")
@@ -40,8 +40,8 @@ class Terms(NamedTuple):
     """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is at most the server's own limit. At most
     `max_searched` offsets are searched for aborted transactions (`PartitionLog.stretch`). `may_read(topic)`
     returns whether the client may read a topic; if `may_read` is None, the client may read all topics.
-    `broker_epoch` is the epoch of a fetching replica, -1 if unknown. `primary` has the registration of the
-    store's standby; None if the store can have no standby.
+    `broker_epoch` is the fetching replica's broker epoch, -1 if unknown. `primary` has the registration of
+    the store's standby; None if the store can have no standby.
     """
 
     version: int
@@ -57,10 +57,11 @@ class Terms(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of a look. `sizes` has the number of bytes that count towards min_bytes, for each partition
+    """The result of `look`. `sizes` has the number of bytes that count towards min_bytes, for each partition
     that has such bytes. `at_once` says that the answer must not wait, because a partition has an error or a
     diverging epoch, or because all partitions are missing; a single missing topic does not end the wait.
-    `unsearched` are logs whose aborted transactions a worker must read first.
+    `unsearched` are logs whose aborted transactions a worker thread must read before the fetch can be
+    answered.
     """
 
     fetched: list[FetchedPartition]
@@ -87,8 +88,8 @@ def release(data: Any) -> None:
 
 
 def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
-    """Read the partitions in their order, at most `terms.max_bytes` in all; but the first batch is read even
-    if it is larger.
+    """Read the partitions in the order of `asked`, at most `terms.max_bytes` in total; but the first batch is
+    read even if it is larger than this limit.
     """
     fetched: list[FetchedPartition] = []
     sizes: dict[Wanted, int] = {}
@@ -98,12 +99,12 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
         for wanted in asked:
             data, waits, size = _read(logs, wanted, terms, left, min_one, unsearched)
             fetched.append(FetchedPartition(wanted, data))
-            if data.error_code in _NOT_THERE:  # a missing topic does not end the wait
+            if data.error_code in _NOT_THERE:  # the fetch may wait in spite of a missing topic
                 continue
             known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
-            if data.records is not NO_RECORDS:  # the records are at least one batch
+            if data.records is not NO_RECORDS:  # `data` has at least one batch
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
         Look(fetched, sizes, True, unsearched).release()
@@ -123,7 +124,7 @@ def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
 def _read(
     logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool, unsearched: list[PartitionLog]
 ) -> tuple[Any, bool, int]:
-    """Return (a partition's struct of the answer, whether the fetch may wait for more records of the
+    """Return (the partition's struct for the answer, whether the fetch may wait for more records of the
     partition, number of available bytes).
     """
     if wanted.topic is None:
@@ -171,8 +172,8 @@ def _records(
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     if terms.replica_id >= 0:
         bound = log.log_end_offset
-    # If batches remain after the stretch, the partition has all bytes that the limit allows: waiting would
-    # not add any.
+    # If batches remain after the stretch, the limit has ended the stretch, so the partition has at least
+    # `most` available bytes.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)
@@ -208,7 +209,9 @@ def _data(wanted: Wanted, high_watermark: int, stable: int, start: int) -> Any:
 
 
 def failed(wanted: Wanted, error: Code) -> Any:
-    """Return a partition's struct with an error and no records (Kafka: FetchResponse.partitionResponse)."""
+    """Return a partition's struct for the answer, with an error and no records (Kafka:
+    FetchResponse.partitionResponse).
+    """
     data = _data(wanted, -1, -1, -1)
     data.error_code = error
     return data
@@ -223,8 +226,9 @@ def _refused(wanted: Wanted, error: Code, version: int, log: PartitionLog | None
 
 
 def _check_replica(wanted: Wanted, terms: Terms) -> None:
-    """Refuse the fetch of a broker that is not the registered standby (Kafka:
-    Partition.followerReplicaOrThrow). Raises UnknownLeaderEpochError, NotLeaderOrFollowerError.
+    """Raise an error if the broker that fetches is not the registered standby (Kafka:
+    Partition.followerReplicaOrThrow). The error is UnknownLeaderEpochError if the request has a leader epoch,
+    else NotLeaderOrFollowerError.
     """
     if terms.primary is not None and terms.primary.check_replica(terms.replica_id, terms.broker_epoch):
         return
@@ -235,9 +239,9 @@ def _check_replica(wanted: Wanted, terms: Terms) -> None:
 
 
 def _diverging(log: PartitionLog, wanted: Wanted) -> Any:
-    """Return a struct with a diverging epoch if this log lacks the client's last batch, else None (KIP-595;
-    Kafka: Partition.readRecords). Raises OffsetOutOfRangeError if the client's epoch is unknown here, or if
-    its offset is below the log start offset.
+    """Return a struct with a diverging epoch if this log does not have the client's last batch, else None
+    (KIP-595; Kafka: Partition.readRecords). Raises OffsetOutOfRangeError if this log does not know the
+    client's leader epoch, or if the client's offset is below the log start offset.
     """
     epoch, end = log.epoch_end(wanted.fetched_epoch)
     view = log.view

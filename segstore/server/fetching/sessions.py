@@ -1,5 +1,5 @@
 """Fetch sessions (KIP-227; Kafka: FetchSession.scala): the server remembers the partitions of a consumer's
-fetch, so that requests and answers name only changed partitions.
+fetch, so that the next requests and answers have only changed partitions.
 
 Owns nothing on disk. Threads: the loop's thread. A session does not belong to a connection. The session is
 open until its client closes it, or it is evicted for a new session.
@@ -18,9 +18,9 @@ from segstore.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSIO
 from segstore.server.logs import Logs
 
 IDS_SINCE = 13
-"""The first version of Fetch whose topics have ids in place of names (KIP-516)."""
+"""The first version of Fetch that has topic ids in place of topic names (KIP-516)."""
 EVICTION_MS = 120_000
-"""A session that was idle for longer than this is evicted if a new session needs a slot (Kafka:
+"""A session that was idle for longer than this may be evicted for a new session (Kafka:
 MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS).
 """
 _Response = structs("FetchResponse")
@@ -29,8 +29,9 @@ Key = tuple[Any, int]
 
 
 class Wanted:
-    """A fetched partition (Kafka: CachedPartition). `topic` is None if no topic has the id. `high_watermark`
-    and `start_offset` are the values of the session's last answer, -1 before the first answer.
+    """A fetched partition (Kafka: CachedPartition). `topic` is None if no topic has the id `topic_id`.
+    `high_watermark` and `start_offset` are the values of the session's last answer, -1 before the first
+    answer.
     """
 
     __slots__ = (
@@ -45,32 +46,32 @@ class Wanted:
         self.current_epoch, self.fetched_epoch = asked.current_leader_epoch, asked.last_fetched_epoch
 
     def update(self, other: Wanted) -> None:
-        """Set the offset, size and epochs to the values of a newer request."""
+        """Set the offset, maximum size and epochs to the values of a newer request."""
         self.offset, self.max_bytes = other.offset, other.max_bytes
         self.current_epoch, self.fetched_epoch = other.current_epoch, other.fetched_epoch
 
     def note_answer(self, data: Any) -> bool:
-        """Note the high watermark and log start offset of `data`, the partition's struct of an answer. Return
-        whether an incremental answer must include this struct.
+        """Store the high watermark and log start offset of `data`, the partition's struct in the answer.
+        Return whether an incremental answer must include this struct.
         """
         must: bool = data.high_watermark != self.high_watermark or data.log_start_offset != self.start_offset
         must = must or bool(data.records) or data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0
-        # After an error the next answer must include the partition: -1 differs from its high watermark.
+        # -1 differs from every high watermark, so that the answer after an error includes the partition.
         self.high_watermark = -1 if data.error_code != Code.NONE else data.high_watermark
         self.start_offset = data.log_start_offset
         return must
 
 
 class FetchedPartition(NamedTuple):
-    """A partition with its struct of the answer, a `PartitionData`."""
+    """A partition, and `data`, its `PartitionData` struct for the answer."""
 
     wanted: Wanted
     data: Any
 
 
 def grouped(fetched: Iterable[FetchedPartition]) -> list[Any]:
-    """Return the answer's topic structs; adjacent partitions of a topic share one struct, and keep their
-    order.
+    """Return the answer's topic structs, in the order of `fetched`. Adjacent partitions of the same topic are
+    in one struct.
     """
     topics: list[Any] = []
     last = None
@@ -83,7 +84,7 @@ def grouped(fetched: Iterable[FetchedPartition]) -> list[Any]:
 
 
 class ServedSession:
-    """One client's partitions, in the order of the next answer."""
+    """A fetch session: the partitions that one client fetches, in the order of the next answer."""
 
     def __init__(self, session_id: int, uses_ids: bool, wanted: dict[Key, Wanted], now_ms: int) -> None:
         self.id, self.uses_ids, self.wanted = session_id, uses_ids, wanted
@@ -112,14 +113,14 @@ class ServedSession:
                 yield each
 
     def give_way(self, wanted: Wanted) -> None:
-        """Move a partition to the end of the order."""
+        """Move a partition to the end of the session's order."""
         key = key_of(wanted, self.uses_ids)
         if self.wanted.get(key) is wanted:
             self.wanted[key] = self.wanted.pop(key)
 
 
 def key_of(wanted: Wanted, uses_ids: bool) -> Key:
-    """Return the identity of a partition in a session: (topic id or name, partition)."""
+    """Return the key of a partition in a session's `wanted`: (topic id or name, partition)."""
     return (wanted.topic_id if uses_ids else wanted.topic), wanted.partition
 
 
@@ -127,14 +128,14 @@ def key_of(wanted: Wanted, uses_ids: bool) -> Key:
 
 
 class FetchContext(Protocol):
-    """The partitions of one request, and the form of its answer."""
+    """The partitions of one request, and the methods that make the request's answer."""
 
     @property
     def wanted(self) -> Iterable[Wanted]:
-        """The partitions to read, in order of their priority."""
+        """The partitions to read; the most urgent partition comes first."""
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Return the response's body, and note the answered offsets in the session."""
+        """Return the response's body. Store in the session the offsets that the body has."""
 
     def throttled(self) -> Any:
         """Return a response without partitions; the session does not change."""
@@ -147,11 +148,11 @@ class Sessionless:
         self.wanted: Iterable[Wanted] = wanted.values()
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer all partitions."""
+        """Return an answer with all partitions."""
         return _Response(responses=grouped(fetched))
 
     def throttled(self) -> Any:
-        """Answer no partition."""
+        """Return an answer without partitions."""
         return _Response()
 
 
@@ -163,7 +164,7 @@ class Full(Sessionless):
         self._asked, self._uses_ids, self._sessions = wanted, uses_ids, sessions
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer all partitions, with a new session if a slot is free."""
+        """Answer with all partitions; begin a session if a slot is free."""
         session_id = self._sessions.begin(self._asked, self._uses_ids)
         if session_id != NO_SESSION:
             for wanted, data in fetched:
@@ -182,14 +183,14 @@ class Incremental:
         return list(self.session.wanted.values())
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer the changed partitions, or an error if a newer request has advanced the session."""
+        """Answer with the changed partitions, or an error if a newer request has advanced the session."""
         if self.session.epoch != self.epoch:
             return self._outdated()
         changed = list(self.session.changed(fetched))
         return _Response(session_id=self.session.id, responses=grouped(changed))
 
     def throttled(self) -> Any:
-        """Answer no partition."""
+        """Return an answer without partitions."""
         if self.session.epoch != self.epoch:
             return self._outdated()
         return _Response(session_id=self.session.id)
@@ -208,7 +209,7 @@ class FetchSessions:
 
     def __init__(self, slots: int, clock: Callable[[], int], rng: random.Random) -> None:
         self._slots, self._clock, self._rng = slots, clock, rng
-        self._sessions: dict[int, ServedSession] = {}  # ordered by last use
+        self._sessions: dict[int, ServedSession] = {}  # the least recently used session is first
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -216,8 +217,8 @@ class FetchSessions:
     def open(self, version: int, body: Any, logs: Logs) -> FetchContext | Code:
         """Return the context of a request, or its top-level error code (Kafka: FetchManager.newContext).
 
-        A request with epoch 0 begins a session, and a request with epoch -1 has no session. Both close the
-        session whose id is in the request.
+        A request with epoch 0 begins a session, and a request with epoch -1 has no session. Both kinds of
+        request close the session whose id they have.
         """
         uses_ids, epoch = version >= IDS_SINCE, body.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -239,7 +240,8 @@ class FetchSessions:
             del self._sessions[session.id]
             return Sessionless({})
         for wanted in session.wanted.values():
-            if wanted.topic is None:  # a topic with this id may have been created
+            # A topic with this id may have been created after the last request.
+            if wanted.topic is None:
                 wanted.topic = logs.name_of(wanted.topic_id)
         return Incremental(session, self.advance(session))
 
@@ -248,9 +250,10 @@ class FetchSessions:
         return self._sessions.get(session.id) is session
 
     def advance(self, session: ServedSession) -> int:
-        """Advance an open session to its next epoch, and return the epoch."""
+        """Advance an open session to its next epoch, and return this epoch."""
         del self._sessions[session.id]
-        self._sessions[session.id] = session  # the session moves to the end: sessions are ordered by last use
+        # The session moves to the end, because the dict is ordered by last use.
+        self._sessions[session.id] = session
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
         return session.epoch
@@ -270,12 +273,13 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now: int) -> bool:
-        """Close a session, to free a slot for a new session with `size` partitions, and return True; return
-        False if no session may be closed (Kafka: FetchSessionCacheShard.tryEvict).
+        """Close a session if that is needed for a new session with `size` partitions. Return whether the new
+        session may begin (Kafka: FetchSessionCacheShard.tryEvict).
 
-        The least recently used session is closed if it was idle for more than EVICTION_MS. Otherwise the
-        session with the fewest partitions is closed if it has fewer than `size`. Sessions whose last use was
-        at most EVICTION_MS after their begin are spared in this second step.
+        The least recently used session is closed if it was idle for more than EVICTION_MS. If it was not idle
+        for so long, the session with the fewest partitions is closed if it has fewer than `size` partitions.
+        In this second case, only sessions are considered that were used later than EVICTION_MS after their
+        beginning.
         """
         if not self._sessions:
             return False
@@ -292,7 +296,7 @@ class FetchSessions:
 
 
 def _asked(body: Any, uses_ids: bool, logs: Logs) -> dict[Key, Wanted]:
-    """Return the partitions of a request; for a partition named twice the last entry counts."""
+    """Return the partitions of a request; if a partition is in the request twice, the last entry counts."""
     found: dict[Key, Wanted] = {}
     for topic in body.topics:
         name = logs.name_of(topic.topic_id) if uses_ids else topic.topic

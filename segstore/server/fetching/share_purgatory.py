@@ -1,12 +1,12 @@
-"""`ShareWaits`: share fetches that wait until records are available or their wait times out (KIP-932; Kafka:
-DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
+"""`ShareWaits`: share fetches that wait until records are available or a fetch's wait times out (KIP-932;
+Kafka: DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
 
 Owns nothing on disk. Threads: the loop's thread; a share group reports available records in any thread.
 
 A fetch waits for one of two events: its partitions get new records, which `Purgatory` detects, or acquired
-records become available again, which the share group reports. An event between the acquisition of records and
-the parking of the fetch is found by a comparison: the handler compares the `AcquirableState` from before the
-acquisition with the current state.
+records become available again, which the share group reports. An event may come between the attempt to
+acquire records and the beginning of the wait. To detect such an event, the handler compares the
+`AcquirableState` from before the attempt with the current state.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ NamedPartition = tuple[str, int]
 
 
 class Listening(Protocol):
-    """The registration of a call for available records."""
+    """The registration of a function that is called when records become available."""
 
     def cancel(self) -> None:
         """Remove the registration."""
 
 
 class AvailableRecords(Protocol):
-    """Reports records that become available; `ShareCoordinator` implements it."""
+    """Reports that records become available. `ShareCoordinator` implements this protocol."""
 
     def on_available(self, group: str, call: Callable[[], object], /) -> Listening:
         """Call `call`, in any thread, whenever records of a group become available."""
 
 
 class AcquirableState(NamedTuple):
-    """As long as this state is the same, a share fetch can't acquire more records. `reports` is the number of
-    the group's reports of available records, `ends` are the partitions with their high watermarks and last
-    stable offsets. `publications` is the number of the store's publications before `ends` was read.
+    """As long as `reports` and `ends` are the same, a share fetch can't acquire more records. `reports` is
+    the number of times that the group has reported available records. `ends` are the partitions with their
+    high watermarks and last stable offsets. `publications` is the number of the store's publications before
+    `ends` was read.
     """
 
     publications: int
@@ -54,14 +55,16 @@ class AcquirableState(NamedTuple):
     ends: Sequence[Awaited]
 
     def differs(self, before: AcquirableState, is_sated: bool = False) -> bool:
-        """Return whether the ends or the reports differ from `before`; if `is_sated`, only the ends count."""
+        """Return whether `ends` or `reports` differ from `before`. If `is_sated`, only `ends` are
+        compared.
+        """
         if (self.reports != before.reports and not is_sated) or len(self.ends) != len(before.ends):
             return True
         return any(now[1:] != then[1:] for now, then in zip(self.ends, before.ends, strict=True))
 
 
 class ParkedShareFetch(Parked):
-    """A share fetch that waits for at most `wait_ms`. After any change of a partition the fetch tries to
+    """A share fetch that waits for at most `wait_ms`. If one of its partitions changes, the fetch tries to
     acquire records again, because the purgatory can't know which records the group would deliver.
     """
 
@@ -75,7 +78,9 @@ class ParkedShareFetch(Parked):
 
 
 class _WaitingGroup:
-    """The waiting fetches of a share group, and the number of the group's reports of available records."""
+    """The waiting fetches of a share group, and the number of times that the group has reported available
+    records.
+    """
 
     def __init__(self) -> None:
         self.reports = 0
@@ -104,14 +109,17 @@ class ShareWaits:
             held.listening = coordinator.on_available(group, report)
 
     def forget(self, group: str) -> None:
-        """Stop receiving the reports of a group, which has no session any more."""
+        """Stop receiving the reports of a group. Called when the group has no session any more."""
         held = self._groups.pop(group, None)
         if held is not None and held.listening is not None:
             held.listening.cancel()
 
     def glance(self, group: str, partitions: Sequence[NamedPartition]) -> AcquirableState:
-        """Return the current state; a missing partition has -1 for both offsets."""
-        # Read before the partitions' offsets: a publication between these reads then counts as a change.
+        """Return the current state. A missing partition has -1 as its high watermark and last stable
+        offset.
+        """
+        # This number is read before the partitions' offsets. A publication between the two reads is then a
+        # later publication, which ends the wait.
         publications = self._purgatory.publications
         held = self._groups.get(group)
         reports = -1 if held is None else held.reports
@@ -129,13 +137,13 @@ class ShareWaits:
     def park(
         self, group: str, parked: ParkedShareFetch, glance: AcquirableState, is_sated: bool = False
     ) -> None:
-        """Keep a fetch that has acquired too few records; `glance` is the state before the acquisition.
-        `parked.complete` is called after a change of the state, or when the wait times out. Raises
-        IllegalStateError if no thread can be started.
+        """Make a fetch wait if it has acquired too few records. `glance` is the state that was read before
+        the fetch tried to acquire records. `parked.complete` is called after a change of the state, or when
+        the wait times out. Raises IllegalStateError if no thread can be started.
 
         `is_sated` says that the fetch has acquired records, and released them because they had fewer bytes
-        than min_bytes. In this case the group's reports don't end the wait, since each release is reported:
-        two such fetches would wake each other for ever.
+        than min_bytes. In this case the group's reports don't end the wait: each release is reported, so two
+        such fetches would wake each other for ever.
         """
         held, complete = self._groups[group], parked.complete
 
@@ -150,13 +158,13 @@ class ShareWaits:
             held.parked[parked] = None
 
     def finish(self, group: str, parked: ParkedShareFetch) -> None:
-        """Forget a waiting fetch, and complete it if its connection is open."""
+        """Remove a waiting fetch, and call its `complete` if its connection is open."""
         if group in self._groups:
             self._groups[group].parked.pop(parked, None)
         self._purgatory.complete(parked)
 
     def _available(self, held: _WaitingGroup) -> None:
-        """Handle a report of a group: complete its waiting fetches, the oldest first."""
+        """Handle a group's report: complete the group's waiting fetches, the oldest fetch first."""
         held.reports += 1
         for parked in list(held.parked):
             if parked in held.parked:

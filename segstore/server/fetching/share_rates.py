@@ -1,4 +1,5 @@
-"""`ShareRates`: counts of ShareFetch and ShareAcknowledge requests, under Kafka's names (BrokerTopicMetrics).
+"""`ShareRates`: the numbers of ShareFetch and ShareAcknowledge requests, by Kafka's names of these metrics
+(BrokerTopicMetrics).
 
 Owns nothing on disk. Threads: the loop's thread counts; any thread reads.
 """
@@ -16,14 +17,18 @@ _NAMES = {Api.SHARE_FETCH: "ShareFetch", Api.SHARE_ACKNOWLEDGE: "ShareAcknowledg
 
 
 class ShareRates:
-    """Counts requests, and requests with a top-level error or an error of a partition."""
+    """Counts all requests; counts separately the requests with a top-level error or an error of a
+    partition.
+    """
 
     def __init__(self) -> None:
         self._total: Counter[Api] = Counter()
         self._failed: Counter[Api] = Counter()
 
     def counted(self, request: Request, begin: Callable[[Request], Any]) -> Any:
-        """Count a request and call `begin`; an answer with an error is counted when it is sent."""
+        """Count a request, and return the result of `begin(request)`. If the answer has an error, count the
+        error when the answer is ready.
+        """
         self._total[request.api] += 1
         answer = request.answer
 
@@ -38,7 +43,7 @@ class ShareRates:
         return body
 
     def values(self) -> dict[str, float]:
-        """Return the total counts by Kafka's names."""
+        """Return Kafka's name of a metric -> number of requests."""
         found: dict[str, float] = {}
         for api, name in _NAMES.items():
             found[f"Total{name}RequestsPerSec"] = self._total[api]

@@ -1,5 +1,5 @@
-"""`WireSessions`: the share sessions of a server; a session is closed with its connection (KIP-932; Kafka:
-ShareSessionCache, SharePartitionManager.newContext).
+"""`WireSessions`: the share sessions of a server. If a connection is closed, its sessions are closed too
+(KIP-932; Kafka: ShareSessionCache, SharePartitionManager.newContext).
 
 Owns nothing on disk. Threads: the loop's thread.
 """
@@ -20,8 +20,8 @@ WireSession = ShareSession[WirePartition]
 class WireSessions:
     """The share sessions of a server, at most `limit` (group.share.max.share.sessions).
 
-    `ended(session, False)` is called when a newer session of the member replaces a session, and
-    `ended(session, True)` when the connection of a session is closed.
+    If a member begins a new session, `ended(session, False)` is called with the member's earlier session. If
+    the connection of a session is closed, `ended(session, True)` is called.
     """
 
     def __init__(self, limit: int, ended: Callable[[WireSession, bool], object]) -> None:
@@ -35,13 +35,15 @@ class WireSessions:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of all sessions (Kafka: SharePartitionsCount). Any thread may read it."""
+        """The total number of partitions in all sessions (Kafka: SharePartitionsCount). Any thread may read
+        this property.
+        """
         # The sets are copied, because the loop's thread may change them.
         groups = list(self._by_group.values())
         return sum(len(session) for of_group in groups for session in list(of_group))
 
     def is_current(self, session: WireSession) -> bool:
-        """Return whether a session was neither closed nor replaced."""
+        """Return whether a session is open: neither closed nor replaced by a newer session of the member."""
         return self._sessions.is_current(session)
 
     def has_group(self, group: str) -> bool:
@@ -83,7 +85,7 @@ class WireSessions:
             channel.when_closed(partial(self._closed, id(channel)))
 
     def _closed(self, connection: int) -> None:
-        """Close the sessions of all members that used a closed connection."""
+        """Close the sessions that used a connection which was closed."""
         self._connections.discard(connection)
         for session in self._sessions.disconnected(connection):
             self._forget(session)

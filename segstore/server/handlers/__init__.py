@@ -1,7 +1,7 @@
-"""The handlers of all APIs, called after a request was authorized. ApiVersions advertises exactly these APIs.
-
-A handler module is imported at the first request for one of its APIs, because importing all modules (groups,
-transactions, administration) would take a third of the server's start.
+"""The handlers of all APIs. A handler is called when its request was authorized. ApiVersions lists exactly
+the APIs that have a handler. A handler module is imported at the first request for one of its APIs: the
+import of all modules (groups, transactions, administration) would take a third of the time that the server's
+start takes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DescribeAcls: the allow list as Kafka's ACLs. Each ACL allows one operation from every host.
-
-The list is a server setting, so it can't be changed over the wire (Kafka: AclApis, AclBindingFilter).
+"""DescribeAcls: answers with the server's allow list, in the form of Kafka's ACLs. Each ACL allows one
+operation from every host. The allow list is a server setting, so it can't be changed over the wire (Kafka:
+AclApis, AclBindingFilter).
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ _EVERY_HOST = "*"
 
 
 class Permission(IntEnum):
-    """Permission types with Kafka's codes (org.apache.kafka.common.acl.AclPermissionType)."""
+    """The types of permissions, with Kafka's codes (org.apache.kafka.common.acl.AclPermissionType)."""
 
     DENY = 2
     ALLOW = 3
 
 
 def describe_acls(node: Node, request: Request) -> Any:
-    """Answer the ACLs that match the filter, or SECURITY_DISABLED if the broker has no authorizer."""
+    """Answer with the ACLs that match the filter, or with the error SECURITY_DISABLED if the server has no
+    authorizer.
+    """
     if node.authorizer is None:
         message = "there is no authorizer: every client may do everything"
         return _Response(error_code=Code.SECURITY_DISABLED, error_message=message)
@@ -49,7 +51,9 @@ def describe_acls(node: Node, request: Request) -> Any:
 
 
 def _matches(rule: Rule, body: Any) -> bool:
-    """Return whether a rule's resource and principal pass the request's filter."""
+    """Return whether a rule meets all conditions of the filter in a request's body, except the condition on
+    the operation.
+    """
     if body.resource_type_filter not in (_ANY, rule.resource):
         return False
     if body.permission_type not in (_ANY, Permission.ALLOW) or body.host_filter not in (None, _EVERY_HOST):

@@ -1,4 +1,5 @@
-"""DescribeCluster: the one node, which is its own controller (KIP-700, KIP-919, KIP-1073).
+"""DescribeCluster: describes the cluster, whose only node is also the controller (KIP-700, KIP-919,
+KIP-1073).
 
 Source: KafkaApis.handleDescribeCluster, AuthHelper.computeDescribeClusterResponse.
 """
@@ -19,7 +20,9 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 def describe_cluster(node: Node, request: Request) -> Any:
-    """Answer this node as the only broker. A request for controllers gets MISMATCHED_ENDPOINT_TYPE."""
+    """Return an answer with this node as the only broker. A request for controllers gets
+    MISMATCHED_ENDPOINT_TYPE.
+    """
     body, kind = request.body, request.body.endpoint_type
     if kind == _CONTROLLERS:
         return _Response(

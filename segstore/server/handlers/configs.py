@@ -1,9 +1,9 @@
 """DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, of single
 groups, and of the one broker.
 
-Settings of topics and of groups may be changed. The broker's settings are read-only, because they are the
-settings with which the server and its store were opened. Sources: Kafka's ConfigHelper, ConfigAdminManager
-and ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
+Settings of topics and of groups may be changed. The broker's settings are read-only: they were set when the
+server and the store were opened. Sources: Kafka's ConfigHelper, ConfigAdminManager and
+ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ _Described = structs("DescribeConfigsResponse")
 _Listed = structs("ListConfigResourcesResponse")
 _Changes = dict[str, str | None]
 _Changing = Callable[[KafkaSettings, Any], _Changes]
-"""(current settings, settings of the request) -> changes by name; None resets a setting to its default."""
+"""(current settings, settings in the request) -> (name of a setting -> new value). The value None resets the
+setting to its default.
+"""
 
 
 class ConfigResourceCode(IntEnum):
-    """Types of resources that have settings, with Kafka's codes
+    """The types of resources that have settings, with Kafka's codes
     (org.apache.kafka.common.config.ConfigResource.Type).
     """
 
@@ -63,13 +65,13 @@ class AlterConfigOp(IntEnum):
 
 
 def describe_configs(node: Node, request: Request) -> Any:
-    """Answer all settings of each resource, or only the settings in `configuration_keys`."""
+    """Answer with all settings of each resource, or with only those in `configuration_keys`."""
     body = request.body
     return _Described(results=[_described(node, each, body) for each in body.resources])
 
 
 def _described(node: Node, resource: Any, body: Any) -> Any:
-    # As in Kafka: without an error the message is "" for loggers, null for every other resource type.
+    # As in Kafka, the message that means "no error" is "" for loggers, and null for other resources.
     no_error = "" if resource.resource_type == ConfigResourceCode.BROKER_LOGGER else None
     result = _Described.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=no_error
@@ -96,7 +98,7 @@ def _settings(node: Node, resource: Any) -> Iterator[tuple[ConfigEntry, bool]]:
         made, held = group_settings(node.store).made(resource.resource_name), settings_of(node.store)
         yield from ((entry, False) for entry in config_entries.of_group(made, held))
     elif resource.resource_type == ConfigResourceCode.BROKER_LOGGER:
-        _check_loggers(node, resource)  # a broker has no loggers here, so nothing is yielded
+        _check_loggers(node, resource)  # this broker has no loggers, so nothing is yielded
     else:
         entries = _of_broker(node) if _checked_broker(node, resource) else _of_all_brokers(node)
         yield from ((entry, True) for entry in entries)
@@ -112,8 +114,8 @@ def _topic(node: Node, name: str) -> TopicInfo:
 
 
 def _checked_broker(node: Node, resource: Any) -> bool:
-    """Return True if the resource is this broker, False if its name is "", which means all brokers
-    (cluster-wide defaults). Raises Refusal for any other resource.
+    """Return True if the resource is this broker. Return False if the resource's name is "", which stands for
+    all brokers (cluster-wide defaults). Raises Refusal for any other resource.
     """
     if resource.resource_type != ConfigResourceCode.BROKER:
         raise Refusal(
@@ -172,11 +174,11 @@ def _entry(entry: ConfigEntry, read_only: bool, body: Any) -> Any:
 
 
 def list_config_resources(node: Node, request: Request) -> Any:
-    """Answer the resources of the requested types, or of all types if none is named (KIP-1142,
-    KafkaApis.handleListConfigResources).
+    """Answer with the resources of the requested types, or of all types if the request names no type
+    (KIP-1142, KafkaApis.handleListConfigResources).
 
-    Groups are listed if they have settings of their own. No loggers or client metrics exist here. Version 0
-    asks only for client metrics, so its answer is empty.
+    Groups are listed if settings were set for them. This server has no loggers and no client metrics. A
+    request of version 0 asks only for client metrics, so its answer is empty.
     """
     asked = [ConfigResourceCode.CLIENT_METRICS] if request.version == 0 else request.body.resource_types
     if not {*asked} <= {*ConfigResourceCode}:
@@ -200,12 +202,16 @@ def list_config_resources(node: Node, request: Request) -> Any:
 
 
 def alter_configs(node: Node, request: Request) -> Any:
-    """Set the settings of the request for topics and groups, and reset their other settings to defaults."""
+    """Set the settings in the request for topics and groups, and reset all other settings of these topics and
+    groups to their defaults.
+    """
     return in_worker(node, request, lambda: _alter_all(node, request, _replacing))
 
 
 def incremental_alter_configs(node: Node, request: Request) -> Any:
-    """Apply the operations of the request to single settings of topics and groups."""
+    """Apply the operations in the request to settings of topics and groups. All other settings stay as they
+    are.
+    """
     return in_worker(node, request, lambda: _alter_all(node, request, _changing))
 
 
@@ -244,7 +250,7 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
     if resource.resource_type != ConfigResourceCode.TOPIC:
         _checked_broker(node, resource)
         if all(_is_deleted(each) for each in resource.configs):
-            return  # brokers have no dynamic settings, so there is nothing to delete
+            return  # no setting of a broker is dynamic, so none can be deleted
         raise Refusal(
             Code.INVALID_REQUEST,
             "the broker's settings are read-only: they are made when the server and the store are opened",
@@ -266,7 +272,9 @@ def _replacing(held: KafkaSettings, configs: Any) -> _Changes:
 
 
 def _changing(held: KafkaSettings, configs: Any) -> _Changes:
-    """Return the changes of the operations; deleting an unknown setting does nothing, as in Kafka."""
+    """Return the changes that the operations in `configs` make. As in Kafka, deleting an unknown setting
+    changes nothing.
+    """
     _refuse_null(each for each in configs if not _is_deleted(each))
     known = options(type(held))
     return {
@@ -275,7 +283,9 @@ def _changing(held: KafkaSettings, configs: Any) -> _Changes:
 
 
 def _is_deleted(config: Any) -> bool:
-    """Return whether the operation is DELETE; a setting of AlterConfigs has no operation, which means SET."""
+    """Return whether a setting in a request has the operation DELETE. A setting in an AlterConfigs request
+    has no operation, which means SET.
+    """
     return getattr(config, "config_operation", AlterConfigOp.SET) == AlterConfigOp.DELETE
 
 
@@ -286,7 +296,9 @@ def _refuse_null(configs: Any) -> None:
 
 
 def _operated(held: KafkaSettings, config: Any) -> str | None:
-    """Return the new value of a setting, None if the setting is reset to its default."""
+    """Return the value of a setting after the operation in `config`, None to reset the setting to its
+    default.
+    """
     if config.config_operation == AlterConfigOp.SET:
         return str(config.value)
     if config.config_operation == AlterConfigOp.DELETE:
@@ -306,8 +318,8 @@ def _operated(held: KafkaSettings, config: Any) -> str | None:
 
 
 def _edited(settings: TopicConfig, config: Any) -> str:
-    """Return the new value of a setting that is a list: its words, with the words of `config` appended or
-    removed.
+    """Return the new value of a setting whose value is a list of words: the current words, with the words of
+    `config` appended or removed.
     """
     current = next(each for each in config_entries.of_topic(settings, None) if each.name == config.name)
     held, given = (

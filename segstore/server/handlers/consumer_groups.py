@@ -32,17 +32,17 @@ from .coordinating import coordinated, coordinator_code, each_described, heartbe
 _Beaten = structs("ConsumerGroupHeartbeatResponse")
 _Described = structs("ConsumerGroupDescribeResponse")
 _NAMES_ITSELF = 1
-"""The first version whose members make their own member ids (KIP-1082)."""
+"""The first request version in which a member makes its own member id (KIP-1082)."""
 _CLASSIC, _CONSUMER = 0, 1
-"""Kafka's codes of `member_type`."""
+"""The values of the field `member_type`: a classic member, and a member by KIP-848."""
 
 
 # --- ConsumerGroupHeartbeat ------------------------------------------------------------------------
 
 
 def consumer_group_heartbeat(node: Node, request: Request) -> Later:
-    """Handle a member's heartbeat; answer the member's epoch, and its assignment if the assignment has
-    changed.
+    """Handle a member's heartbeat. The answer has the member's epoch, and the member's assignment if the
+    assignment has changed.
     """
     body, asked = request.body, _asked(node, request)
 
@@ -79,7 +79,9 @@ def _asked(node: Node, request: Request) -> ConsumerHeartbeat:
 
 
 def _may_describe(node: Node, request: Request) -> MayDescribe | None:
-    """Return a function that returns whether the client may describe a topic; None without an authorizer."""
+    """Return a function that returns whether the client may describe a topic; return None if the server has
+    no authorizer.
+    """
     if node.authorizer is None:
         return None
     principal = request.channel.principal
@@ -100,7 +102,9 @@ def _owned(topics: Iterable[Any] | None) -> Assignment | None:
 
 
 def consumer_group_describe(node: Node, request: Request) -> Later:
-    """Answer a result or an error for each group; a classic group gets GROUP_ID_NOT_FOUND."""
+    """Answer with a description or an error for each group. The error of a classic group is
+    GROUP_ID_NOT_FOUND.
+    """
     describe = partial(_described, node.store)
     return each_described(node, request, request.body.group_ids, _Described, describe)
 

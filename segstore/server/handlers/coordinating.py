@@ -1,4 +1,5 @@
-"""Helpers of the handlers of groups and transactions: worker threads, error codes, answers by topic.
+"""Helpers of the handlers of groups and transactions, which call coordinators in worker threads, find error
+codes, and make answers by topic.
 
 Coordinator calls run in worker threads, because each may write to an internal topic and wait for the disk.
 Threads: each function names the thread that it runs in.
@@ -23,7 +24,7 @@ log = Logger("segstore")
 
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 NO_OPERATIONS = -(1 << 31)
-"""Kafka's value of `authorized_operations` if the request did not ask for them."""
+"""The value of `authorized_operations` in an answer if the request did not ask for authorized operations."""
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (AclEntry.supportedOperations)."""
 
@@ -39,13 +40,15 @@ _CODES: dict[type[BaseException], Code] = {
     errors.StoreClosedError: Code.NOT_COORDINATOR,
     errors.UnknownTopicOrPartitionError: Code.COORDINATOR_NOT_AVAILABLE,
 }
-"""Error of an append to an internal topic, or a read of it -> code. Most of these codes make clients look up
-the coordinator again, and retry (Kafka: CoordinatorOperationExceptionHelper).
+"""Error of an append to an internal topic, or of a read of the topic -> code. Most of these codes make
+clients look up the coordinator again, and retry (Kafka: CoordinatorOperationExceptionHelper).
 """
 
 
 def coordinator_code(error: BaseException) -> Code:
-    """Return the error code of a coordinator's exception; an UNKNOWN_SERVER_ERROR is logged."""
+    """Return the error code of a coordinator's exception. If the code is UNKNOWN_SERVER_ERROR, log the
+    exception.
+    """
     for kind in type(error).__mro__:
         if kind in _CODES:
             return _CODES[kind]
@@ -56,10 +59,9 @@ def coordinator_code(error: BaseException) -> Code:
 
 
 def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Callable[[Code], Any]) -> Later:
-    """Run `run` in a worker thread, and send its result as the answer. Called in the loop's thread.
+    """Run `run` in a worker thread, and send what `run` returns as the answer. Called in the loop's thread.
 
-    If `run` raises an error, the loop's thread calls `failed(error code)`, and sends its result as the
-    answer.
+    If `run` raises an error, the loop's thread calls `failed(error code)`, and sends what `failed` returns.
     """
     return in_worker(node, request, run, lambda error: failed(coordinator_code(error)), waits=True)
 
@@ -67,8 +69,8 @@ def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Ca
 def each_described(
     node: Node, request: Request, groups: Iterable[str], response: Any, describe: Callable[[str], Any]
 ) -> Later:
-    """Answer a request with the result of `describe(group)` for each group. Called in the loop's thread;
-    `describe` runs in a worker thread. `response` is the type of the answer's body.
+    """Answer a request with the struct that `describe(group)` returns for each group. Called in the loop's
+    thread; `describe` runs in a worker thread. `response` is the type of the answer's body.
     """
 
     def run() -> Any:
@@ -86,7 +88,9 @@ def each_described(
 
 
 def heartbeat_answer(kind: Any, beaten: Any) -> Any:
-    """Return the answer, of type `kind`, for the heartbeat result `beaten` of a group coordinator."""
+    """Return an answer of the type `kind`. `beaten` is the result of a heartbeat, which a group coordinator
+    has returned.
+    """
     given = None
     if beaten.assignment is not None:
         topics = [
@@ -103,12 +107,16 @@ def heartbeat_answer(kind: Any, beaten: Any) -> Any:
 
 
 def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
-    """Return the partitions of structs that have a topic's `name` and a list of numbers, `partitions`."""
+    """Return the partitions of `topics`: structs with a topic's `name`, and `partitions`, a list of partition
+    numbers.
+    """
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
 
 
 def by_topic(codes: dict[TopicPartition, Code], topic_kind: Any, partition_kind: Any) -> list[Any]:
-    """Return an answer's topic structs, with one error code per partition, in the order of `codes`."""
+    """Return topic structs for an answer, with the error code of each partition. Topics and partitions are in
+    the order of `codes`.
+    """
     topics: dict[str, Any] = {}
     for (topic, number), code in codes.items():
         held = topics.get(topic) or topics.setdefault(topic, topic_kind(name=topic))

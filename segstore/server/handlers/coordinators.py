@@ -1,5 +1,5 @@
-"""FindCoordinator: this node coordinates all groups, transactions and share partitions (KIP-699 for several
-keys in a request, KIP-932 for share partitions).
+"""FindCoordinator: this node is the coordinator of all groups, transactions and share partitions. KIP-699
+added requests with several keys, and KIP-932 added share partitions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHARES_SINCE = 6
 
 
 def find_coordinator(node: Node, request: Request) -> Any:
-    """Answer this node as the coordinator of each valid key."""
+    """Answer with this node as the coordinator of each valid key."""
     body = request.body
     keys = body.coordinator_keys if request.version >= _BATCHED else [body.key]
     found = [_found(node, key, _refusal(body.key_type, key, request.version)) for key in keys]
@@ -30,7 +30,7 @@ def find_coordinator(node: Node, request: Request) -> Any:
     (one,) = found
     return _Response(
         error_code=one.error_code,
-        # Without an error the message is "NONE", as in Kafka.
+        # As in Kafka, the message is "NONE" if there is no error.
         error_message=one.error_message or Code.NONE.name,
         node_id=one.node_id,
         host=one.host,
@@ -39,7 +39,7 @@ def find_coordinator(node: Node, request: Request) -> Any:
 
 
 def _refusal(key_type: int, key: str, version: int) -> str | None:
-    """Return an error message if the key or its type is invalid, else None."""
+    """Return an error message if the key or the key type is invalid, else None."""
     if key_type == SHARE and version >= _SHARES_SINCE:
         try:
             parse_share_key(key)

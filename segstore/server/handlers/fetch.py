@@ -1,5 +1,5 @@
-"""Fetch: stored batches, sent by sendfile, at once or when `min_bytes` are available (KIP-227, KIP-516,
-KIP-595; Kafka: KafkaApis.handleFetchRequest).
+"""Fetch: answers with stored batches, at once or when `min_bytes` are available. The batches are sent by
+sendfile (KIP-227, KIP-516, KIP-595; Kafka: KafkaApis.handleFetchRequest).
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def _monotonic_ms() -> int:
 
 
 class _FetchUnderWay(NamedTuple):
-    """A Fetch request that is not answered yet, with its session and its limits."""
+    """A Fetch request that is not answered yet, with the context of its session, its limits and its
+    throttle.
+    """
 
     request: Request
     context: FetchContext
@@ -71,7 +73,7 @@ class Fetches:
         self.purgatory = Purgatory(node, self._logs)
 
     def begin(self, request: Request) -> Any:
-        """Answer a request, or park it."""
+        """Return the answer to a request, or LATER if the request must wait."""
         context = self.sessions.open(request.version, request.body, self._logs)
         if isinstance(context, Code):
             return _Response(error_code=context)
@@ -88,11 +90,13 @@ class Fetches:
         return answer
 
     def _keep(self, fetch: _FetchUnderWay) -> None:
-        """Set the connection's `learned` request, which answers similar requests without decoding them."""
+        """Set the connection's `learned`, which answers later requests like this one without decoding
+        them.
+        """
         request, context, terms = fetch.request, fetch.context, fetch.terms
         learned = request.channel.learned
         if isinstance(learned, LearnedFetch) and learned.is_like:
-            return  # `learned` can answer requests like this one, so keep `learned`
+            return  # the present `learned` can answer requests like this one
         if self._node.store.mode != "rw" or self._node.authorizer is not None:
             return
         serve = partial(self._serve_again, fetch)
@@ -112,10 +116,12 @@ class Fetches:
         self._later(again, lambda: self._serve(again, False))
 
     def _serve(self, fetch: _FetchUnderWay, may_wait: bool = True) -> Any:
-        """Answer or park a fetch; if aborted transactions must be read first, a worker reads them."""
+        """Return the answer to a fetch, or LATER if the fetch must wait, or if a worker must first read
+        aborted transactions.
+        """
         terms = fetch.terms
         may_wait = may_wait and terms.max_wait_ms > 0
-        # The number is read before the look, so that a publication during the look ends the wait.
+        # The number is read before the partitions, so that a publication during their read ends the wait.
         seen = self.purgatory.publications if may_wait else 0
         found = look(self._logs, fetch.context.wanted, terms)
         if found.unsearched:
@@ -129,7 +135,7 @@ class Fetches:
         return LATER
 
     def _finish(self, fetch: _FetchUnderWay, found: Look, seen: int) -> None:
-        """Answer a parked fetch after its wait."""
+        """Answer a parked fetch whose wait has ended."""
         # If nothing was published since `found` was read, a new read would find no records again.
         if not found.size and seen == self.purgatory.publications:
             self._later(fetch, lambda: self._answer(fetch, found))
@@ -149,11 +155,12 @@ class Fetches:
             fetch.request.channel.close()
 
     def _search(self, fetch: _FetchUnderWay, unsearched: list[PartitionLog], may_wait: bool) -> Any:
-        """Read the aborted transactions of logs in a worker thread, then serve the fetch."""
+        """Read the aborted transactions of logs in a worker thread, then serve the fetch. Return LATER."""
 
         def run() -> None:
             for each in unsearched:
-                with suppress(SegstoreError):  # `_serve` meets the same error, and answers it
+                # `_serve` gets the same error again, and puts its code into the answer.
+                with suppress(SegstoreError):
                     outcomes(each)
 
         def done(_: object) -> None:
@@ -164,7 +171,9 @@ class Fetches:
         return work(self._node, fetch.request, run, done)
 
     def throttle_of(self, request: Request) -> QuotaThrottle:
-        """Return the throttle of a user and client id, from a cache of up to `_MOST_AT_HAND` throttles."""
+        """Return the throttle of the request's user and client id, from a cache of at most `_MOST_AT_HAND`
+        throttles.
+        """
         user, client_id = key = request.channel.principal, request.client_id or ""
         throttle = self._throttles.get(key)
         if throttle is None:
@@ -201,10 +210,9 @@ class Fetches:
         )
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
-        """Return a function that returns whether the client may read a topic. Each call checks the current
-        rights.
-
-        A replica needs CLUSTER_ACTION on the cluster instead of READ on the topic.
+        """Return a function that returns whether the client may read a topic. Each call checks the rights
+        that the client has at the time of the call. A replica needs CLUSTER_ACTION on the cluster instead of
+        READ on the topic.
         """
         node, principal = self._node, request.channel.principal
         if replica_id >= 0:
@@ -212,7 +220,7 @@ class Fetches:
         return lambda topic: node.allows(principal, AclOperation.READ, ResourceType.TOPIC, topic)
 
     def _answer(self, fetch: _FetchUnderWay, found: Look) -> Any:
-        """Return the response's body, which must release the found stretches."""
+        """Return the response's body. Whoever gets the body must release the file stretches in it."""
         body, throttle = fetch.context.answer(found.fetched), fetch.throttle
         if body.error_code:
             found.release()
@@ -225,12 +233,12 @@ class Fetches:
         return body
 
     def close(self) -> None:
-        """Forget the parked fetches."""
+        """Forget the parked fetches: they are not answered."""
         self.purgatory.close()
 
 
 def fetch(node: Node, request: Request) -> Any:
-    """Answer a fetch, now or later."""
+    """Answer a fetch at once, or when it has waited."""
     return node.part(Fetches).begin(request)
 
 

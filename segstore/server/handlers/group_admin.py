@@ -29,7 +29,9 @@ _Described = structs("DescribeGroupsResponse")
 _Deleted = structs("DeleteGroupsResponse")
 
 CLASSIC, CONSUMER, SHARE, UNKNOWN = "classic", "consumer", "share", "Unknown"
-"""Group types as Kafka names them. UNKNOWN is type and state of a group whose protocol is unsupported."""
+"""Kafka's names of the group types. UNKNOWN is the type, and the state too, of a group whose protocol is
+unsupported.
+"""
 _TELLS_MISSING = 6
 
 
@@ -37,7 +39,9 @@ _TELLS_MISSING = 6
 
 
 def list_groups(node: Node, request: Request) -> Later:
-    """Answer all groups that match the state and type filters, ignoring case; empty filters match all."""
+    """Answer with all groups that match the state filter and the type filter. Case is ignored; an empty
+    filter matches all groups.
+    """
     states = {each.lower() for each in request.body.states_filter}
     types = {each.lower() for each in request.body.types_filter}
 
@@ -78,10 +82,10 @@ def _listing(group: str, protocol: str, state: str, kind: str) -> Any:
 
 
 def describe_groups(node: Node, request: Request) -> Later:
-    """Answer a result or an error for each classic group.
-
-    A missing group, and a group of another type, is answered as Dead, since version 6 with GROUP_ID_NOT_FOUND
-    too. ConsumerGroupDescribe and ShareGroupDescribe describe the groups of the other types.
+    """Answer with a description or an error for each group in the request. The state of a missing group, and
+    of a group that is not classic, is Dead; from version 6 on such a group also gets the error
+    GROUP_ID_NOT_FOUND. Groups that are not classic are described by ConsumerGroupDescribe and
+    ShareGroupDescribe.
     """
 
     def describe(group: str) -> Any:
@@ -110,7 +114,8 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
 
 
 def _group(group: str, info: GroupInfo) -> Any:
-    """Return a group's struct; only a stable group has a protocol and member metadata (Kafka:
+    """Return the struct of a group for the answer. It has a protocol and member metadata only if the group is
+    stable (Kafka:
     ClassicGroup).
     """
     stable = info.state is ClassicGroupState.STABLE
@@ -138,8 +143,8 @@ def _group(group: str, info: GroupInfo) -> Any:
 
 
 def delete_groups(node: Node, request: Request) -> Later:
-    """Delete groups that have no members; answer an error code for each group. A group named twice is deleted
-    once.
+    """Delete the groups in the request that have no members; answer with an error code for each group. A
+    group that is in the request twice is deleted once.
 
     As in Kafka, the empty group id gets GROUP_ID_NOT_FOUND.
     """

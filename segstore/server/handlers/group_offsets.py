@@ -40,8 +40,8 @@ _COMMITS_BY_ID = 10
 
 
 def offset_commit(node: Node, request: Request) -> Later:
-    """Commit offsets for a member, or for a group without members. If an offset is refused, its partition is
-    answered with an error, and the offsets of the other partitions are committed.
+    """Commit offsets for a member, or for a group without members. If a partition's offset is refused, the
+    answer has an error for this partition, and the offsets of the other partitions are committed.
     """
     body, store = request.body, node.store
     topics = NamedTopics(node, body.topics, request.version >= _COMMITS_BY_ID)
@@ -64,8 +64,8 @@ def offset_commit(node: Node, request: Request) -> Later:
 
 
 def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, names_group: bool) -> Codes:
-    """Return `codes`, in which UNKNOWN_MEMBER_ID is replaced if the group does not exist and `member` has a
-    generation: by GROUP_ID_NOT_FOUND if `names_group`, else by ILLEGAL_GENERATION
+    """Return `codes`. If the group does not exist and `member` has a generation, replace UNKNOWN_MEMBER_ID in
+    the returned codes: by GROUP_ID_NOT_FOUND if `names_group` is True, else by ILLEGAL_GENERATION
     (GroupMetadataManager.validateOffsetCommit).
     """
     if Code.UNKNOWN_MEMBER_ID not in codes.values() or member.generation_id < 0:
@@ -77,7 +77,9 @@ def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, nam
 
 
 def offsets_of(topics: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets of an OffsetCommit or a TxnOffsetCommit; null metadata becomes ""."""
+    """Return the offsets in an OffsetCommit or a TxnOffsetCommit request, with "" in place of null
+    metadata.
+    """
     return {
         TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
             each.committed_offset, each.committed_metadata or "", each.committed_leader_epoch
@@ -93,10 +95,9 @@ def commit_valid(
     commit: Callable[[Any], None],
     code_for: Callable[[BaseException], Code] = coordinator_code,
 ) -> Codes:
-    """Call `commit` with the offsets that are valid; return an error code for each of `offsets`.
-
-    `GroupOffsets.refused` returns the errors of invalid offsets. If `commit` raises an error, each valid
-    offset gets INVALID_COMMIT_OFFSET_SIZE for a RecordTooLargeError, else `code_for(error)`.
+    """Call `commit` with the offsets that are valid; return the error code of each partition in `offsets`.
+    The error of an invalid offset comes from `GroupOffsets.refused`. If `commit` raises an error, each valid
+    offset gets `code_for(error)`, or INVALID_COMMIT_OFFSET_SIZE if the error is a RecordTooLargeError.
     """
     refused = shared(store, GroupOffsets).refused(offsets)
     codes = {at: code_of(refused[at]) if at in refused else Code.NONE for at in offsets}
@@ -117,7 +118,7 @@ def _committed(topics: NamedTopics, codes: Codes) -> Any:
 
 
 def unknown(topic: Any, topic_kind: Any, partition_kind: Any) -> Any:
-    """Return a topic's struct with UNKNOWN_TOPIC_ID for each of its partitions."""
+    """Return a topic's struct for the answer, with UNKNOWN_TOPIC_ID for each partition in `topic`."""
     numbers = [each.partition_index for each in topic.partitions]
     code = Code.UNKNOWN_TOPIC_ID
     parts = [partition_kind(partition_index=number, error_code=code) for number in numbers]
@@ -131,8 +132,8 @@ _ABSENT = OffsetAndMetadata(-1)
 
 
 class _GroupOffsets(NamedTuple):
-    """The committed offset of each partition of one group, with an error code. `code` is the error of the
-    whole group.
+    """The committed offset and the error code of each requested partition of one group. `code` is the error
+    code of the whole group.
     """
 
     offsets: dict[TopicPartition, tuple[OffsetAndMetadata, Code]]
@@ -140,7 +141,7 @@ class _GroupOffsets(NamedTuple):
 
 
 def offset_fetch(node: Node, request: Request) -> Later:
-    """Answer OffsetFetch: the committed offsets of one group, or of several since version 8."""
+    """Answer OffsetFetch with the committed offsets of one group, or from version 8 on of several groups."""
     body, store = request.body, node.store
     if request.version >= _MANY_GROUPS:
         by_id = request.version >= _FETCHES_BY_ID
@@ -179,7 +180,7 @@ def _group(store: Store, asked: Any, topics: NamedTopics, require_stable: bool) 
 
 
 def _unknown(topic: Any) -> Any:
-    """Return a topic's struct with UNKNOWN_TOPIC_ID for each of its partitions."""
+    """Return a topic's struct for the answer, with UNKNOWN_TOPIC_ID for each partition in `topic`."""
     answer = _Fetched.OffsetFetchResponseTopics(topic_id=topic.topic_id)
     for number in topic.partition_indexes:
         answer.partitions.append(
@@ -198,7 +199,9 @@ def _set_ids(store: Store, topics: Iterable[Any]) -> None:
 
 
 def _one_group(request: Request, found: _GroupOffsets) -> Any:
-    """Return the answer for one group (before version 8); version 1 has no top-level error."""
+    """Return the answer to a request before version 8, which is for one group. (Version 1 has no top-level
+    error.)
+    """
     tells = request.version >= _TOP_LEVEL_ERROR
     kinds = _Fetched.OffsetFetchResponseTopic, _Fetched.OffsetFetchResponsePartition
     topics = [] if found.code and tells else _topics(found, *kinds)
@@ -208,8 +211,9 @@ def _one_group(request: Request, found: _GroupOffsets) -> Any:
 def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _GroupOffsets:
     try:
         kept = shared(store, GroupOffsets)
-        # Read before `committed`. If the transaction commits between the two reads, its offsets are answered
-        # as unstable; in the other order the outdated offsets would be answered as stable.
+        # `pending` is read before `committed`. If a transaction commits between the two reads, its offsets
+        # are answered as unstable. If `committed` were read first, the offsets from before the transaction
+        # would be answered as stable.
         pending = kept.pending(group) if require_stable else set()
         committed = kept.as_sent(group)
     except SegstoreError as error:
@@ -253,7 +257,9 @@ def _topics(found: _GroupOffsets, topic_kind: Any, partition_kind: Any) -> list[
 
 
 def offset_delete(node: Node, request: Request) -> Later:
-    """Delete offsets of topics that no member of the group subscribes to (KIP-496)."""
+    """Delete the requested offsets of a group, except the offsets of topics to which a member of the group is
+    subscribed (KIP-496).
+    """
     body = request.body
     wanted = [TopicPartition(t.name, each.partition_index) for t in body.topics for each in t.partitions]
     return coordinated(

@@ -1,9 +1,9 @@
-"""InitProducerId: a new producer id for an idempotent producer, or the producer id of a transactional id with
-a raised epoch, which fences earlier producers (KIP-98, KIP-360; Kafka:
+"""InitProducerId: a new producer id for an idempotent producer, or the producer id of a transactional id,
+with an epoch that is raised to fence earlier producers (KIP-98, KIP-360; Kafka:
 TransactionCoordinator.handleInitProducerId).
 
-Threads: the answer is made in a worker thread, because a block of ids, or the state of a transactional id, is
-made durable first.
+Threads: a worker thread makes the answer, because it may have to write a block of ids, or the state of a
+transactional id, to disk first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FENCED_SINCE = 4
 
 
 def init_producer_id(node: Node, request: Request) -> Any:
-    """Answer a producer id and its epoch."""
+    """Answer with a producer id and the epoch to use with it."""
     body = request.body
     if body.transactional_id == "" or (body.producer_id < 0) != (body.producer_epoch < 0):
         return _refused(Code.INVALID_REQUEST)
@@ -63,7 +63,8 @@ def _code(error: BaseException, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, OffsetNotAvailableError):
         return Code.COORDINATOR_LOAD_IN_PROGRESS
-    if isinstance(error, StorageError):  # clients retry on COORDINATOR_NOT_AVAILABLE
+    # Clients retry after COORDINATOR_NOT_AVAILABLE.
+    if isinstance(error, StorageError):
         return Code.COORDINATOR_NOT_AVAILABLE
     return code_of(error) if isinstance(error, SegstoreError) else Code.UNKNOWN_SERVER_ERROR
 

@@ -1,5 +1,5 @@
-"""ListOffsets: the offset for a timestamp, or for a special timestamp like EARLIEST (KIP-79, KIP-734,
-KIP-1023; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
+"""ListOffsets: finds the offset for a timestamp, or for a special timestamp such as EARLIEST (KIP-79,
+KIP-734, KIP-1023; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_AVAILABLE_SINCE = 5
 
 
 class SpecialTimestamp(IntEnum):
-    """Negative timestamps that name a position in the log (Kafka: ListOffsetsRequest)."""
+    """Negative timestamps, each of which stands for a position in the log (Kafka: ListOffsetsRequest)."""
 
     LATEST = -1
     EARLIEST = -2
@@ -60,9 +60,9 @@ class FoundOffset(NamedTuple):
 
 
 class AskedPartition(NamedTuple):
-    """One partition of a ListOffsets request, with the timestamp to look up.
-
-    `committed` is True for a read_committed consumer, False for read_uncommitted, None for a replica.
+    """One partition of a ListOffsets request, with the timestamp to look up. `committed` is True if a
+    consumer with isolation level read_committed asks, False if its level is read_uncommitted, and None if a
+    replica asks.
     """
 
     log: PartitionLog
@@ -71,19 +71,19 @@ class AskedPartition(NamedTuple):
 
     @property
     def needs_search(self) -> bool:
-        """Whether the lookup reads records."""
+        """Whether the lookup of the timestamp must read records."""
         return self.timestamp >= 0 or self.timestamp == SpecialTimestamp.MAX_TIMESTAMP
 
     def bound(self) -> int:
-        """Return the offset below which the client reads."""
+        """Return the offset below which the client may read records."""
         if self.committed is None:
             return self.log.log_end_offset
         return self.log.last_stable_offset if self.committed else self.log.high_watermark
 
     def find(self) -> FoundOffset:
         """Return the offset for the timestamp, an empty `FoundOffset` if no visible record has that timestamp
-        or a later one. Raises OffsetNotAvailableError while a new leader's high watermark lags;
-        CorruptRecordError, StorageError, StoreClosedError.
+        or a later timestamp. Raises CorruptRecordError, StorageError, StoreClosedError, and
+        OffsetNotAvailableError as `check_available` does.
         """
         held = self.log
         if self.timestamp == SpecialTimestamp.LATEST:
@@ -95,7 +95,7 @@ class AskedPartition(NamedTuple):
         if self.timestamp in (
             SpecialTimestamp.LATEST_TIERED,
             SpecialTimestamp.EARLIEST_PENDING_UPLOAD,
-        ):  # there is no tiered storage here
+        ):  # this server has no tiered storage
             return FoundOffset()
         found = held.max_timestamp() if self.timestamp == SpecialTimestamp.MAX_TIMESTAMP else self.at_time()
         if found is None or found[1] >= self.bound():
@@ -104,15 +104,16 @@ class AskedPartition(NamedTuple):
         return FoundOffset(*found, held.epoch_of(found[1]))
 
     def at_time(self) -> tuple[int, int] | None:
-        """Return (timestamp, offset) of the first record at `timestamp` or later."""
+        """Return (timestamp, offset) of the first record whose timestamp is `self.timestamp` or later, None
+        if there is no such record.
+        """
         offset = self.log.offset_for_time(self.timestamp)
         return None if offset is None else (self.log.read_one(offset).timestamp, offset)
 
     def check_available(self) -> None:
-        """Raise OffsetNotAvailableError while the high watermark is below the leader epoch's first offset.
-
-        A new leader learns the high watermark late. Until then its answer could be a lower offset than an
-        answer of the old leader (KIP-207).
+        """Raise OffsetNotAvailableError if the high watermark is below the first offset of the current leader
+        epoch. A new leader's high watermark may lag for a while: its answer could then be a lower offset than
+        the previous leader has answered (KIP-207).
         """
         held = self.log
         if held.has_replicas and self.committed is not None:
@@ -122,7 +123,7 @@ class AskedPartition(NamedTuple):
 
 
 def list_offsets(node: Node, request: Request) -> Any:
-    """Answer the offset of each partition; a worker thread makes the lookups that read records."""
+    """Answer with the offset of each partition. If a lookup must read records, a worker thread does it."""
     body, logs = request.body, node.part(Logs)
     named = Counter((topic.name, each.partition_index) for topic in body.topics for each in topic.partitions)
     searches, topics = [], []

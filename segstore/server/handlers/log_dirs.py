@@ -1,8 +1,7 @@
 """DescribeLogDirs, AlterReplicaLogDirs: the directories of the logs, and the logs' sizes (KIP-113, KIP-827).
-
-A plain store is one log directory. A replicated store has a log directory for each of its replica
-directories. Clients can't move a replica between directories. Source: ReplicaManager's describeLogDirs and
-alterReplicaLogDirs.
+A replicated store has a log directory for each of its replica directories. The directory of any other store
+is the only log directory. Clients can't move a replica between directories. Source: ReplicaManager's
+describeLogDirs and alterReplicaLogDirs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _Wanted = Mapping[str, Iterable[int]]
 
 
 def describe_log_dirs(node: Node, request: Request) -> Any:
-    """Answer each log directory, with the sizes of its requested partitions."""
+    """Answer with each log directory, with the sizes of the requested partitions whose logs are in it."""
     return in_worker(node, request, lambda: _described(node, request.body))
 
 
@@ -50,7 +49,9 @@ def _described(node: Node, body: Any) -> Any:
 
 
 def _of_logs(node: Node, topic: str, numbers: Iterable[int]) -> list[Any]:
-    """Return the sizes of logs, without missing logs and logs that can't be opened, as in Kafka."""
+    """Return a topic's partitions with their sizes. As in Kafka, leave out missing logs and logs that can't
+    be opened.
+    """
     found = []
     for number in numbers:
         try:
@@ -79,7 +80,9 @@ def _of_replicas(directory: DataDirectory, wanted: _Wanted) -> Any:
 
 
 def _result(files: Files, path: str, sizes: Mapping[str, list[Any]]) -> Any:
-    """Return the struct of one directory: sizes of its logs, total and free bytes of its volume."""
+    """Return the struct of one directory, with the sizes of its logs, and the total and free bytes of its
+    file system.
+    """
     try:
         with os_errors():
             space = files.space(path)
@@ -95,7 +98,9 @@ def _result(files: Files, path: str, sizes: Mapping[str, list[Any]]) -> Any:
 
 
 def alter_replica_log_dirs(node: Node, request: Request) -> Any:
-    """Answer NONE for each partition that is in the wanted directory already, else an error code."""
+    """Answer with NONE for each partition whose log is already in the requested directory, and with an error
+    code for any other partition.
+    """
     return in_worker(node, request, lambda: _placed(node, request.body))
 
 
@@ -116,7 +121,9 @@ def _placed(node: Node, body: Any) -> Any:
 
 
 def _place(node: Node, path: str, topic: str, number: int) -> Code:
-    """Return NONE if a partition's log is in the directory `path`, else the reason as an error code."""
+    """Return NONE if a partition's log is in the directory `path`, else the error code of the refusal to move
+    it.
+    """
     store, info = node.store, shown(node.store).get(topic)
     here: dict[str, DataDirectory | None] = {store.path: None}
     if (of_many := replicated(store)) is not None:

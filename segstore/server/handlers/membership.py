@@ -1,8 +1,8 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup: remote members of classic groups.
 
-JoinGroup and SyncGroup wait for the other members. The coordinator returns a ticket; when the ticket has its
-result, the loop's thread sends the answer. Threads: handlers run in the loop's thread and call the group
-coordinator in worker threads.
+JoinGroup and SyncGroup wait for the other members: the coordinator returns a ticket, an object that gets a
+result later. When the ticket has its result, the loop's thread sends the answer. Threads: handlers run in the
+loop's thread and call the group coordinator in worker threads.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _when_done(
     done: Callable[[Any], Any],
     failed: Callable[[BaseException], Any],
 ) -> Later:
-    """Answer `done(result)` with the result of the ticket that `ask` returns, or `failed(error)` if `ask`,
-    the ticket or `done` raises.
+    """Answer with `done(result)`; `result` is that of the ticket that `ask` returns. If `ask`, the ticket or
+    `done` raises an error, answer with `failed(error)`.
     """
 
     def send(ticket: Ticket[Any]) -> None:
@@ -65,11 +65,12 @@ def _when_done(
 
 # --- JoinGroup -----------------------------------------------------------------------------------
 
-_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # the first versions of JoinGroup with KIP-394, KIP-559, KIP-814
+# The first versions of JoinGroup that implement KIP-394, KIP-559 and KIP-814.
+_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9
 
 
 def join_group(node: Node, request: Request) -> Later:
-    """Join a member to its group; the answer is sent when all members have joined."""
+    """Let a member join its group. The answer is sent when all members of the group have joined."""
     body, joining = request.body, _joining(node, request)
     return _when_done(
         node,
@@ -81,7 +82,7 @@ def join_group(node: Node, request: Request) -> Later:
 
 
 def _joining(node: Node, request: Request) -> Joining:
-    """Return a JoinGroup request as the coordinator's `Joining`."""
+    """Return the values of a JoinGroup request as a `Joining`, which the coordinator takes."""
     body, version = request.body, request.version
     rebalance_ms = body.rebalance_timeout_ms
     return Joining(
@@ -91,7 +92,8 @@ def _joining(node: Node, request: Request) -> Joining:
         client_id=request.client_id or "",
         client_host=f"/{request.channel.peer}",
         session_timeout_ms=body.session_timeout_ms,
-        # Version 0 has no rebalance timeout, so the session timeout is used (Kafka: JoinGroupRequest).
+        # Version 0 of the request has no rebalance timeout, so the session timeout is used (Kafka:
+        # JoinGroupRequest).
         rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
         protocol_type=body.protocol_type,
         initial_delay_ms=node.config.group_initial_rebalance_delay_ms,
@@ -135,7 +137,7 @@ _NAMES_PROTOCOL = 5
 
 
 def sync_group(node: Node, request: Request) -> Later:
-    """Answer a member's assignment when the group's leader has sent the assignments of all members."""
+    """Answer with a member's assignment when the group's leader has sent the assignments of all members."""
     body = request.body
 
     def ask() -> Ticket[bytes]:
@@ -158,8 +160,9 @@ def sync_group(node: Node, request: Request) -> Later:
 
     def failed(error: BaseException) -> Any:
         code = coordinator_code(error)
-        # Clients don't know COORDINATOR_LOAD_IN_PROGRESS in a SyncGroup answer. REBALANCE_IN_PROGRESS makes
-        # them join again, so it is answered instead, as brokers before Kafka 4 did.
+        # Clients don't know COORDINATOR_LOAD_IN_PROGRESS in a SyncGroup answer. The answer is
+        # REBALANCE_IN_PROGRESS instead, as in brokers before Kafka 4, because this code makes clients join
+        # again.
         loads = code is Code.COORDINATOR_LOAD_IN_PROGRESS
         return _Synced(error_code=Code.REBALANCE_IN_PROGRESS if loads else code)
 
@@ -178,7 +181,7 @@ def heartbeat(node: Node, request: Request) -> Later:
         return _Beaten()
 
     def failed(code: Code) -> Any:
-        # As in Kafka, there is no error while groups are loaded, because clients don't know
+        # As in Kafka, the answer has no error while groups are being loaded, because clients don't know
         # COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
         return _Beaten(error_code=Code.NONE if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code)
 
@@ -189,7 +192,7 @@ _MANY_LEAVE = 3
 
 
 def leave_group(node: Node, request: Request) -> Later:
-    """Remove one member, or several since version 3, each with its own error code (KIP-345)."""
+    """Remove one member, or from version 3 on several members, each with its own error code (KIP-345)."""
     body = request.body
     if request.version >= _MANY_LEAVE:
         leaving = [(each.member_id, each.group_instance_id) for each in body.members]

@@ -1,8 +1,7 @@
-"""Metadata and DescribeTopicPartitions: topics, and the leaders of their partitions.
-
-A request for all topics has null in place of the list of topics, or in version 0 an empty list. Topic ids are
-used since version 12. A missing topic is created if the client and auto.create.topics.enable allow it.
-Source: KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
+"""Metadata and DescribeTopicPartitions: requests for topics, and for the leaders of their partitions. A
+Metadata request for all topics has null in place of the list of topics, or in version 0 an empty list. From
+version 12 on it may have topic ids. A missing topic is created if the client and auto.create.topics.enable
+allow it. Source: KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _Response = structs("MetadataResponse")
 _Described = structs("DescribeTopicPartitionsResponse")
 _IDS_SINCE = 12
 _AT_ONCE = 500
-"""Most partitions that the loop's thread encodes for one answer; a worker encodes larger answers."""
+"""If an answer has more partitions than this, a worker thread encodes it, not the loop's thread."""
 _KNOWN_AT_ONCE = 5_000
-"""Like `_AT_ONCE`, for partitions with open logs and cached rows, which take a tenth of the time."""
+"""`_AT_ONCE` for partitions whose logs are open and whose rows are cached: they take a tenth of the time."""
 
 
 class _AskedTopic(NamedTuple):
@@ -43,8 +42,8 @@ class _AskedTopic(NamedTuple):
 
 
 def metadata(node: Node, request: Request) -> Any:
-    """Answer topics. A worker makes the answer if a topic must be created, a log must be opened, or the
-    answer is long.
+    """Answer with topics and their partitions. If a topic must be created, a log must be opened, or the
+    answer is long, a worker thread makes the answer.
     """
     body, topics = request.body, shown(node.store)
     everything = body.topics is None or (request.version == 0 and not body.topics)
@@ -72,8 +71,8 @@ def _answer_known(
     partitions: int,
     leaders: Leaders,
 ) -> Any:
-    """Answer topics that exist and whose logs are open; a worker encodes the answer if it has many
-    partitions.
+    """Answer with topics, without creating a topic or opening a log. If more than `_AT_ONCE` partitions
+    count, a worker thread encodes the answer.
     """
     rows = node.part(PartitionRows)
     if partitions <= _AT_ONCE:
@@ -82,9 +81,11 @@ def _answer_known(
 
 
 def _to_encode(rows: PartitionRows, version: int, topics: list[TopicInfo]) -> int:
-    """Return the number of partitions that count towards `_AT_ONCE`."""
+    """Return the number of partitions that count towards `_AT_ONCE`: partitions with cached rows don't count,
+    unless `topics` have more than `_KNOWN_AT_ONCE` partitions.
+    """
     count = sum([info.partitions for info in topics])
-    # Only between `_AT_ONCE` and `_KNOWN_AT_ONCE` it matters which rows are cached.
+    # With so few or so many partitions the answer does not depend on which rows are cached.
     if not _AT_ONCE < count <= _KNOWN_AT_ONCE:
         return count
     return sum(info.partitions for info in topics if not rows.knows(info.name, version, info.partition_ids))
@@ -105,8 +106,8 @@ def _refused(topics: list[Any]) -> Any:
 def _creatable(
     node: Node, body: Any, asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]
 ) -> dict[str, Code]:
-    """Return the names of the missing topics that may be created, each with Code.NONE, as there is no error
-    yet.
+    """Return the names of the missing topics that may be created, each with Code.NONE. (If the creation of a
+    topic fails, `_prepared` replaces this code by the error's code.)
     """
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return {}
@@ -142,7 +143,7 @@ def _all_found(asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]) -> lis
 def _prepared(
     node: Node, request: Request, asked: list[_AskedTopic], missing: dict[str, Code], rows: PartitionRows
 ) -> Any:
-    """Create missing topics, open closed logs, then answer."""
+    """Create the topics in `missing`, open the closed logs of requested topics, then return the answer."""
     for name in missing:
         missing[name] = _created(node, name)
     topics = shown(node.store)
@@ -153,7 +154,7 @@ def _prepared(
 def _created(node: Node, name: str) -> Code:
     try:
         node.store.create_topic(name, node.config.num_partitions)
-    except TopicAlreadyExistsError:  # another client has created the topic
+    except TopicAlreadyExistsError:  # another client has just created the topic
         return Code.NONE
     except SegstoreError as error:
         return code_of(error)
@@ -196,7 +197,7 @@ def _whole(node: Node, topics: list[Any], operations: int = authorized.NOT_ASKED
 
 
 def _missing(asked: _AskedTopic, failed: Mapping[str, Code]) -> Any:
-    """Return the struct of a topic that does not exist, with its error code."""
+    """Return the struct of a topic that does not exist, with the error code that says why."""
     if asked.topic_id != NO_ID:
         return _Response.MetadataResponseTopic(
             error_code=Code.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
@@ -220,7 +221,7 @@ def _topic(info: TopicInfo, partitions: Packed) -> Any:
 
 
 def describe_topic_partitions(node: Node, request: Request) -> Any:
-    """Answer one page of partitions in topic order, and the cursor at which the next page begins."""
+    """Answer with one page of partitions in topic order, and the cursor at which the next page begins."""
     body, topics = request.body, shown(node.store)
     cursor = body.cursor
     if cursor is not None and cursor.partition_index < 0:

@@ -1,7 +1,6 @@
-"""`NamedTopics`: the topics of OffsetCommit and OffsetFetch requests, by name or, in newer versions, by id
-(KIP-848).
-
-Threads: a `NamedTopics` is made in the loop's thread, then used by one thread at a time.
+"""`NamedTopics`: the topics of an OffsetCommit, OffsetFetch or TxnOffsetCommit request. Older versions of
+these requests have topic names; newer versions have topic ids (KIP-848). Threads: a `NamedTopics` is made in
+the loop's thread, and used afterwards by one thread at a time.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from segstore.server.node import Node
 
 
 class NamedTopics:
-    """The topics of a request: `known` topics, whose names are set, and `unknown` topics, whose ids no topic
-    has.
+    """The topic structs of a request: `known` structs, whose names are set, and `unknown` structs, whose
+    topic ids belong to no topic.
     """
 
     def __init__(self, node: Node, topics: Iterable[Any], have_ids: bool) -> None:
@@ -34,12 +33,12 @@ class NamedTopics:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """Return the request's topic ids as text, by topic name."""
+        """Return topic name -> topic id as text, for the topics that the request has by id."""
         return {name: names.topic_id_of(topic_id) for name, topic_id in self._ids.items()}
 
     def with_ids(self, topics: list[Any], refuse: Callable[[Any], Any]) -> list[Any]:
-        """Set the ids of `topics`, the structs of an answer. Return `topics`, followed by the result of
-        `refuse` for each topic of `unknown`.
+        """Set the ids of `topics`, the structs of an answer. Return `topics`, followed by what `refuse`
+        returns for each struct in `unknown`.
         """
         for topic in topics:
             topic.topic_id = self._ids.get(topic.name, topic.topic_id)

@@ -1,5 +1,6 @@
-"""OffsetForLeaderEpoch: the end offset of a leader epoch. By this offset a client finds out whether the log
-was truncated below its position (KIP-101, KIP-320; Kafka: Partition.lastOffsetForLeaderEpoch).
+"""OffsetForLeaderEpoch: the end offset of a leader epoch. A client compares this offset with its position to
+find out whether the log was truncated below the position (KIP-101, KIP-320; Kafka:
+Partition.lastOffsetForLeaderEpoch).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _Topic, _End = _Response.OffsetForLeaderTopicResult, _Response.EpochEndOffset
 
 
 def offset_for_leader_epoch(node: Node, request: Request) -> Any:
-    """Answer the largest known epoch up to the requested epoch, and that epoch's end offset; answer -1 for
-    both if no such epoch is known.
+    """For each partition answer with the largest epoch in its log that is not above the requested epoch, and
+    that epoch's end offset. Answer with -1 for both if the log has no such epoch.
     """
     logs = node.part(Logs)
     return _Response(

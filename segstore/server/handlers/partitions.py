@@ -1,9 +1,9 @@
 """DeleteRecords, ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments: the administration of
 existing partitions.
 
-On the wire a partition has one replica, so reassignments change nothing. ElectLeaders elects one of the
-directories of a replicated store; a plain store has no elections. Source: ReplicaManager.deleteRecords,
-ReplicationControlManager's electLeaders and alterPartitionReassignments.
+Clients see one replica of each partition, so reassignments change nothing. In a replicated store,
+ElectLeaders elects one of the store's directories; any other store has no elections. Source:
+ReplicaManager.deleteRecords, ReplicationControlManager's electLeaders and alterPartitionReassignments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _ELECTIONS = {0: "preferred", 1: "unclean"}
 
 
 def delete_records(node: Node, request: Request) -> Any:
-    """Raise log start offsets; offset -1 means the high watermark."""
+    """Raise log start offsets to the requested offsets. The requested offset -1 stands for the high
+    watermark.
+    """
     return in_worker(node, request, lambda: _trim_all(node, request.body))
 
 
@@ -63,7 +65,7 @@ def _trimmed(node: Node, topic: str, wanted: Any) -> Any:
 
 
 def _trim(node: Node, topic: str, wanted: Any) -> int:
-    """Raise the log start offset of a partition; return the new offset."""
+    """Raise the log start offset of a partition; return the new log start offset."""
     log = node.store.partition(topic, wanted.partition_index)
     if "delete" not in node.store.topics()[topic].settings.cleanup_policy:
         raise Refusal(
@@ -78,7 +80,7 @@ def _trim(node: Node, topic: str, wanted: Any) -> int:
 
 
 def elect_leaders(node: Node, request: Request) -> Any:
-    """Elect leaders of the named partitions, or of all partitions if the request has null."""
+    """Elect leaders of the requested partitions, or of all partitions if the request's list is null."""
     return in_worker(node, request, lambda: _elect_all(node, request.body))
 
 
@@ -94,7 +96,8 @@ def _elect_all(node: Node, body: Any) -> Any:
     results = []
     for topic, numbers in asked.items():
         found = [_elected(node, topics, topic, number, election) for number in numbers]
-        if everything:  # as in Kafka, leave out partitions that need no election
+        # As in Kafka, an answer for all partitions leaves out those that need no election.
+        if everything:
             found = [each for each in found if each.error_code != Code.ELECTION_NOT_NEEDED]
         results.append(_Elected.ReplicaElectionResult(topic=topic, partition_result=found))
     return _Elected(replica_election_results=results)
@@ -116,13 +119,13 @@ def _check_there(topics: Mapping[str, TopicInfo], topic: str, number: int) -> No
 
 
 def _elect(node: Node, topic: str, number: int, election: str) -> None:
-    """Elect a leader. Raises the errors of `ReplicatedStore.elect_leaders`; ElectionNotNeededError for a
-    store without replicas.
+    """Elect a leader. Raises the errors of `ReplicatedStore.elect_leaders`, and ElectionNotNeededError if the
+    store has no replicas.
     """
     store = replicated(node.store)
     if store is None:
         raise ElectionNotNeededError(f"{topic}-{number} has one replica, which leads")
-    # Over the wire an unclean election needs no confirmation, as in Kafka.
+    # As in Kafka, the client need not confirm an unclean election. So this line confirms it.
     key = topic, number
     error = store.elect_leaders(election, [key], confirm=election == "unclean")[key]
     if error is not None:
@@ -133,7 +136,9 @@ def _elect(node: Node, topic: str, number: int, election: str) -> None:
 
 
 def alter_partition_reassignments(node: Node, request: Request) -> Any:
-    """Answer a code for each partition; the only valid replica list is the current one (KIP-455)."""
+    """Answer with an error code for each partition. NONE is answered only if the requested replicas are the
+    current replicas (KIP-455).
+    """
     body, topics = request.body, shown(node.store)
     return _Reassigning(
         allow_replication_factor_change=body.allow_replication_factor_change,
@@ -162,7 +167,7 @@ def _reassigned(topics: Mapping[str, TopicInfo], topic: str, wanted: Any) -> Any
 
 
 def list_partition_reassignments(_node: Node, _request: Request) -> Any:
-    """Answer that no reassignment is in progress, because one node never has any."""
+    """Return an answer without reassignments, because a single node never has a reassignment."""
     return _Reassigned(error_message=None)
 
 

@@ -1,4 +1,5 @@
-"""Produce: appends each partition's batch as it was encoded (Kafka: KafkaApis.handleProduceRequest).
+"""Produce: appends the batch of each partition to the partition's log, in the producer's encoding (Kafka:
+KafkaApis.handleProduceRequest).
 
 Threads: a request is handled in the loop's thread if its appends take microseconds. A worker thread handles
 the request if an append may wait for a disk, for replicas or for a transaction's lock, must open a log, or is
@@ -39,14 +40,14 @@ _RecordError = _Response.BatchIndexAndErrorMessage
 _ACKS = frozenset({-1, 0, 1})
 _ZSTD_SINCE, _ABORTABLE_SINCE, _ADDS_SINCE, _IDS_SINCE = 7, 11, 12, 13
 _MOST_CLIENTS = 1000
-"""Most (user, client id) pairs whose throttles are cached."""
+"""The maximum number of (user, client id) pairs whose throttles are cached."""
 NO_RECORDS = memoryview(b"")
 _ATTRIBUTES_AT, _PRODUCER_AT, _EPOCH_AT, _HEADER = 22, 43, 51, 61
 
 
 class _PartitionAppend(NamedTuple):
-    """The records of one partition of a request. `log` is the error code if the partition's log was not
-    found.
+    """The records of one partition of a request. `log` is the partition's log, or an error code if the log
+    was not found.
     """
 
     topic: str
@@ -58,14 +59,15 @@ class _PartitionAppend(NamedTuple):
 class _Verified(NamedTuple):
     """The partitions that the coordinator has verified as part of a request's transaction.
 
-    `otherwise` is the error code for transactional batches of partitions that are not in `partitions`.
+    If a transactional batch is for a partition that is not in `partitions`, it is refused with the error code
+    `otherwise`.
     """
 
     partitions: frozenset[TopicPartition]
     otherwise: Code
 
     def has(self, batch: _PartitionAppend) -> bool:
-        """Return whether a batch's partition was verified."""
+        """Return whether the partition of a batch is in `partitions`."""
         return bool(self.partitions) and TopicPartition(batch.topic, batch.number) in self.partitions
 
 
@@ -87,13 +89,13 @@ class _Quotas:
         return throttle
 
     def charge(self, request: Request, size: int) -> int:
-        """Charge a request's bytes to its quota; return the throttle time in ms."""
+        """Charge `size` bytes to the quota of the request's client; return the throttle time in ms."""
         throttle = self.throttle(request)
         return throttle.charge(size) if throttle.bound is not None else 0
 
 
 def produce(node: Node, request: Request) -> Any:
-    """Append a request's batches; answer a base offset or an error for each partition."""
+    """Append a request's batches; answer with a base offset or an error for each partition."""
     body, logs, version = request.body, node.part(Logs), request.version
     topics = []
     size, may_wait = 0, body.transactional_id is not None
@@ -119,7 +121,7 @@ def produce(node: Node, request: Request) -> Any:
 
 
 def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_PartitionAppend]]]) -> None:
-    """Set the connection's `learned` request, which answers similar requests without decoding them."""
+    """Set the connection's `learned`, which answers later requests like this one without decoding them."""
     batch = topics[0][1][0] if topics and topics[0][1] else None
     if batch is None or isinstance(batch.log, Code) or not batch.records:
         return
@@ -129,11 +131,11 @@ def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_PartitionA
 
 
 def _final(answer: Any, request: Request) -> Any:
-    """Return the answer, or None for acks=0."""
+    """Return the answer, or None if the request has acks=0."""
     if request.body.acks:
         return answer
-    # With acks=0 there is no answer: an error is reported by closing the connection, and a quota is enforced
-    # by reading the next request later (KIP-219).
+    # A request with acks=0 gets no answer. If a partition has an error, the connection is closed, and if a
+    # quota is exceeded, the connection's next request is read later (KIP-219).
     channel = request.channel
     channel.mute(answer.throttle_time_ms)
     codes = [each.error_code for topic in answer.responses for each in topic.partition_responses]
@@ -148,7 +150,7 @@ def _final(answer: Any, request: Request) -> Any:
 
 
 def _found(logs: Logs, topic: Any, partition: Any, version: int) -> _PartitionAppend:
-    """Return a partition's batch with its log, or with an error code if there is no such log."""
+    """Return a partition's batch, with the partition's log, or with an error code if the log is not found."""
     name = topic.name
     if version >= _IDS_SINCE:
         name = logs.name_of(topic.topic_id)
@@ -217,7 +219,7 @@ def _appended(batch: _PartitionAppend, request: Request, verified: _Verified) ->
 
 
 def _failed(batch: _PartitionAppend, verified: _Verified, error: errors.SegstoreError) -> Any:
-    """Return a partition's struct for an append that raised `error`."""
+    """Return the answer's struct of a partition whose append has raised `error`."""
     if isinstance(error, errors.UnverifiedTransactionError):
         return _refused(batch, verified.otherwise)
     if isinstance(error, errors.InvalidRecordError):
@@ -227,7 +229,7 @@ def _failed(batch: _PartitionAppend, verified: _Verified, error: errors.Segstore
             for index, message in error.record_errors
         ]
         return refused
-    # The message is strerror alone, without the path, which clients must not see.
+    # The message is only strerror, because clients must not see the path.
     reason = error.strerror if isinstance(error, errors.StorageError) else None
     return _refused(batch, _code(error), reason)
 
@@ -257,7 +259,9 @@ def _code(error: errors.SegstoreError) -> Code:
 
 @cache
 def _unverified(version: int) -> _Verified:
-    """Return a `_Verified` without partitions, with an error code that clients of the version know."""
+    """Return a `_Verified` without partitions. Its error code is known to clients that send requests of this
+    version.
+    """
     known = version >= _ABORTABLE_SINCE
     return _Verified(frozenset(), Code.TRANSACTION_ABORTABLE if known else Code.INVALID_TXN_STATE)
 
@@ -265,10 +269,9 @@ def _unverified(version: int) -> _Verified:
 @contextmanager
 def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) -> Iterator[_Verified]:
     """Yield the partitions that were verified as part of the request's transaction (KIP-890). If the
-    verification fails, yield no partitions, with the code of the error as `otherwise`.
-
-    The transaction can't be committed or aborted while the block of the `with` statement runs. Since version
-    12 the request adds its partitions to the transaction. (Kafka:
+    verification fails, yield a `_Verified` without partitions, whose `otherwise` is the code of the error.
+    The transaction can't be committed or aborted while the block of the `with` statement runs. From version
+    12 on the request adds its partitions to the transaction. (Kafka:
     AddPartitionsToTxnManager.TransactionSupportedOperation.)
     """
     unverified, transactional_id = _unverified(request.version), request.body.transactional_id
@@ -296,9 +299,8 @@ def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) 
 def _transactional(
     batches: list[_PartitionAppend],
 ) -> tuple[tuple[int, int] | None, frozenset[TopicPartition]]:
-    """Return ((producer id, epoch), partitions) of a request's transactional batches.
-
-    (producer id, epoch) is None if no batch is transactional, or if the batches have several producers.
+    """Return ((producer id, producer epoch), partitions) of a request's transactional batches. The first
+    member is None if no batch is transactional, or if the batches have several producers.
     """
     theirs = [batch for batch in batches if _is_transactional(batch)]
     identities = {_identity(batch.records) for batch in theirs}
@@ -312,7 +314,7 @@ def _is_transactional(batch: _PartitionAppend) -> bool:
 
 
 def _identity(records: memoryview) -> tuple[int, int]:
-    """Return (producer id, producer epoch) of a batch's header."""
+    """Return (producer id, producer epoch) from a batch's header."""
     return (
         int.from_bytes(records[_PRODUCER_AT:_EPOCH_AT], "big", signed=True),
         int.from_bytes(records[_EPOCH_AT : _EPOCH_AT + 2], "big", signed=True),
@@ -327,7 +329,7 @@ def _transaction_code(error: errors.SegstoreError, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, errors.ConcurrentTransactionsError) and version >= _ADDS_SINCE:
         return Code.CONCURRENT_TRANSACTIONS
-    return Code.NOT_ENOUGH_REPLICAS  # clients of all versions retry on this code
+    return Code.NOT_ENOUGH_REPLICAS  # clients of all versions retry after this code
 
 
 HANDLERS = {Api.PRODUCE: produce}

@@ -1,6 +1,5 @@
-"""DescribeQuorum: the controller quorum, which is this one node (KIP-595, KIP-836).
-
-Clients can't read a metadata log here, so its high watermark is answered as 0. Source:
+"""DescribeQuorum: describes the controller quorum, whose only voter is this node (KIP-595, KIP-836). This
+node serves no metadata log to clients, so the metadata log's high watermark is answered as 0. Source:
 KafkaRaftClient.handleDescribeQuorumRequest.
 """
 
@@ -22,7 +21,7 @@ _LISTENER = "CONTROLLER"
 
 
 def describe_quorum(node: Node, request: Request) -> Any:
-    """Answer this node as leader and only voter of partition 0 of `__cluster_metadata`."""
+    """Answer with this node as the leader and the only voter of partition 0 of `__cluster_metadata`."""
     host, port = node.endpoint
     known = _Response.Node(
         node_id=node.node_id, listeners=[_Response.Listener(name=_LISTENER, host=host, port=port)]

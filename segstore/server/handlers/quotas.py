@@ -1,6 +1,6 @@
 """DescribeClientQuotas and AlterClientQuotas: byte rates by user and client id (KIP-546).
 
-There are no quotas by IP address. Source: Kafka's ClientQuotasImage and ClientQuotaControlManager.
+This server has no quotas by IP address. Source: Kafka's ClientQuotasImage and ClientQuotaControlManager.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
 def describe_client_quotas(node: Node, request: Request) -> Any:
-    """Answer the byte rates of the entities that match the filter."""
+    """Answer with the byte rates of each entity that matches the request's filter."""
     return in_worker(node, request, lambda: _describe(node, request.body))
 
 
@@ -46,13 +46,17 @@ def _describe(node: Node, body: Any) -> Any:
 
 
 def _components(entity: Entity) -> dict[str, str]:
-    """Return entity type -> name of an entity's user and client id; an entity may lack either."""
+    """Return entity type -> name, for the user and the client id of an entity. An entity may have only one of
+    them.
+    """
     named = {_USER: entity.user, _CLIENT_ID: entity.client_id}
     return {kind: name for kind, name in named.items() if name is not None}
 
 
 def _filter(components: list[Any]) -> dict[str, Any]:
-    """Return entity type -> component of a request's filter. Raises Refusal."""
+    """Return entity type -> component, for the components of a request's filter. Raises Refusal if the filter
+    is not valid.
+    """
     found: dict[str, Any] = {}
     for each in components:
         if each.entity_type not in _TYPES:
@@ -75,7 +79,9 @@ def _filter(components: list[Any]) -> dict[str, Any]:
 
 
 def _matches(entity: Entity, wanted: dict[str, Any], *, strict: bool) -> bool:
-    """Return whether an entity matches a filter; if `strict`, an entity with further types does not match."""
+    """Return whether an entity matches a filter. If `strict`, an entity with a type that is not in the filter
+    does not match.
+    """
     named = _components(entity)
     if not named.keys() >= wanted.keys() or (strict and named.keys() != wanted.keys()):
         return False
@@ -101,7 +107,7 @@ def _entry(entity: Entity, rates: dict[str, int]) -> Any:
 
 
 def alter_client_quotas(node: Node, request: Request) -> Any:
-    """Set and remove byte rates; answer a result or an error for each entry."""
+    """Set and remove byte rates; answer with success or an error for each entry."""
     return in_worker(node, request, lambda: _alter_all(node, request.body))
 
 
@@ -134,7 +140,9 @@ def _alter(held: Quotas, entry: Any, *, validate_only: bool) -> None:
 
 
 def _entity(parts: list[Any]) -> Entity:
-    """Return the entity that the request's parts name. Raises Refusal."""
+    """Return the entity of an entry; `parts` are the types and names in the entry. Raises Refusal if they are
+    not valid.
+    """
     named = {part.entity_type: part.entity_name for part in parts}
     if not named or len(named) < len(parts) or named.keys() - {_CLIENT_ID, _USER}:
         types = ", ".join(sorted(part.entity_type for part in parts))

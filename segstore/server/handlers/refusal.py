@@ -1,4 +1,4 @@
-"""`Refusal`: an error answer whose code has no exception class in `segstore.errors`."""
+"""`Refusal`: an exception for error codes that have no exception class in `segstore.errors`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from segstore.protocol.error_codes import Code, code_of
 
 
 class Refusal(Exception):
-    """Refuses one item of a request with `code` and a message; other items of the request may succeed."""
+    """Raised to refuse one item of a request with `code` and a message. Other items of the request may
+    succeed.
+    """
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -15,7 +17,7 @@ class Refusal(Exception):
 
 
 REFUSED = (SegstoreError, Refusal)
-"""Exceptions that are answered with a code and a message."""
+"""The exceptions for which an item of the answer gets an error code and a message."""
 
 
 def code_and_message(error: SegstoreError | Refusal) -> tuple[Code, str]:

@@ -1,9 +1,10 @@
-"""SaslHandshake and SaslAuthenticate: a client's authentication (KIP-43, KIP-152, KIP-368).
+"""SaslHandshake and SaslAuthenticate: the two requests by which a client authenticates (KIP-43, KIP-152,
+KIP-368).
 
-Source: Kafka's SaslServerAuthenticator. Version 0 of SaslHandshake is advertised, because old clients look
-for it. But requests in this version are refused, because the tokens that follow them would have no request
-headers. Threads: handlers run in the loop's thread; a worker checks tokens, because a check may compute for
-long, or call the application's code.
+Source: Kafka's SaslServerAuthenticator. ApiVersions lists version 0 of SaslHandshake, because old clients
+require it. But a request of version 0 is refused, because the client would then send its tokens without
+request headers. Threads: handlers run in the loop's thread; a worker thread checks tokens, because a check
+may compute for long, or call the application's code.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _WITH_HEADERS = 1
 
 
 def sasl_handshake(node: Node, request: Request) -> Any:
-    """Begin authentication by the requested mechanism, and answer the enabled mechanisms."""
+    """Begin an authentication by the requested mechanism, and answer with the enabled mechanisms."""
     session = request.channel.sasl
     if session is None:
         return _Shaken(error_code=Code.ILLEGAL_SASL_STATE)
@@ -47,7 +48,7 @@ def sasl_handshake(node: Node, request: Request) -> Any:
 
 
 def sasl_authenticate(node: Node, request: Request) -> Any:
-    """Check a token of the client, and answer the next token, or that the authentication is complete."""
+    """Check a client's token in a worker thread, and answer with the server's next token, or an error."""
     session = request.channel.sasl
     if session is None or session.state is not SaslState.TOKENS:
         return _Authenticated(
@@ -67,7 +68,8 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
         _warn(node, request, str(error), session.mechanism, session.name)
         _fail(node, request, session, answer)
-    except Exception as error:  # the application or the store has raised this: its text may have secrets
+    # The error comes from the application or the store: its text may contain secrets.
+    except Exception as error:
         answer = _Authenticated(
             error_code=Code.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed"
         )
@@ -89,8 +91,8 @@ def _warn(
 
 
 def _fail(node: Node, request: Request, session: SaslSession, answer: Any) -> Later:
-    """Answer and close the connection after `failed_delay`, to slow down guesses of passwords (Kafka:
-    DelayedAuthenticationFailureClose).
+    """After `failed_delay` send the answer and close the connection, to slow down guesses of passwords
+    (Kafka: DelayedAuthenticationFailureClose).
     """
     session.fail()
 

@@ -1,8 +1,8 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials: the SCRAM credentials of users (KIP-554).
 
-Source: Kafka's ScramControlManager and ScramImage. Clients send salted passwords; the store keeps only the
-keys that are derived from them. Threads: handlers run in the loop's thread; a worker reads and writes
-credentials.
+Source: Kafka's ScramControlManager and ScramImage. Clients send salted passwords. The store derives keys from
+the passwords, and stores only these keys. Threads: handlers run in the loop's thread; a worker reads and
+writes credentials.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _Changes = dict[tuple[str, str], ScramCredential | None]
 
 
 def describe_user_scram_credentials(node: Node, request: Request) -> Later:
-    """Answer mechanisms and iterations of the named users, or of all users if none is named."""
+    """Answer with the mechanisms and iterations of the requested users, or of all users if the request names
+    no user.
+    """
     return in_worker(node, request, lambda: _describe(node, request.body))
 
 
@@ -64,7 +66,9 @@ def _described(name: str, times: int, held: Credentials) -> Any:
 
 
 def alter_user_scram_credentials(node: Node, request: Request) -> Later:
-    """Set and delete credentials. One invalid change of a user refuses all changes of that user."""
+    """Set and delete credentials. If one change of a user is invalid, all changes of that user are
+    refused.
+    """
     return in_worker(node, request, lambda: _alter(node, request.body))
 
 
@@ -87,7 +91,7 @@ def _alter(node: Node, body: Any) -> Any:
 
 
 def _judged(body: Any, held: Credentials) -> tuple[dict[str, tuple[Code, str | None]], _Changes]:
-    """Return (code, message) for each user, and the changes of the users without an error."""
+    """Return ((code, message) by user, changes of the users without an error)."""
     asked = [*body.deletions, *body.upsertions]
     times = Counter((each.name, each.mechanism) for each in asked)
     errors: dict[str, tuple[Code, str | None]] = {each.name: (Code.NONE, None) for each in asked}

@@ -1,8 +1,8 @@
-"""ShareAcknowledge: a share group member acknowledges records without fetching (KIP-932; Kafka:
+"""ShareAcknowledge: a member of a share group acknowledges records without fetching records (KIP-932; Kafka:
 KafkaApis.handleShareAcknowledgeRequest).
 
-Threads: requests are handled in the loop's thread; a worker calls the share coordinator if the call may
-wait.
+Threads: requests are handled in the loop's thread; if a call of the share coordinator may wait, a worker
+thread makes the call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _Leader = _Response.LeaderIdAndEpoch
 
 
 def share_acknowledge(node: Node, request: Request) -> Any:
-    """Acknowledge records; the answer is sent when the share partitions' state is written to the log."""
+    """Acknowledge records; send the answer when the new state of the share partitions is written to the
+    log.
+    """
     if not has_share_groups(node):
         return _Response(error_code=Code.UNSUPPORTED_VERSION)
     if is_unnamed(request.body):

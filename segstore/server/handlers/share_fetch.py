@@ -1,11 +1,12 @@
-"""ShareFetch: a share group member acknowledges earlier records and acquires new records, or waits for new
-records (KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, DelayedShareFetch).
+"""ShareFetch: a member of a share group acknowledges records that it has acquired, and acquires more records,
+for which it may wait (KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest,
+DelayedShareFetch).
 
-Threads: requests are handled in the loop's thread; a worker calls the share coordinator if the call may wait
-or take long.
+Threads: requests are handled in the loop's thread; if a call of the share coordinator may wait or take long,
+a worker thread calls the coordinator.
 
 The client's quota is checked before records are acquired. If the connection or the session is closed before
-the answer is sent, the acquisition is cancelled, and the records' delivery counts stay as before.
+the answer is sent, the acquisition is cancelled, and the records have the same delivery counts as before it.
 """
 
 from __future__ import annotations
@@ -49,20 +50,26 @@ _NO_RECORDS = b""
 _STALE = "The share session has ended, or another request of it has come."
 _MODE_SINCE = 2
 _MOST_AT_ONCE = 10_000
-"""Most records that one request acquires in the loop's thread, while other requests wait."""
+"""If a request may acquire more records than this, a worker thread acquires them, because in the loop's
+thread this would delay other requests.
+"""
 
 Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]
 
 
 class _Work(NamedTuple):
-    """The result of a round: the outcomes of acknowledgements, and the acquired records, by partition."""
+    """The result of a round: the outcome of the acknowledgements of each partition, and the acquired records
+    of each partition.
+    """
 
     acknowledged: Mapping[WirePartition, PartOutcome]
     acquisitions: Sequence[AcquiredPartition]
 
 
 class _ShareFetch:
-    """A ShareFetch request that is not answered yet. Each round acknowledges and acquires records."""
+    """A ShareFetch request that is not answered yet. Each round, an attempt to answer it, acknowledges and
+    acquires records.
+    """
 
     def __init__(self, fetches: ShareFetches, request: Request, session: WireSession) -> None:
         body = request.body
@@ -75,7 +82,9 @@ class _ShareFetch:
         self._topics: dict[WirePartition, str] = {}
 
     def begin(self, asked: ShareAsked) -> Any:
-        """Run the first round: acknowledge and acquire records; return an answer or LATER."""
+        """Run the first round: acknowledge and acquire records; return the answer, or LATER if the answer is
+        sent later.
+        """
         found = judged(self._fetches.topics, self._request, asked)
         self._acknowledged.update(found.refused)
         return self._go_on(found.good, self._body.max_wait_ms > 0)
@@ -99,7 +108,8 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            return self._go_on({}, may_wait, is_again=True)  # a worker runs the next round, with more reads
+            # A worker runs the next round, which may read more often.
+            return self._go_on({}, may_wait, is_again=True)
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)
@@ -119,14 +129,14 @@ class _ShareFetch:
         return work(self._fetches.node, self._request, run, done, waits=True)
 
     def _is_slow(self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition]) -> bool:
-        """Return whether a round may take more than microseconds, so that a worker must run it."""
+        """Return whether a worker must run the round, because it may take more than microseconds."""
         if self._is_last or self._body.max_records > _MOST_AT_ONCE:
             return True
         return self._fetches.may_wait(self._session, {*acknowledgements, *wanted})
 
     @property
     def _is_current(self) -> bool:
-        """Whether the connection is open, and the session has not advanced past this request."""
+        """Whether the connection is open, and the session has had no newer request."""
         session = self._session
         is_next = self._fetches.sessions.is_current(session) and session.next_epoch == self._next_epoch
         return self._request.channel.is_open and (is_next or self._is_last)
@@ -139,8 +149,8 @@ class _ShareFetch:
         return self._fetches.waits.glance(self._session.group, places)
 
     def _wanted(self) -> Sequence[WirePartition]:
-        """Return the partitions from which to acquire records; none if the request allows no records, or is
-        throttled.
+        """Return the partitions from which to acquire records. Return no partition if the request allows no
+        records or is throttled.
         """
         body, self._throttle_ms = self._body, 0
         self._topics, self._refused = {}, {}
@@ -166,7 +176,9 @@ class _ShareFetch:
     def _work(
         self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition], terms: AcquireTerms
     ) -> _Work:
-        """Acknowledge records, then acquire records, which may be records that were released just now."""
+        """Acknowledge records, then acquire records. Records that the acknowledgement has released may be
+        acquired again.
+        """
         fetches, session = self._fetches, self._session
         outcomes = fetches.acknowledge(session, acknowledgements)
         if self._is_last:
@@ -177,14 +189,16 @@ class _ShareFetch:
         try:
             return _Work(outcomes, fetches.coordinator.acquire(session.group, session.member, places, terms))
         except SegstoreError as error:
-            # The error becomes the error of each partition, so that `outcomes` are answered.
+            # Each partition gets this error. The exception is not raised, because `outcomes` must be
+            # answered.
             return _Work(outcomes, [AcquiredPartition(*each, error) for each in places])
 
     # --- after a round -------------------------------------------------------------------------
 
     def _worked(self, done: _Work, glance: AcquirableState, may_wait: bool) -> Any:
-        """Return the answer with the acquired records. If there are too few and the request may wait, cancel
-        their acquisition and park the request: return LATER, or the answer of another round.
+        """Return the answer with the acquired records. If too few records were acquired and the request may
+        wait, cancel their acquisition and park the request. Then return LATER, or the result of another
+        round.
         """
         self._acknowledged.update(done.acknowledged)
         if not self._is_current:
@@ -197,7 +211,7 @@ class _ShareFetch:
             if each.error is None:
                 got[key] = each
             elif not isinstance(each.error, OffsetNotAvailableError):
-                # After an OffsetNotAvailableError the fetch may wait: the state is being loaded.
+                # OffsetNotAvailableError means that the state is being loaded: the fetch may wait for that.
                 self._refused[key] = outcome_of(each.error)
         if not may_wait or self._is_done(got):
             return self._answer(got)
@@ -205,14 +219,17 @@ class _ShareFetch:
         return self._park(glance, bool(got))
 
     def _is_done(self, got: Mapping[WirePartition, AcquiredPartition]) -> bool:
-        """Return whether to answer now: `min_bytes` were acquired, or every partition has an error."""
+        """Return whether to answer now, because `min_bytes` were acquired, or every partition has an
+        error.
+        """
         can_wait = any(key not in self._refused for key in self._topics)
         size = sum(len(each.stretch) for each in got.values() if each.stretch is not None)
         return not can_wait or bool(got and size >= self._body.min_bytes)
 
     def _park(self, glance: AcquirableState, is_sated: bool) -> Any:
-        """Park the request until records can be acquired, and return LATER. If the state differs from
-        `glance` already, or the time is over, run another round and return its result.
+        """Park the request until records can be acquired, and return LATER. `glance` is the state before
+        records were acquired. If the current state already differs from `glance`, or `max_wait_ms` have
+        passed, run another round instead and return its result.
         """
         left = int((self._until - time.monotonic()) * 1000)
         if left <= 0 or self._glance().differs(glance, is_sated):
@@ -227,7 +244,7 @@ class _ShareFetch:
         return LATER
 
     def _look_again(self, parked: ParkedShareFetch) -> None:
-        """Run a round after a wait; an unexpected exception is passed to `fail`."""
+        """Run a round after the wait, and send its answer. An unexpected exception is passed to `fail`."""
         self._fetches.waits_no_more(self._session, parked)
         try:
             answer = self._go_on({}, not parked.is_over)
@@ -237,7 +254,7 @@ class _ShareFetch:
             fail(self._request, error)
 
     def _cancel(self, acquisitions: Sequence[AcquiredPartition]) -> None:
-        """Undo acquisitions that are not answered, so that the delivery counts of the records stay as
+        """Cancel acquisitions that will not be answered. Their records have the same delivery counts as
         before.
         """
         for each in acquisitions:
@@ -249,7 +266,7 @@ class _ShareFetch:
     # --- the answer ----------------------------------------------------------------------------
 
     def _answer(self, got: Mapping[WirePartition, AcquiredPartition]) -> Any:
-        """Return the response's body, which must release the acquired stretches."""
+        """Return the response's body. Whoever gets the body must release the file stretches in it."""
         answer = _Response(
             acquisition_lock_timeout_ms=self._fetches.coordinator.lock_timeout_ms(self._session.group),
             throttle_time_ms=self._throttle_ms,
@@ -269,7 +286,9 @@ class _ShareFetch:
         return answer
 
     def _keys(self) -> Sequence[WirePartition]:
-        """Return the session's partitions, then acknowledged partitions outside of the session."""
+        """Return the session's partitions, followed by partitions with acknowledgements that are not in the
+        session.
+        """
         fetched = () if self._is_last else self._session.in_turn(0)
         return list(dict.fromkeys([*fetched, *self._acknowledged]))
 
@@ -303,7 +322,7 @@ class _ShareFetch:
 
 
 def _begin(fetches: ShareFetches, request: Request) -> Any:
-    """Find or make the request's session, then run the first round."""
+    """Find the request's session, or make a session. Then run the first round, and return its result."""
     body, asked = request.body, asked_of(request.body)
     epoch, is_acknowledging = body.share_session_epoch, bool(asked.acknowledged)
     try:
@@ -312,7 +331,7 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
         )
     except SegstoreError as error:
         answer = _Response(error_code=code_of(error), error_message=str(error))
-        # The error is answered later, because clients would retry at once.
+        # The error is answered after a wait, because clients retry at once.
         if isinstance(error, ShareSessionLimitReachedError) and body.max_wait_ms > 0:
             fetches.node.loop.later(body.max_wait_ms / 1000, lambda: request.answer(answer))
             return LATER
@@ -330,7 +349,7 @@ def _forgotten(body: Any) -> Iterator[WirePartition]:
 
 
 def share_fetch(node: Node, request: Request) -> Any:
-    """Answer a ShareFetch, now or when records are available."""
+    """Answer a ShareFetch at once, or when records are available."""
     body = request.body
     if not has_share_groups(node):
         return _Response(error_code=Code.UNSUPPORTED_VERSION)

@@ -1,7 +1,7 @@
 """`ShareFetches`: the share sessions, waits and counts of a server (Kafka: SharePartitionManager).
 
-Owns nothing on disk. Threads: the loop's thread calls the share coordinator if the call takes microseconds
-(the state is in memory, and is written without waiting); otherwise worker threads call it.
+Owns nothing on disk. Threads: the loop's thread calls the share coordinator if the call takes microseconds,
+because the state is in memory and is written without waiting. Worker threads make all other calls of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .working import fail, work
 
 log = Logger("segstore")
 MOST_AT_ONCE = 100
-"""Most partitions of a request that the loop's thread handles; a worker handles larger requests."""
+"""If a request has more partitions than this, a worker thread handles it, not the loop's thread."""
 
 
 class ShareFetches:
@@ -61,8 +61,8 @@ class ShareFetches:
         return self._rates.counted(request, lambda request: begin(self, request))
 
     def metrics(self) -> dict[str, float]:
-        """Return total counts, and current numbers of sessions and partitions, by Kafka's metric names. May
-        be called in any thread.
+        """Return Kafka's name of a metric -> value: total counts of requests, and the current numbers of
+        sessions and partitions. Any thread may call this method.
         """
         return {
             **self._rates.values(),
@@ -76,17 +76,17 @@ class ShareFetches:
         return self._fetches.throttle_of(request)
 
     def most_bytes(self, asked: int, throttle: QuotaThrottle) -> int:
-        """Return the most bytes of records for a request that asks for `asked` bytes."""
+        """Return the maximum size, in bytes, of the records in an answer; `asked` is the maximum in the
+        request.
+        """
         most = max(min(asked, self.node.config.fetch_max_bytes), 0)
         return most if throttle.bound is None else min(most, throttle.most_at_once)
 
     # --- calls of the coordinator ----------------------------------------------------------------
 
     def may_wait(self, session: WireSession, keys: Collection[WirePartition]) -> bool:
-        """Return whether a worker, not the loop's thread, must acknowledge or acquire records of these
-        partitions.
-
-        A worker must do it if there are many partitions, if the call may wait for disks or replicas, or if
+        """Return whether a worker thread, not the loop's thread, must call the coordinator for these
+        partitions. The reasons are: there are many partitions, the call may wait for disks or replicas, or
         records of the member's earlier session are still being released.
         """
         who = session.group, session.member
@@ -97,7 +97,7 @@ class ShareFetches:
     def acknowledge(
         self, session: WireSession, batches: Mapping[WirePartition, Sequence[AckBatch]]
     ) -> dict[WirePartition, PartOutcome]:
-        """Acknowledge records; return the outcome for each partition."""
+        """Acknowledge records. Return the outcome of the acknowledgements of each partition."""
         if not batches:
             return {}
         wanted = {text_of(key): some for key, some in batches.items()}
@@ -110,7 +110,7 @@ class ShareFetches:
         records for the session, postpone the release until `end_work`, and return False. Called in a worker
         thread.
         """
-        # The acquisition must be cancelled first: a release of these records would count their delivery.
+        # A worker's acquisition must be cancelled first, because a release would count it as a delivery.
         with self._lock:
             if session in self._at_work:
                 self._to_release.add(session)
@@ -123,17 +123,17 @@ class ShareFetches:
     # --- state of sessions -----------------------------------------------------------------------
 
     def granted(self, session: WireSession, keys: Iterable[WirePartition]) -> None:
-        """Note that records of partitions were acquired in a session."""
+        """Record that the session has acquired records of these partitions."""
         self._granted.setdefault(session, set()).update(keys)
 
     def begin_work(self, session: WireSession) -> None:
-        """Note that a worker begins to acquire records for a fetch of the session."""
+        """Count one more worker that acquires records for a fetch of the session."""
         with self._lock:
             self._at_work[session] += 1
 
     def end_work(self, session: WireSession) -> None:
-        """Note that the records that a worker has acquired were answered or cancelled. If no worker of the
-        session remains, begin a postponed release.
+        """Count one worker less, because the records that it has acquired were answered or cancelled. If no
+        worker acquires records for the session now, begin a release that was postponed.
         """
         with self._lock:
             self._at_work[session] -= 1
@@ -146,17 +146,17 @@ class ShareFetches:
             self._begin_release(session)
 
     def wait(self, session: WireSession, parked: ParkedShareFetch) -> None:
-        """Remember the parked fetch of a session."""
+        """Store the parked fetch of a session."""
         self._parked[session] = parked
 
     def waits_no_more(self, session: WireSession, parked: ParkedShareFetch) -> None:
-        """Forget the parked fetch of a session."""
+        """Drop the reference to the parked fetch of a session, because its wait has ended."""
         if self._parked.get(session) is parked:
             del self._parked[session]
 
     def go_on(self, session: WireSession) -> None:
-        """Complete a session's parked fetch, because the session was closed or has a newer request. The fetch
-        acquires no more records.
+        """Complete a session's parked fetch, because the session was closed or has a newer request. That
+        fetch does not acquire records any more.
         """
         parked = self._parked.pop(session, None)
         if parked is not None:
@@ -165,8 +165,8 @@ class ShareFetches:
             self.waits.forget(session.group)
 
     def _ended(self, session: WireSession, is_broken: bool) -> None:
-        """Complete a closed session's parked fetch; if the connection was closed too, release the session's
-        records.
+        """Complete a closed session's parked fetch. If the session was closed because its connection was
+        closed (`is_broken`), release the session's records.
         """
         self.go_on(session)
         if not is_broken:
@@ -186,24 +186,28 @@ class ShareFetches:
         self.node.loop.work(lambda: self.release(session), done, True)
 
     def close(self) -> None:
-        """Close all sessions and remove their waits, when the server closes."""
+        """Close all sessions, and stop receiving reports of available records. Called when the server
+        closes.
+        """
         self.sessions.close()
         self.waits.close()
 
 
 def _outcome(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
-    """Return the outcome of an acknowledgement that has raised `error`, None if it succeeded. `was_granted`
+    """Return the outcome of acknowledgements of a partition; `error` is their error, or None. `was_granted`
     says that the session has acquired records of the partition.
     """
-    # The partition exists if the session has acquired records of it. The coordinator raises this error
-    # because it has dropped the partition from memory since then.
+    # The session has acquired records of the partition, so the partition exists. The error means that the
+    # coordinator has dropped the share partition from memory since then.
     if was_granted and isinstance(error, UnknownTopicOrPartitionError):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     return outcome_of(error)
 
 
 def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
-    """Answer a request by `begin`; if the store has no share coordinator yet, a worker makes it first."""
+    """Answer a request with the result of `begin`. If the store has no share coordinator yet, a worker thread
+    makes the coordinator first.
+    """
     if existing(node.store, ShareCoordinator) is not None:
         return node.part(ShareFetches).counted(request, begin)
 

@@ -35,8 +35,8 @@ _Described = structs("ShareGroupDescribeResponse")
 
 
 def share_group_heartbeat(node: Node, request: Request) -> Any:
-    """Handle a member's heartbeat; answer the member's epoch, and its assignment if the assignment has
-    changed.
+    """Handle a member's heartbeat. The answer has the member's epoch, and the member's assignment if the
+    assignment has changed.
     """
     if not has_share_groups(node):
         return _Beaten(error_code=Code.UNSUPPORTED_VERSION)
@@ -68,7 +68,9 @@ def _asked(request: Request) -> ShareHeartbeat:
 
 
 def share_group_describe(node: Node, request: Request) -> Any:
-    """Answer a result or an error for each group; a group of another type gets GROUP_ID_NOT_FOUND."""
+    """Answer with a description or an error for each group. The error of a group that is no share group is
+    GROUP_ID_NOT_FOUND.
+    """
     if not has_share_groups(node):
         return _Described(groups=[_failed(each, Code.UNSUPPORTED_VERSION) for each in request.body.group_ids])
     describe = partial(_described, node.store)

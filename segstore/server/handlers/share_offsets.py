@@ -1,5 +1,5 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: the administration of share
-groups' start offsets (KIP-932, KIP-1226 for the lag; Kafka: GroupCoordinatorService).
+groups' start offsets (KIP-932; KIP-1226 adds the lag; Kafka: GroupCoordinatorService).
 
 Threads: handlers run in the loop's thread and call the coordinators in worker threads.
 """
@@ -42,7 +42,9 @@ _NOT_KEPT = "There is no offset information to delete."
 
 
 def describe_share_group_offsets(node: Node, request: Request) -> Any:
-    """Answer a result or an error for each group; null topics mean all partitions with a state."""
+    """Answer with offsets or an error for each group. If a group's `topics` are null, answer with all
+    partitions that have a share state of the group.
+    """
     groups = request.body.groups
     if not has_share_groups(node):
         return _failed(groups, Code.UNSUPPORTED_VERSION)
@@ -73,7 +75,9 @@ def _named(topics: Iterable[Any]) -> list[tuple[str, Sequence[int]]]:
 
 
 def _all_of(store: Store, group: str, topics: dict[str, TopicInfo]) -> list[tuple[str, Sequence[int]]]:
-    """Return (topic, partitions with a state of the group) for each topic that exists."""
+    """Return (topic name, partitions with a share state of the group) for each existing topic that has such
+    partitions.
+    """
     by_id = {info.topic_id: name for name, info in topics.items()}
     found: dict[str, list[int]] = {}
     for key in shared(store, GroupCoordinator).share_partitions(group):
@@ -85,7 +89,7 @@ def _all_of(store: Store, group: str, topics: dict[str, TopicInfo]) -> list[tupl
 def _described_topic(
     store: Store, group: str, info: TopicInfo | None, name: str, numbers: Sequence[int]
 ) -> Any:
-    """Return the struct of one topic; a partition without a state has start offset -1, and no error."""
+    """Return the struct of one topic; a partition without a share state has start offset -1, and no error."""
     if info is None or not info.topic_id:
         rows = [_Offset(partition_index=number, start_offset=-1) for number in numbers]
         return _DescribedTopic(topic_name=name, topic_id=NO_ID, partitions=rows)
@@ -110,7 +114,9 @@ def _described_topic(
 
 
 def alter_share_group_offsets(node: Node, request: Request) -> Any:
-    """Set start offsets of a group that has no members; missing partitions are answered with an error."""
+    """Set start offsets of a group that has no members. A partition that does not exist is answered with an
+    error.
+    """
     if not has_share_groups(node):
         return _Altered(error_code=Code.UNSUPPORTED_VERSION)
     body = request.body
@@ -130,7 +136,7 @@ def _altered(store: Store, body: Any) -> Any:
         for topic in body.topics
         for each in topic.partitions
     }
-    # The coordinator must exist, so that it drops the share partitions that change.
+    # The share coordinator must exist before the change, to drop the changed share partitions from memory.
     shared(store, ShareCoordinator)
     errors = shared(store, GroupCoordinator).alter_share_offsets(body.group_id, wanted)
     by_name = {tuple(tp): error for tp, error in errors.items()}
@@ -160,8 +166,8 @@ def _altered_row(number: int, error: SegstoreError | None) -> Any:
 def _code_and_message(error: SegstoreError | None) -> tuple[Code, str | None]:
     if error is None:
         return Code.NONE, None
-    # UnknownTopicOrPartitionError is about the named topic; other errors may be about the internal topic, so
-    # they get the code of a coordinator's error.
+    # UnknownTopicOrPartitionError is about the requested topic. All other errors may be about the internal
+    # topic: their codes are those of a coordinator's errors.
     is_its_own = isinstance(error, UnknownTopicOrPartitionError)
     return code_of(error) if is_its_own else coordinator_code(error), str(error)
 
@@ -174,7 +180,7 @@ def _id_of(info: TopicInfo | None) -> bytes:
 
 
 def delete_share_group_offsets(node: Node, request: Request) -> Any:
-    """Delete a group's states of all partitions of the named topics, if the group has no members."""
+    """If the group has no members, delete its share states of all partitions of the requested topics."""
     if not has_share_groups(node):
         return _Deleted(error_code=Code.UNSUPPORTED_VERSION)
     body = request.body
@@ -190,7 +196,7 @@ def delete_share_group_offsets(node: Node, request: Request) -> Any:
 
 def _deleted(store: Store, body: Any) -> Any:
     names = list(dict.fromkeys(each.topic_name for each in body.topics))
-    # The coordinator must exist, so that it drops the share partitions that change.
+    # The share coordinator must exist before the change, to drop the changed share partitions from memory.
     shared(store, ShareCoordinator)
     errors = shared(store, GroupCoordinator).delete_share_offsets(body.group_id, names)
     topics = shown(store)
@@ -198,7 +204,9 @@ def _deleted(store: Store, body: Any) -> Any:
 
 
 def _deleted_row(name: str, info: TopicInfo | None, error: SegstoreError | None) -> Any:
-    """Return the struct of a topic; a missing topic and a missing state get Kafka's messages."""
+    """Return the struct of a topic; if the topic or the group's share state of it does not exist, the message
+    is Kafka's.
+    """
     code, why = _code_and_message(error)
     if code is Code.UNKNOWN_TOPIC_OR_PARTITION:
         why = _NOT_HERE if info is None else _NOT_KEPT

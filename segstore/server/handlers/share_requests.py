@@ -34,7 +34,7 @@ log = Logger("segstore")
 
 LONGEST_MEMBER_ID = 36
 RENEWS_SINCE = 2
-"""The first request version with AcknowledgeType.RENEW."""
+"""The first request version that may have acknowledgements of type RENEW."""
 ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 _FENCED = (FencedStateEpochError, FencedLeaderEpochError, StoreClosedError)
 
@@ -43,7 +43,7 @@ _NOBODY = -1, -1
 
 
 class PartOutcome(NamedTuple):
-    """The outcome for one partition: an error code and a message, None for Code.NONE."""
+    """The outcome for one partition: an error code and a message. The message is None if the code is NONE."""
 
     code: Code = Code.NONE
     message: str | None = None
@@ -56,7 +56,9 @@ _DENIED = PartOutcome(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization fail
 
 
 class ShareAsked(NamedTuple):
-    """The partitions of a request, in its order, and its acknowledgements by partition."""
+    """The partitions of a request, in the request's order, and the request's acknowledgements by
+    partition.
+    """
 
     partitions: dict[WirePartition, None]
     acknowledged: dict[WirePartition, list[AckBatch]]
@@ -68,13 +70,17 @@ def has_share_groups(node: Node) -> bool:
 
 
 def is_unnamed(body: Any) -> bool:
-    """Return whether a request has no group id, or an empty or too long member id."""
+    """Return whether a request has a null or empty group id, or a member id that is null, empty or too
+    long.
+    """
     member = body.member_id
     return not body.group_id or not member or len(member) > LONGEST_MEMBER_ID
 
 
 def asked_of(body: Any) -> ShareAsked:
-    """Return a request's partitions and acknowledgements; the entries of the same partition are merged."""
+    """Return a request's partitions and acknowledgements. If a partition has several entries, they are
+    merged.
+    """
     asked = ShareAsked({}, {})
     for topic in body.topics:
         for each in topic.partitions:
@@ -90,8 +96,8 @@ def _batch(each: Any) -> AckBatch:
 
 
 def fault(batches: Sequence[AckBatch], renews: bool) -> str | None:
-    """Return an error message if acknowledgement batches are malformed, else None (Kafka:
-    validateAcknowledgementBatches).
+    """Return an error message if acknowledgement batches are not valid, else None. `renews` says whether the
+    type RENEW is allowed (Kafka: validateAcknowledgementBatches).
     """
     try:
         check_form(batches)
@@ -110,8 +116,8 @@ class JudgedAcknowledgements(NamedTuple):
 
 
 def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAcknowledgements:
-    """Check a request's acknowledgements. If one is invalid, all acknowledgements of its partition are
-    refused.
+    """Check a request's acknowledgements. If an acknowledgement is invalid, all acknowledgements of the same
+    partition are refused.
     """
     found = JudgedAcknowledgements({}, {})
     named = topics.found(request, asked.acknowledged)
@@ -132,7 +138,7 @@ def renews(request: Request) -> bool:
 
 
 class ShareTopics:
-    """Looks up the topics of share requests by id, and checks that the client may read them."""
+    """Looks up the topics of share requests by id, and checks that the client may read these topics."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._logs = node, node.part(Logs)
@@ -140,8 +146,8 @@ class ShareTopics:
     def found(
         self, request: Request, keys: Iterable[WirePartition]
     ) -> dict[WirePartition, PartOutcome | str]:
-        """Return partition -> the name of its topic, or an error outcome if the topic or the partition can't
-        be used.
+        """Return partition -> topic name. If the topic or the partition can't be used, an error outcome takes
+        the name's place.
         """
         may_read = self._reader(request)
         return {key: self._found(key, may_read) for key in keys}
@@ -179,15 +185,16 @@ class ShareTopics:
 
 
 def text_of(key: WirePartition) -> tuple[str, int]:
-    """Return (topic id as text, partition), as the coordinators need it."""
+    """Return (topic id as text, partition), the coordinators' key of a partition."""
     return names.topic_id_of(key[0]), key[1]
 
 
 def outcome_of(error: SegstoreError | None) -> PartOutcome:
-    """Return the outcome for an error of a share partition; None means success."""
+    """Return the outcome for an error of a share partition, or for success if `error` is None."""
     if error is None:
         return GOOD
-    if isinstance(error, _FENCED):  # on the next line's code clients look up the leader again, and retry
+    # After NOT_LEADER_OR_FOLLOWER clients look up the leader again, and retry.
+    if isinstance(error, _FENCED):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     code = code_of(error)
     # IllegalStateError is not logged, because it only means that the share partition is not initialised.

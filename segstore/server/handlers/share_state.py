@@ -1,9 +1,10 @@
 """InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState,
-ReadShareGroupStateSummary: the durable states of share partitions, for other brokers (KIP-932; Kafka:
-ShareCoordinatorService, ShareCoordinatorShard).
+ReadShareGroupStateSummary: requests of other brokers about the durable states of share partitions (KIP-932;
+Kafka: ShareCoordinatorService, ShareCoordinatorShard).
 
-Threads: handlers run in the loop's thread and call the state log in worker threads. After a change of a
-state, the share partition is dropped from memory, and the next fetch reads the state again.
+Threads: handlers run in the loop's thread and call the state log in worker threads. When a request has
+changed the state of a share partition, the share partition is dropped from memory, and the next fetch reads
+the state from the log.
 """
 
 from __future__ import annotations
@@ -37,15 +38,18 @@ _STRUCTS = {
     Api.DELETE_SHARE_GROUP_STATE: "DeleteStateResult",
     Api.READ_SHARE_GROUP_STATE_SUMMARY: "ReadStateSummaryResult",
 }
-"""The struct of one topic in the answer of each API."""
+"""API -> name of the struct of one topic in the API's answer."""
 Job = Callable[[Store, ShareKey, Any, Any], object]
-"""(store, share partition, the partition's struct of the request, its struct of the answer): handles one
-partition, and fills the struct of the answer. Raises SegstoreError.
+"""A function that handles one partition, and fills the partition's struct of the answer. Its parameters are
+the store, the share partition, and the partition's structs of the request and of the answer. Raises
+SegstoreError.
 """
 
 
 def _each(job: Job) -> Handler:
-    """Return a handler that runs `job` for each partition, and answers a result or an error for each."""
+    """Return a handler that runs `job` for each partition, and answers with the struct that `job` fills, or
+    with an error.
+    """
 
     def handle(node: Node, request: Request) -> Later:
         body, response = request.body, structs(f"{request.api.message}Response")
@@ -56,8 +60,8 @@ def _each(job: Job) -> Handler:
             try:
                 job(node.store, _key(body.group_id, topic_id, asked), asked, row)
             except SegstoreError as error:
-                # UnknownTopicOrPartitionError is about the named topic; other errors may be about the state
-                # topic, so they get the code of a coordinator's error.
+                # UnknownTopicOrPartitionError is about the requested topic. All other errors may be about the
+                # state topic: their codes are those of a coordinator's errors.
                 is_its_own = isinstance(error, UnknownTopicOrPartitionError)
                 row.error_code = code_of(error) if is_its_own else coordinator_code(error)
                 row.error_message = str(error)
@@ -94,14 +98,15 @@ def _initialise(store: Store, key: ShareKey, asked: Any, _row: Any) -> None:
 
 
 def _read(store: Store, key: ShareKey, asked: Any, row: Any) -> None:
-    """Answer the state of a share partition. If the request has a higher leader epoch, write this epoch into
-    the state first.
+    """Answer with the state of a share partition. If the request's leader epoch is higher than the state's,
+    first write the request's leader epoch into the state.
     """
     states = shared(store, StateLog)
     state = states.read(key)
     if state is None:
         raise InvalidRequestError(f"share partition {key} is not initialised")
-    if asked.leader_epoch != state.leader_epoch:  # a lower epoch makes the write fail
+    # If the request's leader epoch is lower, this write fails.
+    if asked.leader_epoch != state.leader_epoch:
         _write_one(states, key, Update(state.state_epoch, asked.leader_epoch, lead=True))
         _drop(store, key)
     _check_there(store, key)
@@ -118,7 +123,7 @@ def _write(store: Store, key: ShareKey, asked: Any, _row: Any) -> None:
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
         for each in asked.state_batches
     ]
-    # Version 0 has no delivery complete count: the default, -1, means that it is unknown.
+    # A request of version 0 has no delivery complete count. The field's default, -1, means "unknown".
     complete = asked.delivery_complete_count
     update = Update(asked.state_epoch, asked.leader_epoch, asked.start_offset, complete, batches)
     _write_one(shared(store, StateLog), key, update)
@@ -139,7 +144,7 @@ def _summary(store: Store, key: ShareKey, _asked: Any, row: Any) -> None:
 
 
 def _check_there(store: Store, key: ShareKey) -> None:
-    """Raise UnknownTopicOrPartitionError unless the store has the partition."""
+    """Raise UnknownTopicOrPartitionError if the store does not have the partition."""
     info = next((info for info in shown(store).values() if info.topic_id == key.topic_id), None)
     if info is None or key.partition not in info.partition_ids:
         raise UnknownTopicOrPartitionError(f"share partition {key}: there is no such topic or partition")
@@ -152,7 +157,7 @@ def _write_one(states: StateLog, key: ShareKey, update: Update) -> None:
 
 
 def _drop(store: Store, key: ShareKey) -> None:
-    """Drop a share partition from memory, after its state was changed in the log."""
+    """Drop a share partition from memory, because its state in the log has changed."""
     coordinator = existing(store, ShareCoordinator)
     if coordinator is not None:
         coordinator.fence([key])

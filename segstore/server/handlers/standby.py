@@ -1,6 +1,6 @@
-"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: registering a standby, removing it, and fencing its
-primary after a promotion (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
-KafkaRaftClient.handleBeginQuorumEpochRequest).
+"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: the requests that register a standby, remove it,
+and fence its primary (stop the primary's writes) after the standby's promotion (KIP-631, KIP-595; Kafka:
+ClusterControlManager.registerBroker, KafkaRaftClient.handleBeginQuorumEpochRequest).
 
 Only clients that the operator allows (`may_change_standby`) register or remove a standby. Only the registered
 standby can fence the store, because nobody else knows the random id of its directory.
@@ -37,8 +37,8 @@ _UNKNOWN = "the setting standby.addresses does not name that address"
 
 
 def register(node: Node, request: Request) -> Any:
-    """Register a standby durably, if `may_change_standby` allows it. The registered standby may register
-    again from any address.
+    """Register a standby durably, if `may_change_standby` allows the client to do so. A standby that is
+    already registered may register again from any address.
     """
     is_known, notices = may_change_standby(node, request), node.part(Notices)
     return in_worker(node, request, lambda: _register(node, request, notices, is_known))
@@ -67,7 +67,7 @@ def _register(node: Node, request: Request, notices: Notices, is_known: bool) ->
 
 
 def _warn(notices: Notices, peer: str, message: str, *given: object) -> None:
-    """Log a refused request. The rate is limited, because strangers may send many such requests."""
+    """Log a refused request, but only at a limited rate, because anybody may send many such requests."""
     notices.log(message, peer, f"{message} (asked by %s)", *given, peer)
 
 
@@ -81,8 +81,8 @@ def _id(incarnation: bytes) -> str:
 
 
 def begin_epoch(node: Node, request: Request) -> Any:
-    """Fence the store durably, because its standby leads from the request's epoch on. If the store has no
-    standby, the connection is closed without an answer.
+    """Fence the store durably: it refuses writes from now on, because its standby leads from the request's
+    epoch on. If the store has no standby, the connection is closed without an answer.
     """
     primary, notices = primary_of(node), node.part(Notices)
     if primary is not None and not primary.registration.is_there:
@@ -133,7 +133,7 @@ def _begun(node: Node, request: Request, notices: Notices, topic: str, asked: An
 
 
 def unregister(node: Node, request: Request) -> Any:
-    """Remove the standby's registration, for a client that the operator allows."""
+    """Remove the standby's registration, if `may_change_standby` allows the client to do so."""
     if not may_change_standby(node, request):
         why = f"{request.channel.peer}: {_UNKNOWN}"
         return _Unregistered(error_code=Code.CLUSTER_AUTHORIZATION_FAILED, error_message=why)

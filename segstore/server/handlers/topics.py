@@ -1,6 +1,6 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
-On the wire every topic has one replica, on this node. In a replicated store a new topic is replicated to
+Clients see one replica of each topic, on this node. In a replicated store, new topics have replicas in
 default.replication.factor directories. Source: Kafka's ControllerApis and ReplicationControlManager.
 """
 
@@ -39,7 +39,7 @@ _ASSIGNED = "a manual partition assignment was specified, but {} was not set to 
 
 
 def create_topics(node: Node, request: Request) -> Any:
-    """Create topics; answer a result or an error for each topic."""
+    """Create topics; answer with the new topic's settings or an error for each topic."""
     return in_worker(node, request, lambda: _create_all(node, request.body))
 
 
@@ -60,8 +60,8 @@ def _create_all(node: Node, body: Any) -> Any:
 
 
 def _create(node: Node, wanted: Any, *, validate_only: bool) -> Any:
-    """Create one topic. Checks are in the order of Kafka's controller, so that a request with several faults
-    gets the same error.
+    """Create one topic. The checks have the same order as those of Kafka's controller, so that a request with
+    several faults gets the same error as from Kafka.
     """
     names.check_topic(wanted.name)
     check_not_internal(wanted.name, "groups and transactions make it when they need it")
@@ -83,7 +83,7 @@ def _config(wanted: Any) -> TopicConfig:
 
 
 def _counted(node: Node, wanted: Any) -> int:
-    """Return the number of partitions of a new topic, if the request does not assign replicas. Raises
+    """Return the number of partitions of a new topic, for a request that does not assign replicas. Raises
     InvalidReplicationFactorError, Refusal.
     """
     if wanted.replication_factor not in (-1, 1):
@@ -100,7 +100,7 @@ def _counted(node: Node, wanted: Any) -> int:
 
 
 def _assigned(wanted: Any) -> int:
-    """Return the number of partitions of a new topic, if the request assigns replicas. Raises
+    """Return the number of partitions of a new topic, for a request that assigns replicas. Raises
     InvalidReplicaAssignmentError, Refusal.
     """
     if wanted.replication_factor != -1:
@@ -133,7 +133,7 @@ def _creatable(node: Node, name: str, count: int, topic_id: bytes, config: Topic
 
 
 def delete_topics(node: Node, request: Request) -> Any:
-    """Delete topics by name, or by id since version 6."""
+    """Delete topics by name, or from version 6 on also by id."""
     body = request.body
     asked = [(each.name, each.topic_id) for each in body.topics]
     asked += [(name, NO_ID) for name in body.topic_names]
@@ -171,7 +171,7 @@ def _to_delete(node: Node, name: str | None, topic_id: bytes) -> TopicInfo:
 
 
 def create_partitions(node: Node, request: Request) -> Any:
-    """Add partitions to topics; answer a result or an error for each topic."""
+    """Add partitions to topics; answer with success or an error for each topic."""
     return in_worker(node, request, lambda: _grow_all(node, request.body))
 
 

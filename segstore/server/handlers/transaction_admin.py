@@ -30,7 +30,7 @@ _Listed = structs("ListTransactionsResponse")
 _Producers = structs("DescribeProducersResponse")
 
 _NAMES = {state: "".join(part.capitalize() for part in state.name.split("_")) for state in TransactionState}
-"""Kafka's names of the states, for example PrepareCommit."""
+"""Transaction state -> Kafka's name of the state, for example PrepareCommit."""
 
 
 def _known(store: Store) -> dict[str, TransactionMetadata]:
@@ -41,7 +41,7 @@ def _known(store: Store) -> dict[str, TransactionMetadata]:
 
 
 def describe_transactions(node: Node, request: Request) -> Later:
-    """Answer the state of each requested transactional id."""
+    """Answer with the state of each requested transactional id."""
     wanted = request.body.transactional_ids
 
     def run() -> Any:
@@ -81,8 +81,9 @@ def _described(name: str, held: TransactionMetadata | None) -> Any:
 
 
 def list_transactions(node: Node, request: Request) -> Later:
-    """Answer the transactional ids that match all filters; an empty filter matches all (KIP-994, KIP-1152).
-    The answer also lists the state names of the filter that are unknown here.
+    """Answer with the transactions that match all filters of the request; an empty filter matches all
+    transactions (KIP-994, KIP-1152). The answer also lists names in the state filter that are not names of
+    states.
     """
     body, store = request.body, node.store
     unknown = [name for name in body.state_filters if name not in _NAMES.values()]
@@ -105,14 +106,17 @@ def list_transactions(node: Node, request: Request) -> Later:
 
 
 def _passes(held: TransactionMetadata, body: Any, now_ms: int) -> bool:
-    """Return whether a transaction matches the filters (TransactionStateManager.listTransactionStates)."""
+    """Return whether a transaction matches the filters by state, producer id and duration
+    (TransactionStateManager.listTransactionStates).
+    """
     if held.state is TransactionState.DEAD:
         return False
     if body.state_filters and _NAMES[held.state] not in body.state_filters:
         return False
     if body.producer_id_filters and held.producer_id not in body.producer_id_filters:
         return False
-    # Without an open transaction the start is -1, which passes every duration filter, as in Kafka.
+    # If no transaction is open, `started_ms` is -1. As in Kafka, such a transactional id matches every
+    # duration filter.
     return bool(body.duration_filter < 0 or now_ms - held.started_ms > body.duration_filter)
 
 
@@ -120,7 +124,9 @@ def _passes(held: TransactionMetadata, body: Any, now_ms: int) -> bool:
 
 
 def describe_producers(node: Node, request: Request) -> Later:
-    """Answer the active producers of partitions, with the first offsets of open transactions."""
+    """Answer with the active producers of each partition, and the first offset of each producer's open
+    transaction.
+    """
     body, store = request.body, node.store
 
     def answer(topics: Iterable[Any]) -> Any:

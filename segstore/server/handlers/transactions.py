@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: transactions on the wire (KIP-98). Newer
-request versions use a new producer epoch for each transaction (KIP-890).
+"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: the requests of transactional producers
+(KIP-98). Newer request versions use a new producer epoch for each transaction (KIP-890).
 
 Threads: handlers run in the loop's thread and call the coordinators in worker threads.
 """
@@ -46,8 +46,9 @@ def _transactions(store: Store) -> TransactionCoordinator:
 
 
 def transaction_code(error: BaseException) -> Code:
-    """Return a producer's error code: INVALID_PRODUCER_ID_MAPPING for an expired transactional id,
-    ILLEGAL_GENERATION for a stale member epoch, else the coordinator's code.
+    """Return the error code for a transactional producer. It is INVALID_PRODUCER_ID_MAPPING if the
+    transactional id is not found, and ILLEGAL_GENERATION if a member epoch is stale. For any other error it
+    is the result of `coordinator_code`.
     """
     if isinstance(error, TransactionalIdNotFoundError):
         return Code.INVALID_PRODUCER_ID_MAPPING
@@ -57,7 +58,9 @@ def transaction_code(error: BaseException) -> Code:
 
 
 def _fenced(code: Code, version: int, since: int) -> Code:
-    """Replace PRODUCER_FENCED by INVALID_PRODUCER_EPOCH in versions before `since` (KIP-588)."""
+    """Return INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED if `version` is below `since` (KIP-588);
+    return any other code as it is.
+    """
     return Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED and version < since else code
 
 
@@ -73,8 +76,8 @@ _ADD_KNOWS_FENCED, _BATCHED, _ABORTABLE = 2, 4, 5
 
 
 def add_partitions_to_txn(node: Node, request: Request) -> Later:
-    """Add all of the partitions to a transaction, or none; since version 4 brokers may name several
-    transactions.
+    """Add all partitions of the request to a transaction, or none of them. From version 4 on a request, which
+    only brokers send, may have several transactions.
     """
     body, store, version = request.body, node.store, request.version
     if version >= _BATCHED:
@@ -112,14 +115,18 @@ def _of_transaction(store: Store, asked: Any, version: int) -> Any:
 
 
 def _abortable(code: Code) -> Code:
-    """Replace INVALID_TXN_STATE by TRANSACTION_ABORTABLE: newer clients then abort (KIP-890)."""
+    """Return TRANSACTION_ABORTABLE in place of INVALID_TXN_STATE, because it makes newer clients abort
+    (KIP-890); return any other code as it is.
+    """
     return Code.TRANSACTION_ABORTABLE if code is Code.INVALID_TXN_STATE else code
 
 
 def _add(
     store: Store, transactional_id: str, identity: Identity, wanted: list[TopicPartition], verify_only: bool
 ) -> Codes:
-    """Add partitions, or verify that they were added; if one is refused, none is added (KafkaApis)."""
+    """Add partitions to a transaction, or if `verify_only`, check that they were added. If one partition is
+    refused, no partition is added (KafkaApis).
+    """
     refused = {at: code for at in wanted if (code := _refused(store, at)) is not Code.NONE}
     if refused and not verify_only:
         return {at: refused.get(at, Code.OPERATION_NOT_ATTEMPTED) for at in wanted}
@@ -190,8 +197,8 @@ def add_offsets_to_txn(node: Node, request: Request) -> Later:
 
 
 def txn_offset_commit(node: Node, request: Request) -> Later:
-    """Commit offsets in a transaction; the offsets become visible when the transaction is committed. Since
-    version 5 clients need not send AddOffsetsToTxn first (KIP-890).
+    """Commit offsets in a transaction; the offsets become visible when the transaction is committed. From
+    version 5 on clients need not send AddOffsetsToTxn first (KIP-890).
     """
     body, version = request.body, request.version
     knows_epochs = version >= _COMMITS_BY_ID
@@ -243,7 +250,9 @@ def _commit_within(
 
 
 def _committed(topics: NamedTopics, codes: Codes, version: int) -> Any:
-    """Return the answer; PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH (AddPartitionsToTxnManager)."""
+    """Return the answer, with INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED
+    (AddPartitionsToTxnManager).
+    """
     answered = dict[TopicPartition, Code]()
     for at, code in codes.items():
         code = Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED else code
@@ -258,7 +267,9 @@ _END_KNOWS_FENCED, _END_RAISES = 2, 5
 
 
 def end_txn(node: Node, request: Request) -> Later:
-    """Commit or abort a transaction; since version 5 answer the producer's next epoch (KIP-890)."""
+    """Commit or abort a transaction. From version 5 on the answer has the epoch of the producer's next
+    transaction (KIP-890).
+    """
     body, version = request.body, request.version
 
     def failed(code: Code) -> Any:

@@ -1,5 +1,5 @@
-"""ApiVersions: the served APIs and their versions (KIP-35, KIP-511), and the features (KIP-584). The handler
-also checks the cluster id and node id that the client expects (KIP-1242).
+"""ApiVersions: answers with the served APIs and their versions (KIP-35, KIP-511), and the features (KIP-584).
+The handler also checks the cluster id and the node id that the client expects (KIP-1242).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from segstore.server.request import Request
 _Response = structs("ApiVersionsResponse")
 _NO_NODE = -1
 _NAMES_CLIENT = 3
-"""The first version with the client's software name and version."""
+"""The first request version that has the name and the version of the client's software."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _TAKES_ZERO = 4
-"""The first version whose clients accept features with a lowest version of 0 (KAFKA-17011)."""
+"""The first request version whose clients accept a feature with a lowest version of 0 (KAFKA-17011)."""
 
 
 def api_versions(node: Node, request: Request) -> Any:
-    """Answer all APIs that have a handler, with their versions, and the features."""
+    """Answer with all APIs that have a handler, each with its versions, and the cluster's features."""
     code = _unnamed(request) or _misrouted(node, request.body)
     if code:
         return _Response(error_code=code)
@@ -57,10 +57,11 @@ def _unnamed(request: Request) -> Code:
 
 
 def _misrouted(node: Node, body: Any) -> Code:
-    """Return REBOOTSTRAP_REQUIRED if the client expects another cluster or node, INVALID_REQUEST if the
-    client names only one of the two, else NONE.
+    """Return INVALID_REQUEST if the client gives only one of cluster id and node id. Return
+    REBOOTSTRAP_REQUIRED if it gives both, and one of them is not this node's. Return NONE in all other cases.
     """
-    if body.cluster_id is None and body.node_id == _NO_NODE:  # requests before version 5 have neither field
+    # Requests before version 5 do not have these fields.
+    if body.cluster_id is None and body.node_id == _NO_NODE:
         return Code.NONE
     if body.cluster_id is None or body.node_id == _NO_NODE:
         return Code.INVALID_REQUEST
@@ -69,8 +70,8 @@ def _misrouted(node: Node, body: Any) -> Code:
 
 
 def unsupported() -> Any:
-    """Return the answer to an unknown version of ApiVersions, to be sent as version 0. The answer lists the
-    served versions of ApiVersions, and clients retry with the highest one.
+    """Return the answer to an ApiVersions request of an unknown version. The caller sends it in version 0. It
+    lists the served versions of ApiVersions, and the client retries with the highest version that it knows.
     """
     return _Response(error_code=Code.UNSUPPORTED_VERSION, api_keys=_listed([Api.API_VERSIONS]))
 

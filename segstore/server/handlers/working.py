@@ -1,8 +1,7 @@
-"""Answers that a worker thread makes, because making them waits for disks: of requests that create topics,
-open logs or commit offsets.
-
-If a call that was passed to these functions raises, the request is answered with an error, or its connection
-is closed. Threads: a worker calls `run`; every other function and callback runs in the loop's thread.
+"""Functions that let a worker thread make an answer. They are for requests whose handling waits for disks,
+such as those that create topics, open logs or commit offsets. If a function that was passed to them raises,
+the request is answered with an error, or its connection is closed. Threads: a worker calls `run`; every other
+function and callback runs in the loop's thread.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ def in_worker(
     failed: Callable[[BaseException], Any] | None = None,
     waits: bool = False,
 ) -> Later:
-    """Call `run` in a worker thread, and answer with the body that it returns.
-
-    If `run` raises, the body is `failed(error)`; without `failed`, the function `fail` logs the error and
-    answers its code. `waits` says that the job may wait for replicas; it then runs in a separate pool.
+    """Call `run` in a worker thread, and answer with the body that `run` returns. If `run` raises, the body
+    is `failed(error)`. If `failed` is None, `fail(request, error)` is called instead. `waits` says that `run`
+    may wait for replicas: such calls have a separate pool of threads.
     """
 
     def done(result: Any) -> None:
@@ -52,16 +50,16 @@ def work(
     done: Callable[[Any], object],
     waits: bool = False,
 ) -> Later:
-    """Call `run` in a worker thread, then `done(result or exception)` in the loop's thread, which answers the
-    request at once or later. `waits` says that the job may wait for replicas; it then runs in a separate
-    pool.
+    """Call `run` in a worker thread, then `done` in the loop's thread, with what `run` returned or raised.
+    `done` answers the request at once or later. `waits` says that `run` may wait for replicas: such calls
+    have a separate pool of threads.
     """
     node.loop.work(run, guarded(request, done), waits)
     return LATER
 
 
 def guarded(request: Request, call: Callable[P, object]) -> Callable[P, None]:
-    """Return `call` wrapped so that an exception is passed to `fail`, which answers the request."""
+    """Return a function that calls `call`, and passes an exception of `call` to `fail`."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
@@ -73,7 +71,9 @@ def guarded(request: Request, call: Callable[P, object]) -> Callable[P, None]:
 
 
 def fail(request: Request, error: BaseException) -> None:
-    """Log an unexpected error, and answer its code, or close the connection if the response has none."""
+    """Log an unexpected error, and answer its error code. If the response has no field for an error code,
+    close the connection.
+    """
     log.error("%s of %s failed: %r", request.api.name, request.channel.peer, error, exc_info=error)
     if has_error_code(request.api, request.version):
         request.answer(structs(f"{request.api.message}Response")(error_code=code_of(error)))

@@ -1,3 +1,3 @@
-"""Learned requests: a request that differs only in a few numbers from an earlier request of the connection is
-recognised by its bytes, and answered without decoding.
+"""Learned requests: a request that differs only in a few numbers from an earlier request of the same
+connection is recognised by its bytes, and answered without decoding.
 """

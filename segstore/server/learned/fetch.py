@@ -1,8 +1,8 @@
-"""`LearnedFetch`: repeated Fetch requests for one partition without a fetch session (librdkafka), or for a
-fetch session of few partitions (KIP-227: Java consumers, kafka-python, standbys).
-
-Without a session each request names the only partition. In a session each request names no partition, or only
-the partition of the last answered records. Requests differ in correlation id, session epoch and fetch offset.
+"""`LearnedFetch` answers Fetch requests that a connection repeats: requests for one partition without a fetch
+session (librdkafka), and requests of a fetch session with few partitions (KIP-227: Java consumers,
+kafka-python, standbys). A request without a session names exactly one partition. A request of a session names
+no partition, or only the partition whose records were answered last. The repeated requests of a connection
+differ only in correlation id, session epoch and fetch offset.
 
 On disk: reads log files. Threads: the loop's thread.
 """
@@ -42,20 +42,22 @@ from .standing_fetch import StandingFetch, is_standby, noted
 
 log = Logger("segstore")
 Looked = list[tuple[Wanted, Stretch]]
-"""(partition, stretch that was read of its log) pairs; at most one of the stretches has records."""
+"""The result of a read: (partition, stretch of the partition's log) pairs. At most one of the stretches has
+records.
+"""
 FEW, FEW_OF_REPLICA = 16, 256
-"""Most partitions of a learned session of a consumer, and of a standby, which fetches all partitions of the
-store. The number is limited because each request reads all partitions of its session.
+"""The maximum number of partitions in a learned session of a consumer, and of a standby. (A standby fetches
+all partitions of the store.) The number is limited because each request reads all partitions of its session.
 """
 _NEVER = -2
-"""A value that `Purgatory.publications` never has."""
+"""A value that `Purgatory.publications` never returns."""
 
 
 class FetchTarget(NamedTuple):
     """The server's objects that a learned fetch uses, and the client's terms and throttle.
 
-    If `LearnedFetch` can't answer a fetch after its wait, it calls `serve(context, correlation id)`, by which
-    the handler answers.
+    If `LearnedFetch` can't answer a fetch after the fetch's wait, it calls `serve(context, correlation id)`,
+    which lets the handler answer.
     """
 
     logs: Logs
@@ -67,9 +69,9 @@ class FetchTarget(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The partition that a request names. `wanted` is the session's entry of the
-    partition. `asked` has the offset, size and epochs of the request. These values are copied to `wanted`
-    only if `LearnedFetch` answers the request.
+    """The partition that a request has. `wanted` is the partition's entry in the session. `asked` has the
+    offset, size and epochs of the request; these values are copied to `wanted` only if `LearnedFetch` answers
+    the request. `template` is the template of such requests.
     """
 
     key: Key
@@ -79,46 +81,45 @@ class Named(NamedTuple):
 
 
 class LearnedFetch(LearnedRequest):
-    """Answers repeated fetches of one connection; `session` is None without a fetch session.
-
-    The C code receives and answers small fetches without a session, and fetches of a standby that has
-    fetched all records.
+    """Answers repeated fetches of one connection. `session` is None if the fetches have no fetch session. The
+    C code receives and answers fetches without a session whose answers are short, and fetches of a standby
+    that has fetched all records.
     """
 
     def __init__(
         self, request: Request, wanted: dict[Key, Wanted], session: ServedSession | None, target: FetchTarget
     ) -> None:
-        """`wanted` has the partitions in the order of the answer. For a session it is the session's
-        dictionary.
+        """`wanted` has the partitions in the order of the answer. If there is a session, `wanted` is the
+        session's own dictionary.
         """
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
-        self._forms: dict[tuple[bytes, ...], Named | None] = {}  # constant bytes of a request -> partition
-        self._shapes: dict[int, MessageTemplate] = {}  # the length of a request -> its template
+        # constant bytes of a request -> the request's partition
+        self._forms: dict[tuple[bytes, ...], Named | None] = {}
+        # length of a request -> the request's template
+        self._shapes: dict[int, MessageTemplate] = {}
         self._answers: dict[Wanted, MessageTemplate] = {}
         self._session_id = NO_SESSION if session is None else session.id
         self._empty = empty_answer(request.version, self._session_id)
         self._standing: StandingFetch | None = None
         self._is_short = False
-        """Whether the last answer without a wait had records, at most SHORT bytes."""
+        """Whether the last fetch that was answered at once got records, and at most SHORT bytes of them."""
 
     # --- learning -----------------------------------------------------------------------------
 
     def goes_on(self, session: ServedSession, target: FetchTarget) -> bool:
-        """Return whether this object has the session, terms and throttle of a request that the handler has
-        answered.
+        """Return whether this object has the same session, terms and throttle as `session` and `target`,
+        which are those of a request that the handler has answered.
         """
         mine = self.target
         return session is self.session and target.terms == mine.terms and target.throttle is mine.throttle
 
     def learn(self, request: Request) -> bool:
-        """Learn a request that the handler has answered, and return True: similar requests are answered here
-        from now on.
-
-        Learn nothing and return False if the request names several partitions, removes partitions from the
-        session, or has unknown tagged fields. Also return False if the session has too many partitions, or
-        only the handler can answer for one of them.
+        """Store the template of a request that the handler has answered, and return True: this object answers
+        similar requests from now on. Store nothing and return False if the request names several partitions,
+        removes partitions from the session, or has unknown tagged fields. Return False also if the session
+        has too many partitions, or has a partition for which only the handler can answer.
         """
         body, self._standing = request.body, None
         parts = [part for topic in body.topics for part in topic.partitions]
@@ -134,7 +135,8 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        if len(self._forms) > 2 * FEW:  # forms are never removed one by one, so all are removed
+        # All entries are removed at once, because no single entry is ever removed.
+        if len(self._forms) > 2 * FEW:
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
         return True
@@ -147,8 +149,8 @@ class LearnedFetch(LearnedRequest):
         return Named(key, wanted, Wanted(wanted.topic, wanted.topic_id, part), template)
 
     def _found(self, version: int) -> dict[Wanted, PartitionLog]:
-        """Return partition -> log. Return no logs if there are too many partitions, or if only the handler
-        can answer for one of them.
+        """Return partition -> log. Return an empty dict if there are too many partitions, or if there is a
+        partition for which only the handler can answer.
         """
         found: dict[Wanted, PartitionLog] = {}
         few = FEW if self.target.terms.replica_id < 0 else FEW_OF_REPLICA
@@ -160,10 +162,11 @@ class LearnedFetch(LearnedRequest):
         return found
 
     def template_of(self, wanted: Wanted) -> MessageTemplate:
-        """Return the template of answers with one partition."""
+        """Return the template of answers that have only this partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            if len(self._answers) >= 2 * len(self.logs):  # some templates are of forgotten partitions
+            # Some of these templates are for partitions that the session does not fetch any more.
+            if len(self._answers) >= 2 * len(self.logs):
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed
             answer = self._answers[wanted] = partition_answer(
@@ -180,10 +183,9 @@ class LearnedFetch(LearnedRequest):
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
         """Return (named partition, (correlation id, session epoch, fetch offset)). Return None if the request
-        differs from each learned request in another byte, or if it does not continue the session.
-
-        The named partition is None if the request names no partition. The inner tuple lacks the session epoch
-        if the request has no session, and the fetch offset if it names no partition.
+        is similar to no learned request, or if it does not have the session's epoch. The named partition is
+        None if the request names no partition. The inner tuple lacks the session epoch if there is no
+        session, and lacks the fetch offset if the request names no partition.
         """
         shape, session = self._shapes.get(len(frame)), self.session
         if shape is None:
@@ -199,8 +201,8 @@ class LearnedFetch(LearnedRequest):
         return (named, values) if named is None or self.wanted.get(named.key) is named.wanted else None
 
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:
-        """Answer a request; the result is that of `__call__`. The answer has records of at most one
-        partition. If there are no new records, the fetch is parked.
+        """Answer a request; return what `__call__` returns. The answer has records of at most one partition.
+        If there are no new records and the request may wait, park the fetch.
         """
         named, values = holes
         terms, correlation_id = self.target.terms, values[0]
@@ -209,7 +211,7 @@ class LearnedFetch(LearnedRequest):
         if terms.replica_id >= 0 and not (is_standby(terms) and noted(self, named)):
             return None
         may_wait = terms.max_wait_ms > 0
-        # The number is read before the look, so that a publication during the look ends the wait.
+        # The number is read before the partitions, so that a publication during their read ends the wait.
         seen = self.target.purgatory.publications if may_wait else _NEVER
         looked = self._look(named)
         if looked is None:
@@ -227,8 +229,8 @@ class LearnedFetch(LearnedRequest):
         return self._wait(self._advance(named), named, looked, seen, correlation_id)
 
     def _look(self, named: Named | None) -> Looked | None:
-        """Read all partitions, and return (partition, stretch) pairs; return None if the handler must answer.
-        The handler must also answer if several partitions have records, because these share `max_bytes`.
+        """Read all partitions, and return (partition, stretch) pairs, or None if the handler must answer. The
+        handler must answer also if several partitions have records, because `max_bytes` limits their total.
         """
         looked: Looked = []
         size = 0
@@ -236,7 +238,7 @@ class LearnedFetch(LearnedRequest):
             return None
         for wanted in self.wanted.values():
             held = self.logs.get(wanted)
-            # If this is False, the handler learns again.
+            # If the value is False, the handler will replace this object or call `learn`.
             self.is_like = held is not None and not held.is_gone
             if held is None or not self.is_like:
                 return None
@@ -249,8 +251,8 @@ class LearnedFetch(LearnedRequest):
         return looked
 
     def _advance(self, named: Named | None) -> FetchContext:
-        """Take over the values of the request, and advance the session to its next epoch. Return the context
-        of the request.
+        """Copy the values of the request to the session, and advance the session to its next epoch. Return
+        the context of the request.
         """
         if named is not None:
             named.wanted.update(named.asked)
@@ -259,10 +261,9 @@ class LearnedFetch(LearnedRequest):
         return Incremental(self.session, self.target.sessions.advance(self.session))
 
     def _changed(self, looked: Looked) -> Looked | None:
-        """Return the items of `looked` that the answer must include, at most one; None if there are several.
-
-        Without a session the answer includes the only partition. With a session it includes the partitions
-        for which `Wanted.note_answer` would return True.
+        """Return the items of `looked` that the answer must include. Return None if there are two or more of
+        them. If there is no session, the answer includes the only partition. If there is a session, the
+        answer includes the partitions for which `Wanted.note_answer` would return True.
         """
         if self.session is None:
             return looked
@@ -274,8 +275,8 @@ class LearnedFetch(LearnedRequest):
         return changed if len(changed) <= 1 else None
 
     def _written(self, changed: Looked, correlation_id: int) -> Response:
-        """Return the encoded answer, which must release the stretch. Note the answered offsets in the
-        session.
+        """Return the encoded answer; whoever gets it must release the stretch in it. Store the answered
+        offsets in the session.
         """
         if not changed:
             return self._empty.fill((correlation_id,))[0], []
@@ -300,16 +301,16 @@ class LearnedFetch(LearnedRequest):
         return CopyLimits(most, terms.min_bytes if terms.max_wait_ms > 0 else 0, SHORT, terms.committed)
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Let the C code receive a fetch if the last answer was short, or if a standby that has fetched all
-        records sends it. The result is that of `LearnedRequest.receive`.
+        """Let the C code receive a fetch, if the last answer was short, or if the client is a standby that
+        has fetched all records. Return what `LearnedRequest.receive` returns.
         """
         if self._standing is not None:
             return self._standing.receive(sock, memory)
         return super().receive(sock, memory) if self._is_short else None
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Implement `LearnedRequest.exchanged`. Return None if the client has a quota or another leader
-        epoch.
+        """Implement `LearnedRequest.exchanged`. Return None if the client has a quota, or its leader epoch is
+        not the log's.
         """
         ((wanted, held),) = self.logs.items()
         if self.target.throttle.bound is not None or wanted.current_epoch not in (-1, held.leader_epoch):
@@ -321,8 +322,8 @@ class LearnedFetch(LearnedRequest):
     def _wait(
         self, context: FetchContext, named: Named | None, looked: Looked, seen: int, correlation_id: int
     ) -> Later:
-        """Park a fetch. If the client is a standby that has fetched all records, the next fetches are handled
-        in C.
+        """Park a fetch. If the client is a standby that has fetched all records, a `StandingFetch` is parked,
+        and handles the next fetches too.
         """
         terms = self.target.terms
         if self.session is not None and named is not None and terms.replica_id >= 0 and terms.min_bytes <= 1:
@@ -339,9 +340,9 @@ class LearnedFetch(LearnedRequest):
         return LATER
 
     def finish(self, context: FetchContext, correlation_id: int, looked: Looked, seen: int = _NEVER) -> None:
-        """Answer a fetch after its wait. If there were no publications since the number `seen`, answer from
-        `looked`, else from a new look. If only the handler can answer, call `target.serve`. An unexpected
-        error closes the connection.
+        """Answer a fetch after its wait. If nothing was published since publication number `seen`, answer
+        from `looked`; else read the partitions again. If only the handler can answer, call `target.serve`. If
+        an unexpected error is raised, close the connection.
         """
         channel, target = self.request.channel, self.target
         try:
@@ -360,8 +361,8 @@ class LearnedFetch(LearnedRequest):
             channel.close()
 
     def _is_current(self, context: FetchContext) -> bool:
-        """Return whether no later request has advanced the session, and the client, if it is a standby, is
-        still registered.
+        """Return whether `context` is that of the session's last request. If the client is a replica, it must
+        also be the registered standby.
         """
         if isinstance(context, Incremental) and context.epoch != context.session.epoch:
             return False
@@ -380,8 +381,8 @@ def _learnable(logs: Logs, wanted: Wanted, version: int) -> PartitionLog | None:
 
 
 def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
-    """Return a stretch of a log. Return None if only the handler can answer: there is an error, the client's
-    leader epoch is another, or aborted transactions must be listed.
+    """Return a stretch of a log. Return None if only the handler can answer, because there is an error, the
+    client's leader epoch is not the log's, or the answer must list aborted transactions.
     """
     is_replica = terms.replica_id >= 0
     if asked.fetched_epoch >= 0 and not is_replica:
@@ -402,8 +403,8 @@ def learned_fetch(
     request: Request, context: Sessionless | Incremental, target: FetchTarget
 ) -> LearnedFetch | None:
     """Return a `LearnedFetch` for requests that are similar to `request`, which the handler has answered.
-    Return None if `LearnedFetch.learn` returns False, and for a request without a session if a standby sent
-    it, it names several partitions, or it closes a session.
+    Return None if `LearnedFetch.learn` returns False. Return None also if the request has no session, and
+    either a standby has sent it, or it does not have exactly one partition, or it closes a session.
     """
     session = context.session if isinstance(context, Incremental) else None
     if session is not None:

@@ -1,7 +1,6 @@
-"""`LearnedProduce`: repeated Produce requests with one batch for one partition. The requests differ in
-correlation id and batch.
-
-On disk: writes the log's files. Threads: the loop's thread.
+"""`LearnedProduce` answers Produce requests that a connection repeats, each with one batch for the same
+partition. The requests differ only in correlation id and batch. On disk: writes the files of the partition's
+log. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -32,21 +31,25 @@ from segstore.storage.store.partition_log import PartitionLog
 from .request import LearnedRequest
 
 AT_ONCE = 1 << 20
-"""Most bytes of a request that the loop's thread appends; a worker appends larger requests."""
+"""If a request has more bytes than this, a worker thread appends its batches, not the loop's thread."""
 _Response = structs("ProduceResponse")
 _LEAST, _FLEXIBLE_SINCE = 7, 9
-"""The first version whose batches may have any codec, and the first version whose lengths are varints."""
+"""The first request version whose batches may be compressed by any codec, and the first request version whose
+lengths are varints.
+"""
 _ACKS = (-1, 1)
-"""The `acks` of learned requests; requests with acks=0 have no answer."""
+"""The values of `acks` in learned requests. (A request with acks=0 gets no answer.)"""
 _FLEXIBLE, _FIXED = RecordsFrame(True, b"\0\0\0"), RecordsFrame(False, b"")
-"""The bytes of a request after its batch. In flexible versions they are three zero bytes, because partition,
-topic and body have no tagged fields.
+"""The bytes of a request that follow the batch. In flexible versions they are three zero bytes: the
+partition, the topic and the body have no tagged fields.
 """
 _ANSWER_FIELDS = ("base_offset", "log_append_time_ms", "log_start_offset")
 
 
 class ProduceTarget(NamedTuple):
-    """A producer's log and throttle. `refused` returns the answer's partition struct for an error."""
+    """The log to which a producer appends, and the producer's throttle. `refused(error)` returns the answer's
+    partition struct for an error.
+    """
 
     log: PartitionLog
     throttle: QuotaThrottle
@@ -54,10 +57,11 @@ class ProduceTarget(NamedTuple):
 
 
 class LearnedProduce(LearnedRequest):
-    """Answers repeated Produce requests of one connection for one partition."""
+    """Answers Produce requests that a connection repeats, all of them for the same partition."""
 
     def __init__(self, request: Request, template: MessageTemplate, target: ProduceTarget) -> None:
-        # A learned request lives as long as its connection, so it must not keep the first batch in memory.
+        # The body and the frame are dropped: this object may live as long as the connection, and would keep
+        # the first batch in memory.
         super().__init__(replace(request, body=None, frame=None))
         self._template, self._target = template, target
         body = request.body
@@ -67,11 +71,15 @@ class LearnedProduce(LearnedRequest):
         self._answer: MessageTemplate | None = None
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return (correlation id, batch) of a request, or None if any other byte differs."""
+        """Return (correlation id, batch) of a request. Return None if any other byte differs from the learned
+        request, or if the request is large.
+        """
         return self._template.match(frame) if len(frame) <= AT_ONCE else None
 
     def answer(self, holes: tuple[Any, ...]) -> Response | None:
-        """Append the batch and return the response, None if the handler must append."""
+        """Append the batch and return the response. Return None, without an append, if the handler must
+        append.
+        """
         correlation_id, batch = holes
         log, throttle, refused = self._target
         if not batch or throttle.bound is not None or log.is_gone or log.append_may_wait(self._acks):
@@ -92,7 +100,9 @@ class LearnedProduce(LearnedRequest):
         return self._answer
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
-        """Implement `LearnedRequest.exchanged` by an append. Return None if the producer has a quota."""
+        """Implement `LearnedRequest.exchanged`: let the C code append the batch. Return None if the producer
+        has a quota.
+        """
         if self._target.throttle.bound is not None:
             return None
         try:
@@ -114,8 +124,9 @@ class LearnedProduce(LearnedRequest):
 
 
 def learned_produce(request: Request, target: ProduceTarget) -> LearnedProduce | None:
-    """Return a `LearnedProduce` for requests that are similar to `request`, which the handler has answered;
-    None if the request has a transaction, several partitions, acks=0, or unknown tagged fields.
+    """Return a `LearnedProduce` for requests that are similar to `request`, which the handler has answered.
+    Return None if `request` has an old version, a transaction, several partitions, acks=0, or unknown tagged
+    fields.
     """
     frame, body = request.frame, request.body
     if frame is None or request.version < _LEAST or body.acks not in _ACKS:

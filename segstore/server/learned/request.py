@@ -1,5 +1,5 @@
-"""`LearnedRequest`: repeated requests of a connection, which differ only in the holes of a template, the
-places of a few numbers.
+"""`LearnedRequest` answers requests that a connection repeats. The requests differ only in the holes of a
+template: the bytes of a few numbers, or of a batch.
 
 Threads: the loop's thread.
 """
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class LearnedRequest(ABC):
-    """Answers requests of a connection before they are decoded. `row` counts the requests. `is_like` says
-    whether the last request was similar to the learned request; if not, the handler may replace this object.
-    If `exchange` is set, the C code may receive and answer requests.
+    """Answers requests of a connection without decoding them. `row` counts the requests. `is_like` says
+    whether the last request was similar to the learned request. If `is_like` is False, the handler may
+    replace this object. If `exchange` is set, the C code may receive and answer requests.
     """
 
     def __init__(self, request: Request) -> None:
@@ -28,8 +28,9 @@ class LearnedRequest(ABC):
         self.exchange: NativeExchange | None = None
 
     def __call__(self, frame: memoryview) -> Response | Later | None:
-        """Answer a request, given without its size. Return the whole response; LATER if the response is sent
-        later, by `Channel.give`; or None, without any effect, if the handler must answer.
+        """Answer a request; `frame` is the request without its size field. Return the whole response, or
+        LATER if `Channel.give` will send the response. Return None, without any effect, if the handler must
+        answer.
         """
         holes = self.match(frame)
         self.is_like = holes is not None
@@ -37,15 +38,17 @@ class LearnedRequest(ABC):
 
     @abstractmethod
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return the values in the holes of a request, None if any other byte differs."""
+        """Return the values in the holes of a request, None if a byte outside of the holes differs from the
+        template.
+        """
 
     @abstractmethod
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:
-        """Answer a request with these values in the holes; return the same as `__call__`."""
+        """Answer a request with these values in the holes. Return what `__call__` returns."""
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Receive a request into `memory`, a `uint8_t[]`, and answer it, by one non-blocking call in C.
-        Return a `Received`; or None, without receiving, if the C code can't be used.
+        """Receive a request into `memory`, a `uint8_t[]`, and answer it, both in one call of C code that does
+        not block. Return a `Received`. Return None, and receive nothing, if the C code can't be used.
         """
         exchange = self.exchange
         if exchange is None:
@@ -63,7 +66,8 @@ class LearnedRequest(ABC):
         return c.received, ANSWERED if sent == c.answered else (exchange.rest, []), sent
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
-        """Let the C code receive and answer a request. Return True if it has answered, False if it has only
-        received, a response if the caller must send it, None if nothing was received.
+        """Let the C code receive and answer a request. Return True if the C code has answered the request,
+        False if it has only received the request. Return a response if the caller must send this response.
+        Return None if nothing was received.
         """
         raise NotImplementedError

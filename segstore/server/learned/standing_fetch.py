@@ -1,10 +1,10 @@
-"""`StandingFetch`: the fetches of a standby that has fetched all records. Each fetch names the partition of
-the records that were answered last, waits for an append to any log, and is answered with the appended
-records.
+"""`StandingFetch` handles the fetches of a standby that has fetched all records. Each fetch names the
+partition of the records that were answered last, waits for an append to any log of the session, and is
+answered with the appended records.
 
-One call in C receives a request, and another call sends an answer. `LearnedFetch` answers if several logs
-have new records, or if the append is in a new segment of its log or has more than SHORT bytes. On disk: reads
-log files. Threads: the loop's thread.
+One call of C code receives a request, and another call sends the answer. `LearnedFetch` answers if several
+logs have new records, or if the append is in a new segment of its log or has more than SHORT bytes. On disk:
+reads log files. Threads: the loop's thread.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 _ROOM = SHORT + 1024
 _NUMBER = slice(SIZE + NUMBER_AT, SIZE + NUMBER_AT + INT32.size)
-"""The slice of the correlation id in a request that begins with its size field."""
+"""The slice of the correlation id in a request with its size field."""
 
 
 class Spot:
-    """An awaited partition, with the state of its log when the fetch began to wait."""
+    """A partition of the session. `written` is the view of the partition's log at the beginning of the
+    fetch's wait.
+    """
 
     __slots__ = ("_exchange", "_handle", "_segment", "key", "partition", "visible", "wanted", "written")
 
@@ -52,20 +54,20 @@ class Spot:
         self._exchange: NativeExchange | None = None
 
     def agrees(self) -> bool:
-        """Return whether the standby's leader epoch and its last fetched epoch are each this log's epoch or
-        -1.
+        """Return whether two epochs of the standby are each -1 or this log's leader epoch: the standby's
+        current leader epoch, and the leader epoch of its last batch.
         """
         wanted, epoch = self.wanted, self.visible.publisher.epoch
         known = -1, epoch
         return wanted.current_epoch in known and wanted.fetched_epoch in known
 
     def stands_at(self, offset: int) -> bool:
-        """Keep the log's current view as `written`, and return whether its log end offset is `offset`."""
+        """Store the log's current view as `written`, and return whether the view ends at `offset`."""
         self.written = written = self.visible.written
         return written.end_offset == offset
 
     def has_moved(self) -> bool:
-        """Return whether the log has grown, or is closed."""
+        """Return whether the log's end is no longer at the standby's offset, or the log is closed."""
         try:
             return bool(self.visible.log_end_offset != self.wanted.offset)
         except SegstoreError:
@@ -77,7 +79,7 @@ class Spot:
         return (view.end_offset, view.start_offset) == (wanted.high_watermark, wanted.start_offset)
 
     def handle(self, segment: Segment) -> Handle | None:
-        """Return the log file of a segment, None if the file is not open."""
+        """Return the handle of a segment's log file, None if the file is not open."""
         handle = self._handle() if segment is self._segment else None
         if handle is None and (ready := segment.ready()) is not None:
             handle = ready[0]
@@ -85,7 +87,7 @@ class Spot:
         return handle
 
     def exchange(self, answer: MessageTemplate, most: int) -> NativeExchange:
-        """Return the C struct for answers with records of this partition; the first call makes it."""
+        """Return the C struct for answers with records of this partition. The first call makes the struct."""
         if self._exchange is None:
             self._exchange = NativeExchange(None, answer, CopyLimits(most, 0, SHORT, committed=False))
         return self._exchange
@@ -93,7 +95,7 @@ class Spot:
 
 class StandingFetch:
     """A standby's waiting fetch (`DelayedStandbyFetch` of the purgatory). `learned` has the templates of
-    answers, and answers the fetches that this class can't answer.
+    answers, and answers a fetch if this object can't.
     """
 
     def __init__(
@@ -117,11 +119,12 @@ class StandingFetch:
     # --- requests -------------------------------------------------------------------------
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Receive the next request in C. If the standby still has all records, park the request. The result
-        is that of `LearnedRequest.receive`.
+        """Let the C code receive the next request. If the standby has all records, park the request. Return
+        what `LearnedRequest.receive` returns.
         """
         session, asked = self._session, self._asked
-        if self._epoch != session.epoch:  # `LearnedFetch` or the handler has answered a later request
+        # The session's last request was answered by `LearnedFetch` or the handler.
+        if self._epoch != session.epoch:
             return None
         asked.begin(memory)
         c = asked.c
@@ -138,7 +141,9 @@ class StandingFetch:
         return c.received, LATER, 0
 
     def _may_wait(self, offset: int) -> bool:
-        """Report the standby's offsets to the `Primary`. Return whether the standby has all records."""
+        """Report the standby's offsets to the `Primary`. Return whether the fetch may wait here. Return False
+        if the standby lacks records, and also if only `LearnedFetch` or the handler can answer.
+        """
         target, named = self._target, self.named.wanted
         primary = target.terms.primary
         if primary is None or target.throttle.bound is not None or not target.sessions.has(self._session):
@@ -151,16 +156,17 @@ class StandingFetch:
                     return False
                 at = offset if spot.wanted is named else spot.wanted.offset
                 primary.fetched(spot.key, spot.partition, at)
-            # The number is read before the logs' ends, so that a publication in between ends the wait.
+            # The number is read before the logs' ends, so that a publication between the two reads ends the
+            # wait.
             self._seen = target.purgatory.publications
             return all(s.stands_at(offset if s.wanted is named else s.wanted.offset) for s in self._spots)
         except SegstoreError:
             return False
 
     def begin(self, epoch: int, number: int, seen: int) -> bool:
-        """Park a request that `LearnedFetch` has received, and return True; return False if the standby has
-        not fetched all records. `epoch` is the session epoch of the request, `number` its correlation id,
-        `seen` the number of publications before the partitions were read.
+        """Park a request that `LearnedFetch` has received, and return True. Return False if the standby has
+        not fetched all records. `epoch` is the session epoch after the request, and `number` is the request's
+        correlation id. `seen` is the number of publications before the partitions were read.
         """
         try:
             stands = all(spot.stands_at(spot.wanted.offset) for spot in self._spots)
@@ -179,7 +185,7 @@ class StandingFetch:
     # --- answers --------------------------------------------------------------------------
 
     def has_moved(self) -> bool:
-        """Return whether a log has new records."""
+        """Return whether a log of the session has new records."""
         return any(map(Spot.has_moved, self._spots))
 
     def answer(self) -> None:
@@ -197,8 +203,8 @@ class StandingFetch:
             self._learned.finish(Incremental(self._session, self._epoch), self._number, [])
 
     def _may_give(self, moved: Spot) -> bool:
-        """Return whether `_give` may answer: the session has no later request, the client has no quota, the
-        standby is still registered, and only the log of `moved` has changed. Raises
+        """Return whether `_give` may answer. The conditions are: the session has no later request, the client
+        has no quota, the standby is still registered, and only the log of `moved` has changed. Raises
         NotLeaderOrFollowerError.
         """
         target, terms = self._target, self._target.terms
@@ -209,8 +215,8 @@ class StandingFetch:
         return moved.agrees() and not [s for s in self._spots if s is not moved and not s.knows_ends()]
 
     def _give(self, spot: Spot) -> bool:
-        """Let the C code send the appended records of a log, and return True. If it can't, send nothing and
-        return False.
+        """Let the C code send the records that were appended to a log, and return True. If the C code can't
+        send them, send nothing and return False.
         """
         wanted, before, written = spot.wanted, spot.written, spot.visible.written
         segment, shown = written.segments[-1], spot.visible.view
@@ -239,7 +245,7 @@ class StandingFetch:
 
 
 def is_standby(terms: Terms) -> bool:
-    """Return whether a fetching replica is still the registered standby."""
+    """Return whether the replica that fetches with these terms is still the registered standby."""
     primary = terms.primary
     try:
         return primary is not None and primary.check_replica(terms.replica_id, terms.broker_epoch)
@@ -249,14 +255,15 @@ def is_standby(terms: Terms) -> bool:
 
 def noted(learned: LearnedFetch, named: Named | None) -> bool:
     """Report the standby's offsets of all partitions to the `Primary`, and return True. Return False if only
-    the handler can answer: a log was deleted, or the standby's log may diverge from it. Called before the
-    partitions are read: the report may raise the high watermark, which the answer has.
+    the handler can answer, because a log was deleted, or the standby's copy of a log may diverge from the
+    log. Called before the partitions are read: the report may raise the high watermark, and the answer must
+    have the new high watermark.
     """
     primary = learned.target.terms.primary
     assert primary is not None
     for wanted in learned.wanted.values():
         held = learned.logs.get(wanted)
-        # If this is False, the handler learns again.
+        # If the value is False, the handler will replace `learned` or call its `learn`.
         learned.is_like = held is not None and not held.is_gone
         asked = named.asked if named is not None and named.wanted is wanted else wanted
         if held is None or not learned.is_like or not _agrees(held, asked):
@@ -269,8 +276,8 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
 
 
 def _agrees(held: PartitionLog, asked: Wanted) -> bool:
-    """Return whether a standby has this log's current leader epoch, and the standby's log does not diverge
-    from this log (KIP-595).
+    """Return False if `asked` has a current leader epoch that is not the epoch of `held`, or the standby's
+    copy of the log diverges from `held` (KIP-595). Return True in all other cases.
     """
     epoch = held.leader_epoch
     if asked.current_epoch >= 0 and asked.current_epoch != epoch:

@@ -1,1 +1,1 @@
-"""Sockets, requests and answers of a server: one loop in one thread."""
+"""The sockets, requests and answers of a server. Each listener has one event loop in one thread."""

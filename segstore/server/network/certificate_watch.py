@@ -19,8 +19,8 @@ SOON = 30 * DAY
 
 
 class CertificateWatch:
-    """Checks a listener's certificate once a day; `end()` is the certificate's expiry, in seconds since the
-    epoch.
+    """Checks a listener's certificate once a day; `end()` returns the time at which the certificate expires,
+    in seconds since the epoch, or None.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class CertificateWatch:
         self._loop.later(DAY, self.begin)
 
     def look(self) -> None:
-        """Log a warning if the certificate expires within `SOON`, an error if it has expired."""
+        """Log a warning if the certificate expires within `SOON` seconds. Log an error if the certificate has
+        expired.
+        """
         end = self._end()
         left = SOON if end is None else end - self._clock()
         if end is None or left >= SOON:

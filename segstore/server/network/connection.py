@@ -3,13 +3,14 @@ SocketServer, KafkaChannel).
 
     SHAKING -> READING                 with TLS
     READING -> WORKING -> WRITING -> THROTTLED -> READING        any -> CLOSED
-    READING -> QUEUED -> READING       more requests have come, but other connections get their turn first
-    READING -> STARVING -> QUEUED      waits for memory for a large request
+    READING -> QUEUED -> READING       more requests were received, but other connections are served first
+    READING -> STARVING -> QUEUED      a large request waits for memory
 
 Bytes are read in READING only. In every other state received bytes stay in the kernel's buffer, and TCP flow
 control stops the client. If epoll reports bytes in such a state, the connection stops waiting for bytes, by
-epoll_ctl(2). A client that waits for each answer sends no such bytes, and never costs this system call. With
-TLS, received bytes may be in memory, which epoll does not report. Threads: the loop's thread only.
+epoll_ctl(2). A client that waits for each answer sends no such bytes, so it never causes this system call. If
+the connection uses TLS, decrypted bytes may be in memory; epoll does not report them. Threads: the loop's
+thread only.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _SIZE = struct.Struct(">i")
 
 
 class ConnectionState(Enum):
-    """States of a connection; the module's docstring has the transitions."""
+    """The states of a connection; the module's docstring shows the transitions."""
 
     SHAKING = auto()
     READING = auto()
@@ -62,7 +63,7 @@ class ConnectionState(Enum):
 
 
 class ServerConnection:
-    """The connection of one client, as a `segstore.server.request.Channel`.
+    """The connection of one client. Implements `segstore.server.request.Channel`.
 
     `active_at` is the time (`Loop.now`) at which bytes were last received or sent. `closed(connection)` is
     called when the connection is closed.
@@ -82,16 +83,18 @@ class ServerConnection:
         self.sasl: SaslSession | None = None
         self.learned: LearnedRequest | None = None
         self._events = IN  # the epoll events that the loop waits for
-        self._taken = 0  # bytes acknowledged by the client when `note_acknowledged` was last called
-        self._memory = 0  # bytes taken from `Shared.memory`
+        self._taken = 0  # number of acknowledged bytes at the last call of `note_acknowledged`
+        self._memory = 0  # number of bytes that this connection has taken from `Shared.memory`
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
-        self._row: ApiCounts | None = None  # counts of the current request's API, if the API is known
-        self._received = 0  # bytes of the current request, received at `active_at`
+        self._row: ApiCounts | None = None  # counts of the current request's API
+        self._received = 0  # size of the current request
 
     def open(self) -> None:
-        """Register the socket with the loop, and begin to read. Raises OSError."""
+        """Register the socket with the loop, and begin the TLS handshake, or begin to read if the connection
+        does not use TLS. Raises OSError.
+        """
         shared = self._shared
         if shared.sasl is not None:
             self.sasl = shared.sasl.session(self._entered)
@@ -112,7 +115,7 @@ class ServerConnection:
         assert self._wire is not None
         if error is not None:
             if isinstance(error, ConnectionError):
-                # The peer has closed the connection: for example a load balancer's probe.
+                # The peer has closed the connection, as a load balancer's probe does.
                 log.debug("the connection of %s was closed in its TLS handshake: %s", self.peer, error)
             else:
                 self._shared.metrics.failed += 1
@@ -130,8 +133,9 @@ class ServerConnection:
             self._read()
 
     def resecure(self, sasl: Sasl | None) -> None:
-        """Apply a reload of the server's security: the next authentication checks the users of `sasl`."""
-        self.learned = None  # its requests were authorized by the old allow list
+        """Apply reloaded security settings: the next authentication checks the users of `sasl`."""
+        # `learned` answers requests that were authorized by the old allow list.
+        self.learned = None
         if self.sasl is not None and sasl is not None:
             self.sasl.sasl = sasl
 
@@ -159,7 +163,7 @@ class ServerConnection:
             return
         if events & GONE and not (
             self.state is ConnectionState.READING and events & IN
-        ):  # Otherwise received bytes are read first, and the end of the stream closes the connection.
+        ):  # In READING, received bytes are read first; the end of the stream then closes the connection.
             self.close()
             return
         if events & OUT:
@@ -171,8 +175,8 @@ class ServerConnection:
                 self._not_now(events)
 
     def _not_now(self, events: int) -> None:
-        """Stop waiting for bytes, which stay in the kernel. If the client has closed the connection while its
-        request is handled, close the connection too.
+        """Stop waiting for bytes: received bytes stay in the kernel. If the client has closed the connection
+        while a request of the client is handled, close this end of the connection too.
         """
         if not events & RDHUP:
             self._want(self._events & ~IN | RDHUP)
@@ -182,7 +186,9 @@ class ServerConnection:
             self._want(self._events & ~IN)
 
     def _has_left(self) -> bool:
-        """Return whether the client has closed the connection, and all bytes that it sent were read."""
+        """Return whether the client has closed the connection, and all bytes that the client has sent were
+        read.
+        """
         if not self._frames.is_empty:
             return False
         try:
@@ -219,7 +225,7 @@ class ServerConnection:
         self._serve()
 
     def _exchanged(self, learned: LearnedRequest) -> bool:
-        """Let the C code receive a request, which it may answer, and return True. If the C code can't be
+        """Let the C code receive a request, and answer it if possible; return True. If the C code can't be
         used, receive nothing and return False.
         """
         shared = self._shared
@@ -234,7 +240,8 @@ class ServerConnection:
         count, response, sent = result
         if count > 0:
             self.active_at = shared.loop.now
-        if response is ANSWERED:  # the C code has counted the request too
+        # The C code has not only answered the request, but also counted it.
+        if response is ANSWERED:
             if not shared.is_ending:
                 return True
         elif response is not None:
@@ -257,7 +264,9 @@ class ServerConnection:
             self.give(*response, sent)
 
     def _serve(self) -> None:
-        """Answer received requests, until one of them is answered later. The state is READING."""
+        """Handle received requests in order, until a request must be answered later. Called in the state
+        READING.
+        """
         self._is_serving = True
         frames = self._frames
         try:
@@ -310,10 +319,14 @@ class ServerConnection:
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
         if later is not None and is_shared and later.api is Api.PRODUCE:
             self._frames.keep()
-            shared.scratch.leave()  # the request keeps views of its batches in the shared buffer
+            # The request's batches are views of the shared buffer. `leave` makes another shared buffer for
+            # later requests.
+            shared.scratch.leave()
 
     def _wait_for_more(self) -> None:
-        """Take memory for an incomplete request, and wait for its further bytes, or for the memory."""
+        """Take memory for the incomplete request, and wait for its other bytes. If there is no memory, wait
+        for memory.
+        """
         wanted = self._frames.wanted
         if wanted:
             if not self._shared.memory.take(wanted, self._fed):
@@ -328,15 +341,15 @@ class ServerConnection:
             self._queue()
 
     def _fed(self) -> None:
-        """Try again to take memory for a large request: some memory is free now."""
+        """Try again to take memory for a large request. Called when some memory is free."""
         if self.state is ConnectionState.STARVING:
             self._queue()
 
     # --- answers --------------------------------------------------------------------------
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
-        """Send the response to the current request; send nothing if `body` is None. Views of the request
-        become invalid.
+        """Send the response to the current request; send nothing if `body` is None. Views of the request's
+        bytes are invalid after the call.
         """
         self._row = row = self._shared.metrics.rows[api]
         if not self.is_open:
@@ -360,8 +373,8 @@ class ServerConnection:
         self.give(out, slices)
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
-        """Send a response to the current request: `out` and `slices` are its part that was not sent yet,
-        `sent` is the number of bytes that were sent before.
+        """Send the response to the current request. `out` and `slices` are the bytes and file stretches that
+        were not sent yet; `sent` is the number of bytes of the response that were sent before.
         """
         self.state = ConnectionState.WRITING
         size = SIZE_FIELD + _SIZE.unpack_from(out)[0] if slices else sent + len(out)
@@ -371,13 +384,14 @@ class ServerConnection:
             self._count(0)
             self._lose(error)
             return
-        if self._row is not None:  # `_count` is inlined, to save a call
+        # This is the code of `_count`. It is repeated here to save a call.
+        if self._row is not None:
             _count(self._row.counts_at, self._received, size, self.active_at)
             self._row = None
         self._sent(count)
 
     def answered(self, size: int) -> None:
-        """Count the current request as answered by `size` bytes, which the socket has taken."""
+        """Count the current request as answered. The answer's `size` bytes were written to the socket."""
         self._count(size)
         self.active_at = self._shared.loop.now
         self._finish()
@@ -395,7 +409,8 @@ class ServerConnection:
     def _lose(self, error: Exception) -> None:
         if isinstance(error, InvalidRequestError | UnsupportedVersionError):
             self._warn("request", "a request can't be read: %s", error)
-        else:  # the client has disconnected, so there is no warning
+        # There is no warning, because the client has only disconnected.
+        else:
             log.debug("the connection of %s was closed: %s", self.peer, error)
         self.close()
 
@@ -420,7 +435,9 @@ class ServerConnection:
             self._finish()
 
     def _finish(self) -> None:
-        """After an answer was sent, read the next request as soon as the quota allows this (KIP-219)."""
+        """Read the next request as soon as the client's quota allows this (KIP-219). Called when an answer
+        was sent.
+        """
         if self._memory:
             self._give_memory()
         if self._shared.is_ending:
@@ -433,13 +450,14 @@ class ServerConnection:
             self._resume()
 
     def mute(self, milliseconds: int) -> None:
-        """Set the throttle time after which the next request is read."""
+        """Set the time, in ms, that must pass before the next request is read."""
         self._muted_until = self._shared.loop.now + milliseconds / 1000 if milliseconds > 0 else 0.0
 
     def _unmute(self) -> None:
         if self.state is ConnectionState.THROTTLED:
             self._muted_until = 0.0
-            self.active_at = self._shared.loop.now  # throttled time is not idle time
+            # The time in which the client was throttled does not count as idle time.
+            self.active_at = self._shared.loop.now
             self._resume()
 
     def _resume(self) -> None:
@@ -451,8 +469,8 @@ class ServerConnection:
 
     def note_acknowledged(self) -> None:
         """Count TCP acknowledgements of the client as activity."""
-        # Writability would be too late a sign of activity: a socket becomes writable only when a third of its
-        # buffer is free, which takes seconds with a slow client.
+        # Writability would show the client's activity too late: a socket becomes writable only when a third
+        # of its buffer is free, and with a slow client this takes seconds.
         count = taken(self._sock)
         if count > self._taken:
             self.active_at, self._taken = self._shared.loop.now, count
@@ -460,13 +478,15 @@ class ServerConnection:
     # --- the end --------------------------------------------------------------------------
 
     def end_if_idle(self) -> None:
-        """Close the connection; if a request is being answered, `_finish` closes it after the answer."""
+        """Close the connection, unless a request is being answered: then `_finish` closes the connection
+        after the answer.
+        """
         if self.state not in (ConnectionState.WORKING, ConnectionState.WRITING):
             self.close()
 
     def send_last(self, data: bytearray) -> None:
-        """Send bytes instead of an answer, as far as the kernel takes them at once, then close the
-        connection.
+        """Send the bytes of `data` in place of an answer, then close the connection. Bytes that the socket
+        does not take at once are lost.
         """
         if self.is_open:
             self._outgoing.put(data, [])
@@ -475,11 +495,11 @@ class ServerConnection:
             self.close()
 
     def when_closed(self, call: Callable[[], object]) -> None:
-        """Register a call, made when the connection is closed."""
+        """Register a function that is called when the connection is closed."""
         self._farewells.append(call)
 
     def close(self) -> None:
-        """Close the connection, also without an answer to its current request."""
+        """Close the connection, even if its current request is not answered."""
         if not self.is_open:
             return
         if self._handshake is not None:
@@ -488,8 +508,8 @@ class ServerConnection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # The handshake and the learned request refer to this connection. Such a cycle would stay in memory
-        # until the next garbage collection.
+        # The handshake and `learned` refer to this connection, and this connection refers to them. Such a
+        # cycle would stay in memory until the next garbage collection.
         self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()
@@ -497,7 +517,8 @@ class ServerConnection:
         self.is_open, self.state = False, ConnectionState.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()
-        # A parked request refers to this connection until its timeout; the 70 KB of TLS are freed now.
+        # A parked request refers to this connection until the request's timeout. These lines free the 70 KB
+        # of TLS at once.
         self._wire, self._outgoing = None, Outgoing()
         self._give_memory()
         self._closed(self)

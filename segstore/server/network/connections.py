@@ -1,4 +1,5 @@
-"""`Connections`: the open connections of a listener, with the limits by number, address and idle time.
+"""`Connections`: the open connections of a listener, with limits of their number, their number by address,
+and their idle time.
 
 Threads: the loop's thread only.
 """
@@ -18,7 +19,7 @@ from .shared import Shared
 if TYPE_CHECKING:
     from segstore.server.security.sasl import Sasl
 
-_SHORTEST_ROUND = 0.02  # seconds
+_SHORTEST_ROUND = 0.02  # least time between two checks, in seconds
 
 
 class Connections:
@@ -36,11 +37,11 @@ class Connections:
 
     @property
     def is_full(self) -> bool:
-        """Whether max_connections are open."""
+        """Whether `max_connections` connections are open."""
         return len(self._all) >= self._config.max_connections
 
     def allows(self, peer: str) -> bool:
-        """Return whether an address may have one more connection."""
+        """Return whether the client address `peer` may have one more connection."""
         return self._peers[peer] < self._config.max_connections_per_ip
 
     def add(self, sock: socket.socket, peer: str) -> None:
@@ -58,14 +59,16 @@ class Connections:
         self._freed()
 
     def resecure(self, sasl: Sasl | None) -> None:
-        """Apply reloaded users and rights to all connections."""
+        """Apply reloaded security settings to all connections."""
         for connection in self._all:
             connection.resecure(sasl)
 
     # --- idle connections -----------------------------------------------------------------
 
     def _limits(self) -> list[tuple[int, tuple[ConnectionState, ...]]]:
-        """Return (ms, states) pairs: the longest time without traffic of a connection in these states."""
+        """Return (ms, states) pairs: a connection that is in one of the states is closed after this time
+        without traffic.
+        """
         waiting = (
             ConnectionState.READING,
             ConnectionState.QUEUED,
@@ -83,8 +86,8 @@ class Connections:
         limits = self._limits()
         self._is_looking = bool(limits and self._all)
         if self._is_looking:
-            # Connections are checked every quarter of the shortest limit, so a connection may idle for a
-            # quarter longer than its limit.
+            # Connections are checked every quarter of the shortest limit, so a connection is closed up to
+            # that much later than its limit.
             seconds = max(min(ms for ms, _ in limits) / 4000, _SHORTEST_ROUND)
             self._shared.loop.later(seconds, self._end_idle)
 
@@ -99,19 +102,21 @@ class Connections:
     # --- the end --------------------------------------------------------------------------
 
     def end_idle_now(self) -> None:
-        """Close the connections without a request. A connection with a request is closed after its answer."""
+        """Close the connections that have no request to answer. A connection that has one is closed after the
+        answer.
+        """
         for connection in [*self._all]:
             connection.end_if_idle()
 
     def end_unanswered(self) -> None:
-        """Close the connections that have no answer to send."""
+        """Close the connections that are not sending an answer."""
         for connection in [*self._all]:
             if connection.state is not ConnectionState.WRITING:
                 connection.close()
 
     def end_stalled(self, seconds: float, since: float) -> None:
         """Close connections that are sending an answer, but whose clients have acknowledged no bytes for
-        `seconds`, counted from `since` at the earliest.
+        `seconds`. Time before `since` does not count.
         """
         now = self._shared.loop.now
         for connection in [*self._all]:

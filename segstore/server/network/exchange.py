@@ -19,11 +19,14 @@ from segstore.server.request import LATER, Channel, Handler, Request
 log = Logger("segstore")
 
 Send = Callable[[Api, int, int, Any], None]
-"""Sends a response: (api, version, correlation id, body). The body is None for no response (acks=0)."""
+"""(api, version, correlation id, body): sends a response. If the body is None, no response is sent (acks=0).
+"""
 
 
 class Exchange:
-    """A decoded request that waits for its answer; `__call__` sends the response's body, once."""
+    """A decoded request that waits for its answer. `__call__(body)` sends the response. A second call sends
+    nothing.
+    """
 
     __slots__ = ("_is_answered", "_send", "api", "correlation_id", "version")
 
@@ -43,11 +46,9 @@ class Exchange:
 def begin(
     frame: memoryview, node: Any, handlers: Mapping[Api, Handler], channel: Channel, send: Send
 ) -> Exchange | None:
-    """Decode a request and call its handler. Return None if the answer was sent, else the exchange, whose
-    answer comes later.
-
-    Raises InvalidRequestError and UnsupportedVersionError, and the handler's exception if the response has no
-    error code; the caller then closes the connection.
+    """Decode a request and call its handler. Return None if the request needs nothing more, else the
+    exchange, which the handler answers later. Raises InvalidRequestError, UnsupportedVersionError, and the
+    handler's exception if the response has no error code. The caller then closes the connection.
     """
     header = read_header(frame)
     api = header.api
@@ -60,7 +61,8 @@ def begin(
     version, correlation_id = header.version, header.correlation_id
     exchange = Exchange(api, version, correlation_id, send)
     body = read_body(header, frame)
-    # With SASL each request must reach `channel.sasl.check`, which finds expired sessions.
+    # With SASL no request may be learned: each request must reach `channel.sasl.check`, which finds expired
+    # SASL sessions.
     learnable = frame if channel.sasl is None else None
     request = Request(
         api, version, header.client_id, body, channel, exchange, correlation_id, learnable, header.body_at
@@ -79,8 +81,8 @@ def begin(
 
 
 def _refuse(header: RequestHeader, send: Send) -> None:
-    """Answer an unknown version of ApiVersions in version 0 (KIP-511); raise UnsupportedVersionError for
-    every other API.
+    """Answer an ApiVersions request of an unknown version in version 0 (KIP-511). Raise
+    UnsupportedVersionError if the request is for another API.
     """
     api = header.api
     if api is not Api.API_VERSIONS:

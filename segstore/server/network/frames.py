@@ -1,7 +1,7 @@
 """`Frames`: splits the bytes of one connection into requests. Threads: the loop's thread only.
 
-Each request is preceded by its size, an int32. Received bytes are in the buffer that all connections share;
-a request that is still incomplete gets a buffer of its own.
+Each request is preceded by its size, an int32. Received bytes are in a buffer that all connections use. If a
+request is incomplete, its bytes are moved to a buffer of its own.
 """
 
 from __future__ import annotations
@@ -22,23 +22,28 @@ _NOTHING = memoryview(b"")
 
 
 class Frames:
-    """The received requests of one connection; `most` is the largest accepted request, in bytes."""
+    """The received bytes of one connection, split into requests. `most` is the size of the largest accepted
+    request.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._rest = _NOTHING
-        """Received bytes that `take` has not returned: whole requests, and then perhaps a part of a request.
+        """Received bytes that `take` has not returned yet: complete requests, which an incomplete request may
+        follow.
         """
         self._shared = False
         """Whether `_rest` is in the shared buffer, which the next read of any connection overwrites."""
         self.wanted = 0
-        """Size of the buffer that `begin` must make, 0 for none. Valid after `take` has returned None."""
+        """The size of the buffer that `begin` must make, 0 if it need not be called. Valid after `take` has
+        returned None.
+        """
         self._own: memoryview | None = None
         self._filled = 0
 
     def receive(self, sock: socket.socket | TlsWire, scratch: Scratch) -> int:
-        """Receive bytes once; return their number, 0 at the end of the stream. Called after `take` has
-        returned None. Raises OSError like recv(2).
+        """Receive bytes by one recv(2). Return the number of bytes, 0 at the end of the stream. Called after
+        `take` has returned None. Raises OSError.
         """
         if self._own is not None:
             count = sock.recv_into(self._own[self._filled :])
@@ -52,14 +57,14 @@ class Frames:
         return count
 
     def received(self, count: int, scratch: Scratch) -> None:
-        """Accept `count` bytes that the C code has received into the shared buffer, at its start. Called only
-        if `is_empty`.
+        """Accept `count` bytes that the C code has received into the start of the shared buffer. Called only
+        if `is_empty` is True.
         """
         self._rest, self._shared = scratch.view[:count], True
 
     def take(self) -> memoryview | None:
-        """Return the next request, without its size field, or None if it was not received as a whole yet.
-        Raises InvalidRequestError for a size that is not allowed.
+        """Return the next request, without its size field, or None if the request is still incomplete. Raises
+        InvalidRequestError if its size is not allowed.
         """
         own = self._own
         if own is not None:
@@ -83,23 +88,26 @@ class Frames:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the request that `take` has returned last is in the shared buffer."""
+        """Whether the request that the last call of `take` returned is in the shared buffer."""
         return self._shared
 
     @property
     def is_empty(self) -> bool:
-        """Whether no byte of a further request was received."""
+        """Whether all received bytes belong to requests that `take` has returned."""
         return not self._rest and self._own is None
 
     def keep(self) -> None:
-        """Copy the bytes of further requests out of the shared buffer."""
+        """Copy from the shared buffer the bytes that `take` has not returned yet."""
         if self._shared:
             self._shared = False
-            if self._rest:  # the copy is writable, because an append writes offsets into batches
+            # The copy is a bytearray, because an append writes offsets into the batches.
+            if self._rest:
                 self._rest = memoryview(bytearray(self._rest))
 
     def begin(self) -> None:
-        """Make a buffer for the incomplete request, and copy its received part there."""
+        """Make a buffer for the incomplete request, and copy the bytes that were received of it into the
+        buffer.
+        """
         own = buffer(self.wanted)
         self._filled = len(self._rest)
         own[: self._filled] = self._rest

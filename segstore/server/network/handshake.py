@@ -1,5 +1,5 @@
-"""`Handshake`: the TLS handshake of one connection. Threads: the loop's thread only; a worker computes each
-step, which may take milliseconds.
+"""`Handshake`: the TLS handshake of one connection. Threads: the loop's thread only. A worker thread computes
+each step of the handshake, because a step may take milliseconds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Handshake:
-    """A TLS handshake. `done(None)` is called when the handshake is complete, `done(error)` if it fails;
-    `done` is not called after `abandon`.
+    """A TLS handshake. `done(None)` is called when the handshake is complete, and `done(error)` if the
+    handshake fails. After a call of `abandon`, `done` is not called.
     """
 
     def __init__(
@@ -32,10 +32,11 @@ class Handshake:
         self._result: bool | BaseException = False
 
     def ready(self, events: int) -> None:
-        """Handle events of the socket."""
+        """Handle epoll events of the socket."""
         if events & GONE and not events & IN:
             self._end(ConnectionResetError("the client has gone"))
-        elif self._works:  # received bytes are read after the worker's step
+        # Received bytes are not read before the worker has done its step.
+        elif self._works:
             self._loop.change(self._sock, 0)
         elif events & OUT:
             self._send()
@@ -43,7 +44,7 @@ class Handshake:
             self._receive()
 
     def abandon(self) -> None:
-        """Ignore all further events and results."""
+        """Ignore all further events, and the result of a step that a worker computes."""
         self._is_over = True
 
     def _receive(self) -> None:
@@ -63,8 +64,8 @@ class Handshake:
     def _stepped(self, result: bool | BaseException) -> None:
         self._works = False
         if isinstance(result, BaseException):
-            # Breaks a reference cycle: frames of the error's traceback refer to the error and to this
-            # handshake.
+            # This line breaks a reference cycle: frames of the error's traceback refer to the error and to
+            # this handshake.
             result.__traceback__ = None
         if self._is_over:
             return
@@ -73,7 +74,9 @@ class Handshake:
         self._send()
 
     def _send(self) -> None:
-        """Send the bytes of the last step; then wait for the client, or complete or fail the handshake."""
+        """Send the bytes that the last step made. Then wait for the client's next bytes, or call `done` if
+        the handshake is complete or has failed.
+        """
         try:
             while self._left:
                 self._left = self._left[self._sock.send(self._left) :]

@@ -25,22 +25,25 @@ log = Logger("segstore")
 _ACCEPTS_A_TURN = 64
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE = 0.5
-"""Seconds without accepting, after the system had no file descriptor for a connection."""
+"""How long no connections are accepted, in seconds, after the system had no file descriptor for a connection.
+"""
 _RESERVE = 64
-"""Number of file descriptors that are reserved for the store, or an eighth of all if that is less. Without
-them idle connections could prevent the store from rolling a log.
+"""Connections leave at least this number of the process's file descriptors to the store, or an eighth of the
+process's file descriptors if that is less. Without this reserve idle connections could prevent the store from
+rolling a log.
 """
 
 
 def _most_descriptors() -> int:
-    """Return the number of file descriptors that connections may use."""
+    """Return the limit of a connection's file descriptor: only lower numbers are accepted."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVE, soft // 8)
 
 
 class Listener:
-    """Accepts connections within the limits. Beyond max_connections or max_connection_creation_rate, clients
-    wait in the kernel's queue; connections beyond max_connections_per_ip are refused.
+    """Accepts connections within the limits. If max_connections or max_connection_creation_rate is reached,
+    further clients wait in the kernel's queue. If max_connections_per_ip is reached, the connection is closed
+    at once.
     """
 
     def __init__(self, sockets: list[socket.socket], shared: Shared) -> None:
@@ -111,7 +114,7 @@ class Listener:
         self._node.part(Notices).log(kind, peer, message, *args, level=level)
 
     def _wait(self, seconds: float | None) -> None:
-        """Accept no connections for `seconds`; None means until `_freed` is called."""
+        """Accept no connections for `seconds`, or if `seconds` is None, until `_freed` is called."""
         self._is_waiting = True
         for sock in self._sockets:
             self._loop.change(sock, 0)
@@ -119,14 +122,14 @@ class Listener:
             self._loop.later(seconds, self._freed)
 
     def _freed(self) -> None:
-        """Accept connections again, after a connection was closed or a pause is over."""
+        """Accept connections again. Called when a connection was closed, or the time of `_wait` is over."""
         if self._is_waiting:
             self._is_waiting = False
             for sock in self._sockets:
                 self._loop.change(sock, IN)
 
     def close(self) -> None:
-        """Close the listening sockets; the kernel resets queued connections."""
+        """Close the listening sockets. The kernel resets connections that were not accepted yet."""
         self._is_waiting = False
         while self._sockets:
             self._loop.remove(self._sockets.pop())

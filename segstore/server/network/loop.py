@@ -1,4 +1,5 @@
-"""`Loop`: one thread that waits for sockets by level-triggered epoll, and makes queued and timed calls.
+"""`Loop`: one thread that waits for sockets by level-triggered epoll, and makes queued and timed calls. A
+turn is one iteration of the loop.
 
 Threads: any thread may call `soon`, `end` and `age`. Every other method is called in the loop's thread, or
 before it runs. No signal handler runs in the loop's thread. After a fork the child closes inherited
@@ -59,7 +60,9 @@ class Loop:
     # --- calls ----------------------------------------------------------------------------
 
     def later(self, seconds: float, call: Callable[[], object]) -> LoopTimer:
-        """Make a call after `seconds`; `NodeLoop` documents this and the next four methods."""
+        """Make a call after `seconds`. The docstrings of `NodeLoop` describe this method and the next four
+        methods.
+        """
         return self._timers.add(time.monotonic() + seconds, call)
 
     def soon(self, call: Callable[[], object]) -> None:
@@ -79,37 +82,37 @@ class Loop:
 
     @property
     def works(self) -> bool:
-        """Whether a job of `work` is not finished."""
+        """Whether there are calls of `work` whose `done` was not called yet."""
         return self._workers.under_way + self._waiters.under_way > 0
 
     @property
     def age(self) -> float:
         """Seconds since the current turn began, 0.0 while the loop sleeps; if the loop has stopped, seconds
-        since its last turn began. Any thread may read it.
+        since its last turn began. Any thread may read this property.
         """
         return 0.0 if self._is_asleep else max(time.monotonic() - self.now, 0.0)
 
     # --- sockets --------------------------------------------------------------------------
 
     def add(self, sock: socket.socket, events: int, call: Callable[[int], object]) -> None:
-        """Call `call(events)` whenever the socket has some of `events`, or GONE. The loop owns the socket
-        from now on. Raises OSError.
+        """Call `call(events that occurred)` whenever one of `events`, or GONE, occurs on the socket. The loop
+        owns the socket from now on, and closes it. Raises OSError.
         """
         self._poll.register(sock, events)
         self._sockets[sock.fileno()] = sock, call
 
     def hand_over(self, sock: socket.socket, call: Callable[[int], object]) -> None:
-        """Replace the call that `add` registered for the socket."""
+        """Replace the function that `add` registered for the socket."""
         self._sockets[sock.fileno()] = sock, call
 
     def change(self, sock: socket.socket, events: int) -> None:
-        """Replace the events for which the loop waits at a socket."""
+        """Replace the events of a socket that the loop waits for."""
         self._poll.modify(sock, events)
 
     def remove(self, sock: socket.socket) -> None:
-        """Shut down the connection of a socket; close the socket at the end of the turn."""
+        """Shut down the connection of a socket; close the socket at the end of the loop's current turn."""
         # If the socket were closed now, a new socket with the same number could get the old socket's events.
-        with suppress(OSError):  # the peer has closed the connection already
+        with suppress(OSError):  # the peer has already closed the connection
             sock.shutdown(socket.SHUT_RDWR)
         self._poll.unregister(sock)
         del self._sockets[sock.fileno()]
@@ -119,8 +122,8 @@ class Loop:
 
     def run(self) -> None:
         """Run turns until `end` is called, then close all sockets. Later calls of `soon` have no effect."""
-        # SIGPIPE is blocked, so that sendfile(2) to a closed connection returns an error, whatever handler
-        # the application has. A pending SIGPIPE is discarded when this thread ends.
+        # SIGPIPE is blocked, so that sendfile(2) to a closed connection returns an error, even if the
+        # application has set a handler of this signal. A pending SIGPIPE is discarded when this thread ends.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
         try:
             while not self._over:
@@ -130,24 +133,27 @@ class Loop:
             self._close()
 
     def end(self) -> None:
-        """Make `run` return after the current turn."""
+        """Make `run` return when the current turn is over."""
         self._over = True
         self._wakeup.wake()
 
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
-        self._is_asleep = False  # set after `now`, so that `age` never includes the sleep
+        # This is set after `now`, so that `age` never includes the time of a sleep.
+        self._is_asleep = False
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
-                try:  # `_call` is inlined, to save a call for each request
+                # This is the code of `_call`. It is repeated here to save a call for each request.
+                try:
                     found[1](happened)
                 except Exception:
                     log.exception(_FAILED)
             elif fd == self._wakeup.fd:
                 self._wakeup.reset()
         if self._asked:
-            for _ in range(len(self._asked)):  # a call that is queued from now on waits for the next turn
+            # Calls that are queued from now on are made in the next turn.
+            for _ in range(len(self._asked)):
                 _call(self._asked.popleft())
         while self._timers.due <= self.now and (call := self._timers.take(self.now)) is not None:
             _call(call)
@@ -184,7 +190,7 @@ class Loop:
         self._close()
 
     def forget(self) -> None:
-        """Close the descriptors in the child of a fork; the parent's connections stay open."""
+        """Close the loop's descriptors in the child of a fork. In the parent the connections stay open."""
         self._over = True
         for sock in [*[sock for sock, _ in self._sockets.values()], *self._left]:
             sock.close()
@@ -198,7 +204,7 @@ _FAILED = "a call in a server's loop has failed"
 
 
 def _call(call: Callable[[], object]) -> None:
-    """Make a call, and log its exception, which must not stop the loop."""
+    """Make a call. Log an exception of the call, because it must not stop the loop."""
     try:
         call()
     except Exception:

@@ -1,5 +1,5 @@
-"""Memory for incoming requests: the shared read buffer, and the limit of large requests' buffers (Kafka:
-SimpleMemoryPool, queued.max.request.bytes).
+"""Memory for incoming requests: the read buffer that all connections use, and the limit for the buffers of
+large requests (Kafka: SimpleMemoryPool, queued.max.request.bytes).
 
 Threads: the loop's thread only.
 """
@@ -15,7 +15,9 @@ SCRATCH_BYTES = 1 << 16
 
 
 def buffer(size: int) -> memoryview:
-    """Return uninitialised memory; its pages cost nothing until bytes are received into them."""
+    """Return uninitialised memory. A page of it takes no physical memory until bytes are written to the
+    page.
+    """
     return memoryview(ffi.buffer(unset("uint8_t[]", size)))
 
 
@@ -28,7 +30,7 @@ class Scratch:
         self.leave()
 
     def leave(self) -> None:
-        """Replace the buffer; views of the old buffer stay valid."""
+        """Make a new buffer. Views of the earlier buffer stay valid."""
         self.for_c = unset("uint8_t[]", SCRATCH_BYTES)
         self.view = memoryview(ffi.buffer(self.for_c))
 
@@ -36,8 +38,8 @@ class Scratch:
 class RequestMemory:
     """Limits the total bytes of request buffers to `most`; -1 means no limit.
 
-    As in Kafka, a request gets its whole buffer if any byte is free, so the last buffer may make the total
-    larger than `most`.
+    As in Kafka, a request gets its whole buffer if at least one byte is free, so one buffer may make the
+    total larger than `most`.
     """
 
     def __init__(self, most: int) -> None:
@@ -46,12 +48,12 @@ class RequestMemory:
 
     @property
     def taken(self) -> int:
-        """The number of bytes that requests have now."""
+        """The total size of the buffers of incomplete or unanswered requests, in bytes."""
         return self._most - self._left
 
     def take(self, size: int, when_free: Callable[[], object]) -> bool:
-        """Take `size` bytes and return True. If no byte is free, return False, and call `when_free` once
-        bytes are free.
+        """Count `size` bytes as taken, and return True. If no byte is free, return False, and call
+        `when_free` later, when bytes are free.
         """
         if self._most >= 0 and self._left <= 0:
             self._waiting.append(when_free)
@@ -60,7 +62,9 @@ class RequestMemory:
         return True
 
     def give(self, size: int) -> None:
-        """Give `size` bytes back, and make calls that wait for free bytes."""
+        """Count `size` bytes as free, and call the `when_free` functions that wait, as long as bytes are
+        free.
+        """
         self._left += size
         while self._waiting and self._left > 0:
             self._waiting.popleft()()

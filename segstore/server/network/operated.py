@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a server: metrics, health (whether the loops make turns), and readiness.
+"""The HTTP endpoint of a server: metrics, health (whether the event loops respond), and readiness.
 
 Owns nothing on disk. Threads: the endpoint's thread.
 """
@@ -57,8 +57,8 @@ def families_of(server: CountingServer) -> list[Family]:
 def begin_http(
     address: str, store: Store, server: CountingServer, services: Sequence[Service]
 ) -> HttpEndpoint:
-    """Open the HTTP endpoint of a server; closing the server or its store closes the endpoint. Raises the
-    errors of `HttpEndpoint`, and StoreClosedError.
+    """Open the HTTP endpoint of a server. The endpoint is closed when the server or the store is closed.
+    Raises the errors of `HttpEndpoint`, and StoreClosedError.
     """
     operated = Operated(
         known=lambda: families_of(server),

@@ -1,4 +1,4 @@
-"""`Outgoing`: the unsent answers of one connection: bytes, and stretches of files for sendfile(2).
+"""`Outgoing`: the unsent answers of one connection, which are bytes, and stretches of files for sendfile(2).
 
 Threads: the loop's thread only.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .tls_wire import TlsWire
 
 MOST_A_TURN = 4 << 20
-"""Most bytes that one connection sends in a turn of the loop."""
+"""When one connection has sent this number of bytes, the loop serves other connections first."""
 _BYTES_ACKED = struct.Struct("=120xQ")
 """The field tcpi_bytes_acked of Linux' struct tcp_info."""
 PIECE = 1 << 16
-"""Most bytes that are encrypted at once."""
+"""The size of the largest piece that is encrypted at once, in bytes."""
 
 
 def taken(sock: socket.socket) -> int:
@@ -37,27 +37,28 @@ def taken(sock: socket.socket) -> int:
 
 
 class Outgoing:
-    """Unsent bytes and file stretches, in order. A stretch is released after it was sent, or by `release`.
-    Short stretches are read into memory (`segstore.server.request.SHORT`), and released at once.
+    """Unsent parts of answers, in order: bytes and file stretches. A stretch is released when it was sent, or
+    by `release`. Stretches of at most `segstore.server.request.SHORT` bytes are read into memory, and
+    released at once.
     """
 
     def __init__(self) -> None:
         self._parts: deque[Any] = deque()
-        self._at = 0  # number of sent bytes of the first part
+        self._at = 0  # the number of bytes of the first part that were sent
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     def give(self, sock: socket.socket, out: bytearray, slices: Slices) -> int:
-        """Send an answer as far as the socket takes it, and keep its unsent part. Return the number of sent
-        bytes. Called only if no earlier part is unsent.
+        """Send an answer, and store the bytes and stretches that the socket does not take. Return the number
+        of sent bytes. Called only if no part of an earlier answer is unsent.
         """
         if slices and (size := _size(slices)) <= SHORT:
             out, slices = _whole(out, slices, size), []
         if slices:
             self.put(out, slices)
             return self.send(sock)
-        try:  # most answers are sent whole by this call
+        try:  # this call sends most answers completely
             count = sock.send(out)
         except BlockingIOError:
             count = 0
@@ -66,7 +67,7 @@ class Outgoing:
         return count
 
     def put(self, out: bytearray, slices: Slices) -> None:
-        """Add an answer: `out` and `slices` are the result of `write_response`."""
+        """Add an answer, without sending it. `out` and `slices` are the result of `write_response`."""
         view, begin = memoryview(out), 0
         for place, part in slices:
             if place > begin:
@@ -77,14 +78,15 @@ class Outgoing:
             self._parts.append(view[begin:])
 
     def send(self, sock: socket.socket) -> int:
-        """Send parts while the socket takes them, up to MOST_A_TURN; return the number of bytes. Raises
-        OSError; EOFError if a file has become shorter than its stretch.
+        """Send parts until the socket is full, or MOST_A_TURN bytes were sent. Return the number of sent
+        bytes. Raises OSError, and EOFError if a file has become shorter than its stretch.
         """
         total = 0
         try:
             while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
-                if self._at:  # the socket took only some bytes, so it is full
+                # The part was not sent completely, so the socket is full.
+                if self._at:
                     break
         except BlockingIOError:
             pass
@@ -132,7 +134,9 @@ def _size(slices: Slices) -> int:
 
 
 def _whole(out: bytearray, slices: Slices, size: int) -> bytearray:
-    """Read the stretches of an answer, `size` bytes in all, and release them. Return the whole answer."""
+    """Read the stretches of an answer, `size` bytes in total, and release the stretches. Return the complete
+    answer.
+    """
     whole, begin, more = bytearray(len(out) + size), 0, 0
     try:
         with ffi.from_buffer("uint8_t[]", whole, require_writable=True) as into:
@@ -154,13 +158,13 @@ def _cut(part: Any) -> EOFError:
 
 
 class SealedOutgoing(Outgoing):
-    """Sends by TLS. A piece is encrypted only after the socket has taken the preceding piece, so a slow
-    client costs the memory of one piece. Files are read into memory to be encrypted; sendfile(2) would send
-    them unencrypted.
+    """Sends by TLS, in pieces of at most PIECE bytes. A piece is encrypted when the socket has taken the
+    preceding piece, so a slow client needs the memory of only one piece. Files are read into memory to be
+    encrypted; sendfile(2) would send them unencrypted.
     """
 
     def __init__(self, wire: TlsWire, clear: memoryview | None = None) -> None:
-        """`clear` is a buffer for a piece of a file, which all connections of a loop may share."""
+        """`clear` is a buffer for a piece of a file. All connections of a loop may use the same buffer."""
         super().__init__()
         self._wire, self._sealed = wire, memoryview(b"")
         self._clear = buffer(PIECE) if clear is None else clear
@@ -169,12 +173,14 @@ class SealedOutgoing(Outgoing):
         return bool(self._sealed) or super().__bool__()
 
     def give(self, sock: socket.socket, out: bytearray, slices: Slices) -> int:
-        """Add an answer, and send as far as the socket takes it."""
+        """Add an answer, and send until the socket is full."""
         self.put(out, slices)
         return self.send(sock)
 
     def send(self, sock: socket.socket) -> int:
-        """Send parts while the socket takes them; return the number of encrypted bytes."""
+        """Send parts until the socket is full, or MOST_A_TURN bytes were sent. Return the number of sent
+        bytes, after encryption.
+        """
         total = 0
         try:
             while self and total < MOST_A_TURN:
@@ -191,7 +197,7 @@ class SealedOutgoing(Outgoing):
         return count
 
     def _seal(self) -> None:
-        """Encrypt a piece of the first part. Raises EOFError, OSError."""
+        """Encrypt the next piece of the first part. Raises EOFError, OSError."""
         part = self._parts[0]
         count = min(len(part) - self._at, PIECE)
         if isinstance(part, memoryview):

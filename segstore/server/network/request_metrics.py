@@ -1,8 +1,8 @@
-"""`RequestMetrics`: the counts of one listener since its start: requests by API, connections,
-authentications (Kafka: kafka.network:type=RequestMetrics, socket-server-metrics).
+"""`RequestMetrics`: the counts of one listener since its start. It counts the requests of each API,
+connections, and authentications (Kafka: kafka.network:type=RequestMetrics, socket-server-metrics).
 
 Owns nothing on disk. Threads: the loop's thread counts; any thread reads without a lock, because counts only
-grow, and rows are only added (at the first request of an API).
+grow, and the row of an API is added at the API's first request and never removed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from segstore.protocol.definitions import message
 from segstore.server.apis import Api
 
 BOUNDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
-"""Upper bounds of the buckets of request times, in seconds; a last bucket is for longer times."""
+"""Upper bounds of the histogram buckets of request times, in seconds. One more bucket is for longer times."""
 SIZE_FIELD = 4
-"""Size of the length field before each request, in bytes."""
+"""The number of bytes in the size field before each request."""
 
 
 class ApiMetrics:
     """The counts of one API's requests that were answered, or need no answer (acks=0).
 
-    The C code counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are bytes with
-    the length fields, without TLS; `times` is the number of requests in each bucket of BOUNDS; `seconds` is
-    the sum of the times. `errors` has the number of answers of each error code except NONE. `tallies` has for
-    each version of the API the function that counts the error codes of a response.
+    The C code counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are numbers of
+    bytes, including size fields, before encryption; `times` has the number of requests in each bucket of
+    BOUNDS; `seconds` is the sum of the request times. `errors` has the number of answers of each error code
+    except NONE. `tallies` has for each version of the API the function that counts the error codes of a
+    response.
     """
 
     __slots__ = ("counts", "counts_at", "errors", "tallies")
@@ -46,12 +47,12 @@ class ApiMetrics:
         return list(self.counts.times)
 
     def add_error(self, code: int) -> None:
-        """Count an error code of an answer."""
+        """Count one more answer with this error code."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
 
 Tally = Callable[[Any, ApiMetrics], None]
-"""Counts the error codes of a response's body, except NONE."""
+"""(response's body, counts of its API): counts the error codes in the body, except NONE."""
 
 
 class _Tallies(dict[int, Tally]):
@@ -71,7 +72,8 @@ class _ApiRows(dict[Api, ApiMetrics]):
 
 class RequestMetrics:
     """The counts of one listener, whose name is `listener`. `made` and `refused` count connections,
-    `authenticated` and `failed` authentications, `malformed` requests that could not be decoded.
+    `authenticated` and `failed` count authentications, and `malformed` counts requests that could not be
+    decoded.
     """
 
     def __init__(self, listener: str = "") -> None:
@@ -81,8 +83,8 @@ class RequestMetrics:
 
 
 class Counted(NamedTuple):
-    """The metrics of one listener: its counts, the number of open connections, the age of its loop's current
-    turn in seconds, and the expiry of its certificate in seconds since the epoch.
+    """The metrics of one listener: its counts, the number of open connections, the seconds since its loop's
+    current turn began, and the time at which its certificate expires, in seconds since the epoch.
     """
 
     metrics: RequestMetrics
@@ -94,12 +96,14 @@ class Counted(NamedTuple):
 # --- error codes of answers -------------------------------------------------------------------------
 
 _ENCODED = ("MetadataResponsePartition",)
-"""Structs whose error codes are not counted, because their arrays come encoded from a cache."""
+"""Structs whose error codes are not counted, because arrays of these structs are cached in encoded form."""
 
 
 @cache
 def _tally(api: Api, version: int) -> Tally:
-    """Compile a function that counts the error codes of a version's response, except in `_ENCODED` arrays."""
+    """Compile a function that counts the error codes in responses of this API and version, except those in
+    structs of `_ENCODED`.
+    """
     name = f"{api.message}Response"
     lines = ["def tally(v0, row):", *_lines(name, name, version, 0), "    return None"]
     space: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""`Secured`: certificates, users and rights of one listener; a reload replaces the whole object.
+"""`Secured`: the certificates, users and rights of one listener. A reload replaces the whole object.
 
 On disk: reads the files that the settings name, once. Threads: any; immutable.
 """
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Secured(NamedTuple):
-    """The security of one listener. `tls` makes the `TlsWire` of a connection, `sasl` makes SASL sessions;
-    each is None if the security protocol does not use it. Without an `authorizer` clients may do everything.
-    `certificate_end` is the certificate's expiry, in seconds since the epoch.
+    """The security of one listener. `tls` makes the `TlsWire` of a connection; it is None if the listener
+    does not use TLS. `sasl` makes SASL sessions; it is None if the listener does not use SASL. If
+    `authorizer` is None, clients may do everything. `certificate_end` is the time at which the certificate
+    expires, in seconds since the epoch, or None.
     """
 
     config: ServerConfig
@@ -33,14 +34,16 @@ class Secured(NamedTuple):
 
 
 def secured(store: Store, config: ServerConfig) -> Secured:
-    """Read certificates, users and rights of a listener. Raises ConfigError, and the errors of `sasl_of`."""
+    """Read the certificates, users and rights of a listener. Raises ConfigError, and the errors of
+    `sasl_of`.
+    """
     tls, sasl, authorizer = _tls(config), _sasl(store, config), authorizer_of(config)
     return Secured(config, tls, sasl, authorizer, _certificate_end(config))
 
 
 def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
-    """Return a factory of `TlsWire`, None if the listener does not use TLS. OpenSSL is imported only if
-    needed.
+    """Return a function that makes the `TlsWire` of a connection, None if the listener does not use TLS.
+    Import OpenSSL only if the listener uses TLS.
     """
     if not config.uses_tls:
         return None
@@ -59,13 +62,14 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # the file was replaced or damaged after `_tls` had read it
+    # The file was replaced or damaged after `_tls` had read it.
+    except (OSError, ValueError, IndexError):
         return None
 
 
 def _sasl(store: Store, config: ServerConfig) -> Sasl | None:
-    """Return the factory of SASL sessions, None if the listener does not use SASL. The code of SASL is
-    imported only if needed.
+    """Return the object that makes SASL sessions, None if the listener does not use SASL. Import the code of
+    SASL only if the listener uses SASL.
     """
     if not config.uses_sasl:
         return None

@@ -1,6 +1,5 @@
-"""`serve` and `Server`: a server of Kafka's wire protocol for a store, in threads of this process.
-
-Owns nothing on disk; requests write to the store. Threads: any may use a `Server`.
+"""`serve` and `Server`: a server of Kafka's wire protocol for a store, in threads of this process. Owns
+nothing on disk; the handlers of requests write to the store. Threads: any thread may use a `Server`.
 """
 
 from __future__ import annotations
@@ -62,26 +61,29 @@ def serve(
 ) -> Server:
     """Serve a store to Kafka's clients, in a thread of this process, and return the server.
 
-    The server listens on all addresses of `host` ("0.0.0.0" or "::": on all addresses of this machine); with
-    `port` 0 the system chooses the port. `advertised`, "HOST:PORT" or "HOST", is the address that clients
-    connect to; by default the address of the server's socket. `settings` are the settings of
+    The server listens on all addresses of `host` ("0.0.0.0" or "::": on all addresses of this machine); if
+    `port` is 0, the system chooses the port. `advertised`, "HOST:PORT" or "HOST", is the address that clients
+    connect to; by default it is the address of the server's socket. `settings` are the settings of
     `segstore.server.settings.ServerConfig`: `security_protocol` and `allow` restrict connections and rights;
-    by default everybody may do everything. With `listeners` the server has several addresses, each with its
-    security protocol and advertised address; then `host`, `port` and `advertised` are not allowed. A store
-    may have several servers. Closing the store closes its servers.
+    by default everybody may do everything. If the setting `listeners` is given, the server has several
+    addresses, each with its own security protocol and advertised address, and the parameters `host`, `port`
+    and `advertised` are not allowed. A store may have several servers. Closing the store closes its servers.
 
     `lease()` acquires or renews a lease; it returns a fencing token while the caller holds the lease, else
-    None. The store leads only with a token, which becomes its leader epoch. Without a token the store refuses
-    all appends with DemotedError, also appends of this process, until the store is closed.
+    None. The store leads its partitions only while `lease()` returns a token, which becomes their leader
+    epoch. When there is no token, the store refuses all appends with DemotedError until it is closed, also
+    appends of this process.
 
-    A promoted store notifies its old primary of the promotion; `old_primary` has client settings for that
-    connection, the same as for `follow`: `security.protocol`, `sasl.username` and others.
+    A promoted store notifies its old primary of the promotion; `old_primary` has client settings for the
+    connection to the old primary, the same settings as for `follow`: `security.protocol`, `sasl.username` and
+    others.
 
     `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, for Prometheus and for process
-    supervisors. The endpoint is unencrypted and needs no login; it needs the package prometheus-client.
+    supervisors. The endpoint uses no encryption and no authentication. It needs the package
+    prometheus-client.
 
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
-    CorruptCheckpointError, StorageError, IllegalStateError; MissingPackageError for `http`.
+    CorruptCheckpointError, StorageError, IllegalStateError, and MissingPackageError if `http` is given.
     """
     return start(
         store, host, port, advertised, ServerConfig.parse(settings), HANDLERS, lease, old_primary, http
@@ -101,8 +103,8 @@ def start(
 ) -> Server:
     """Start the server of `serve`, with these handlers.
 
-    The server is made in a thread that runs no signal handlers. If an interrupt stops the wait for that
-    thread, the server is closed, because it is not returned to the caller.
+    The server is made in a thread that runs no signal handlers. If an interrupt ends the wait for that
+    thread, the server is closed, because the caller does not get it.
     """
     made: list[Server] = []
     lost = False
@@ -159,16 +161,15 @@ def _started(
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # stop the listeners that have started before the error
+        # These are the listeners that had started before the error.
+        for _, _, service in services:
             service.end(0.0)
         raise
     return server
 
 
 def _go_on_with_groups(store: Store) -> None:
-    """Make the group coordinator if the store has groups, so that they are loaded before the first requests
-    of their members.
-    """
+    """Make the group coordinator. It loads the store's groups before the first requests of their members."""
     # The coordinator is imported here, because a store without groups does not need its code.
     from segstore.coordinator.group.coordinator import GroupCoordinator
 
@@ -209,7 +210,7 @@ def _service(
     cluster_id: str,
     handlers: Mapping[Api, Handler],
 ) -> tuple[Node, Endpoint, Service]:
-    """Start one listener; return its node, its bound endpoint and its service."""
+    """Start one listener. Return (its node, the endpoint that it is bound to, its service)."""
     security = secured(store, config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
@@ -249,7 +250,7 @@ def _service(
 
 class Server(Closing):
     """The server of a store, and a context manager. It runs until `close` is called or its store is closed,
-    even if no reference to this object is left. If there are several `listeners`, the properties
+    even if there is no reference to this object any more. If there are several `listeners`, the properties
     `host`, `port` and `bootstrap_servers` are those of the first listener.
     """
 
@@ -299,7 +300,9 @@ class Server(Closing):
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return the last error of `lease()`, or of the check of its token; None if there was none."""
+        """Return the last error that `lease()` raised or that the check of its token found; None if there was
+        no error.
+        """
         return lease_error(self._node.store)
 
     @property
@@ -308,18 +311,18 @@ class Server(Closing):
         return address_text(self._node.endpoint)
 
     def _places(self) -> list[tuple[Node, Endpoint]]:
-        """Return the node and the bound endpoint of each listener."""
+        """Return (node, the endpoint that it is bound to) of each listener."""
         return [(self._node, self._bound), *((node, bound) for node, bound, _ in self._others)]
 
     def metrics(self) -> dict[str, float]:
-        """Return the counts of share groups since the server was started, summed over all listeners, by
-        Kafka's names.
+        """Return Kafka's name of a metric -> value, for metrics of share groups. Counts begin when the server
+        starts. Each value is the sum over all listeners.
 
         `TotalShareFetchRequestsPerSec` and `TotalShareAcknowledgementRequestsPerSec` count requests;
         `FailedShareFetchRequestsPerSec` and `FailedShareAcknowledgementRequestsPerSec` count requests with an
         error; `ExpiresPerSec` counts fetches whose wait timed out. `ShareSessionsCount` and
-        `SharePartitionsCount` are the current share sessions, and the partitions in them. The mapping is
-        empty before the first request of a share group.
+        `SharePartitionsCount` are the current numbers of share sessions and of the partitions in them. The
+        mapping is empty before the first request of a share group.
         """
         total: Counter[str] = Counter()
         for node in (self._node, *(node for node, _, _ in self._others)):
@@ -327,19 +330,19 @@ class Server(Closing):
         return dict(total)
 
     def families(self) -> list[Family]:
-        """Return the server's metrics since it was started, in the form of Prometheus' clients.
+        """Return the server's metrics in the form of Prometheus' clients.
 
-        Each family is a metric (name, meaning, kind: "counter", "gauge" or "histogram"), the names of its
-        labels, and its samples: label values and a number.
+        A family is (metric, names of its labels, its samples). The metric has a name, a meaning and a kind:
+        "counter", "gauge" or "histogram". A sample is label values and a number.
 
         Metrics with the label `request`, such as "Produce", are summed over all listeners: answered requests,
         their bytes, the bytes of their answers, the time until the answer in seconds, and, with the label
         `error`, the error codes of answers. Metrics with the label `listener` (the listener's name in
         `listeners`, or the security protocol) are: open, made and refused connections; authentications;
-        malformed requests; the expiry of the certificate, in seconds since the epoch; and the seconds for
-        which the loop has been busy with the current turn, 0.0 while it sleeps. Counts begin at 0 when the
-        server starts; an API has samples from its first request on. Any thread may call this method, also
-        after `close`; it does not block.
+        malformed requests; the expiry of the certificate, in seconds since the epoch; and the seconds since
+        the event loop's current iteration began, 0.0 while the loop sleeps. Counts begin at 0 when the server
+        starts; an API has samples from its first request on. Any thread may call this method, also after
+        `close`. The method does not block.
         """
         # `families` is imported here, because most processes don't need it.
         from segstore.server.families import families
@@ -347,19 +350,21 @@ class Server(Closing):
         return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
 
     def reload(self, **settings: Any) -> None:
-        """Change settings of security, and read all files of keys, certificates and users again.
+        """Change security settings, and read all files of keys, certificates and users again.
 
         Connections stay open. New TLS handshakes use the new certificate; authentications and
-        reauthentications check the new users; requests are authorized by the new allow list once this call
+        reauthentications check the new users; requests are authorized by the new allow list after this call
         has returned.
 
-        `settings` are settings of `segstore.serve`; None resets a setting to its default. Allowed are
-        `ssl_*`, `sasl_users`, `sasl_enabled_mechanisms`, `connections_max_reauth_ms`,
-        `connection_failed_authentication_delay_ms`, `allow` and `super_users`, also of single listeners. A
-        server with an allow list or super users must keep one of them; a server without both can't get one.
+        `settings` are settings of `segstore.serve`; None resets a setting to its default. These settings are
+        allowed: `ssl_*`, `sasl_users`, `sasl_enabled_mechanisms`, `connections_max_reauth_ms`,
+        `connection_failed_authentication_delay_ms`, `allow` and `super_users`. They may also be settings of a
+        single listener. If the server has an allow list or super users, it must have at least one of them
+        after the call. If it has neither, neither can be added.
 
-        After an error nothing is changed. Raises ConfigError, which names a setting that can't change;
-        InvalidArgumentError and StorageError for files; IllegalStateError if the server is closed.
+        If an error is raised, nothing has changed. Raises ConfigError, also for a setting that can't change;
+        InvalidArgumentError or StorageError if a file can't be used; IllegalStateError if the server is
+        closed.
         """
         with self._reload_lock:
             config = self._config.changed(settings)
@@ -372,14 +377,15 @@ class Server(Closing):
     def close(self, timeout: float | None = None) -> None:
         """Stop accepting connections, answer the received requests, and stop. A second call does nothing.
 
-        `timeout` is the longest wait for these answers, in seconds (a number of at least 0, by default 10);
-        after that time connections are closed without an answer. A connection is closed earlier if its client
-        receives nothing of an answer for a second. An interrupt closes all connections at once. A call from a
-        handler does not wait for the answers. The store stays open.
+        `timeout` is the longest wait for these answers, in seconds (a number of at least 0, by default 10).
+        After this time the connections whose requests are not answered are closed. A connection is closed
+        earlier if its client receives no byte of an answer for a second. An interrupt closes all connections
+        at once. If a handler calls this method, the call does not wait for the answers. The store stays open.
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]
-        for service in others:  # all services stop in parallel
+        # All services begin to stop before this method waits for one of them.
+        for service in others:
             service.begin_to_end(seconds)
         for service in (self._service, *others):
             service.end(seconds)
@@ -392,7 +398,7 @@ class Server(Closing):
 
 def endpoint(name: str, text: str, port: int = 0, host: str = "") -> Endpoint:
     """Parse "HOST:PORT", "HOST" (with `port`), "[ADDRESS]:PORT", or "PORT" if `host` is not empty. Raises
-    InvalidArgumentError, which names the argument, and InvalidTypeError.
+    InvalidTypeError or InvalidArgumentError; the message has the argument's name, `name`.
     """
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be a str, not {type(text).__name__}")
@@ -422,7 +428,9 @@ def _url(node: Node) -> str:
 
 
 def _advertised(bound: Endpoint, advertised: Endpoint | None) -> Endpoint:
-    """Return the endpoint for clients; a listener on all addresses is advertised by the host name."""
+    """Return the host and port that clients connect to. The host is the machine's host name if the listener
+    listens on all addresses and `advertised` has no host.
+    """
     if advertised is not None:
         return Endpoint(advertised.host or socket.gethostname(), advertised.port or bound.port)
     return Endpoint(socket.gethostname(), bound.port) if bound.host in _EVERYWHERE else bound

@@ -30,20 +30,22 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 CLOSE_TIMEOUT = 10.0
-"""Longest time for the last answers, in seconds. A store that is being closed gives a server no more time, so
-that some of the store's timeout is left for producers.
+"""The longest time for the last answers, in seconds. A store that is being closed does not wait longer for a
+server, because producers need some of the store's own timeout.
 """
 _STALL = 1.0
-"""Seconds after which a stopping service closes a connection whose client receives nothing of an answer."""
+"""A stopping service closes a connection if its client receives no byte of an answer for this number of
+seconds.
+"""
 _LOOK = 0.5
-"""Interval in seconds at which a caller that waits for the loop checks whether the loop has stopped."""
+"""A caller that waits for the loop checks at this interval, in seconds, whether the loop has stopped."""
 _GRACE = 1.0
-"""Seconds beyond the deadline in which the loop may finish its current call."""
+"""How long `end` waits after its deadline for the loop's current call, in seconds."""
 
 
 class Service:
-    """The thread of one listener, attached to the store as a `StoreClient`. The running thread keeps this
-    object alive.
+    """The thread of one listener, attached to the store as a `StoreClient`. The running thread has a
+    reference to this object.
     """
 
     turn = Turn.READER
@@ -66,8 +68,8 @@ class Service:
         return CertificateWatch(shared.loop, shared.metrics.listener, lambda: shared.certificate_end)
 
     def start(self) -> None:
-        """Begin to accept connections. Raises IllegalStateError if no thread can be started, and OSError;
-        after an error sockets and loop are closed.
+        """Begin to accept connections. Raises OSError, and IllegalStateError if no thread can be started. If
+        an error is raised, the sockets and the loop were closed.
         """
         try:
             self._listener.open()
@@ -90,24 +92,24 @@ class Service:
             self._ended.open()
 
     def _announce(self, address: str) -> None:
-        """Publish the server's address for the command line; errors are ignored."""
+        """Publish the server's address, which the command line shows. Errors are ignored."""
         with suppress(SegstoreError, OSError):
             self._shared.node.store.announce(address)
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Make a call in the loop's thread, soon."""
+        """Queue a call, which the loop's thread makes as soon as it can."""
         self._shared.loop.soon(call)
 
     def counted(self) -> Counted:
-        """Return the listener's metrics. Any thread may call this; it does not wait for the loop."""
+        """Return the listener's metrics. Any thread may call this method. It does not wait for the loop."""
         shared = self._shared
         return Counted(
             shared.metrics, len(self._listener.connections), shared.loop.age, shared.certificate_end
         )
 
     def resecure(self, secured: Secured) -> None:
-        """Replace certificates, users and rights of all connections, together in one call of the loop. Raises
-        IllegalStateError if the service has stopped.
+        """Replace the certificates, users and rights of all connections, in one call of the loop's thread.
+        Raises IllegalStateError if the service has stopped.
         """
         if self.is_within:
             self._resecure(secured)
@@ -149,18 +151,20 @@ class Service:
         return threading.get_ident() == self._thread.ident
 
     def begin_to_end(self, seconds: float) -> None:
-        """Begin to stop within `seconds`, without waiting."""
-        if self._here[0]:  # false in the child of a fork, which has no such thread
+        """Make the service stop within `seconds`; do not wait until it has stopped."""
+        # In the child of a fork the service's thread does not exist, and this value is False.
+        if self._here[0]:
             self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
 
     def end(self, seconds: float) -> bool:
         """Stop reading requests, answer the received requests, and stop the thread, within `seconds`.
 
-        Return True if the thread has stopped. Return False if a handler does not return in time, or if a
-        handler calls this method, because such a call does not wait. An interrupt of the wait closes all
-        connections at once.
+        Return True if the thread has stopped. Return False if a handler does not return in time. Return False
+        also if a handler calls this method: such a call does not wait. If an interrupt ends the wait, all
+        connections are closed at once.
         """
-        if not self._here[0]:  # true in the child of a fork, which has no such thread
+        # In the child of a fork the service's thread does not exist.
+        if not self._here[0]:
             return True
         loop = self._shared.loop
         loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
@@ -173,7 +177,9 @@ class Service:
             raise
 
     def _begin_to_end(self, deadline: float) -> None:
-        """Begin to stop. If the service is stopping already, an earlier deadline replaces its deadline."""
+        """Begin to stop. The service must have stopped at `deadline`. If the service is already stopping, the
+        earlier of the two deadlines counts.
+        """
         loop = self._shared.loop
         if not self._shared.is_ending:
             self._shared.is_ending, self._deadline = True, deadline
@@ -185,7 +191,9 @@ class Service:
         loop.later(max(self._deadline - time.monotonic(), 0.0), self._go_on)
 
     def _go_on(self) -> None:
-        """Continue to stop: wait for workers' jobs, close the node's parts, then wait for unsent answers."""
+        """Do the next step of stopping. The steps are: wait for the workers' jobs, close the node's parts,
+        wait for unsent answers.
+        """
         connections, loop = self._listener.connections, self._shared.loop
         if time.monotonic() >= self._deadline:
             self._close_parts()
@@ -195,15 +203,16 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # `_go_on` runs after the queued answers of parked requests
+            # This queues `_go_on` after the answers of parked requests, which are queued already.
+            loop.soon(self._go_on)
         else:
             connections.end_unanswered()
             if not len(connections):
                 loop.end()
 
     def _end_stalled(self, since: float) -> None:
-        """Close connections whose clients receive nothing of their answers; repeat this every `_STALL / 4`
-        seconds.
+        """Close connections whose clients receive no byte of an answer for `_STALL` seconds. Repeat this
+        every `_STALL / 4` seconds.
         """
         self._listener.connections.end_stalled(_STALL, since)
         self._shared.loop.later(_STALL / 4, lambda: self._end_stalled(since))
@@ -220,7 +229,7 @@ class Service:
     # --- StoreClient ----------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """Return whether the calling thread is the service's own."""
+        """Return whether the calling thread is the service's thread."""
         return self.is_within
 
     def begin_to_close(self) -> None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Shared:
     """The common state of a listener's connections.
 
-    `tls`, `sasl` and `certificate_end` are the same as in `Secured`. While `is_ending`, no requests are read.
-    `clear` is a buffer for pieces of files that TLS encrypts.
+    `tls`, `sasl` and `certificate_end` have the same meanings as in `Secured`. While `is_ending` is True, no
+    requests are read. `clear` is a buffer for pieces of files that are to be encrypted.
     """
 
     node: Node

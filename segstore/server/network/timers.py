@@ -8,13 +8,17 @@ import math
 from collections.abc import Callable
 
 LONGEST_WAIT = 86_400.0
-"""Longest sleep of the loop in seconds, because epoll_wait(2) does not accept years."""
+"""The longest sleep of the loop, in seconds. It is limited because epoll_wait(2) does not accept a timeout of
+years.
+"""
 NEVER = math.inf
 _MOST_CANCELLED = 256
 
 
 class LoopTimer:
-    """A call that is due at `due`, in monotonic seconds (a `segstore.server.node.Timer`)."""
+    """A call that is to be made at the time `due`, in monotonic seconds. Implements
+    `segstore.server.node.Timer`.
+    """
 
     __slots__ = ("_cancelled", "call", "due")
 
@@ -23,14 +27,14 @@ class LoopTimer:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Cancel the call; a second time does nothing."""
+        """Cancel the call. A second `cancel` does nothing."""
         if self.call is not None:
             self.call = None
             self._cancelled[0] += 1
 
 
 class Timers:
-    """A heap of timers. Cancelled timers are removed when they are due, or sooner if most timers are
+    """A heap of timers. A cancelled timer is removed when it is due, or earlier if many timers are
     cancelled.
     """
 
@@ -39,13 +43,13 @@ class Timers:
         self._numbers = itertools.count()
         self._cancelled = [0]
         self.due = NEVER
-        """Time of the first timer, even if this timer is cancelled; NEVER without timers."""
+        """The time of the earliest timer, even if this timer is cancelled; NEVER if there are no timers."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, due: float, call: Callable[[], object]) -> LoopTimer:
-        """Add a timer; `take` returns its call once `due` has passed."""
+        """Add a timer. `take` returns the timer's call when the time `due` has come."""
         timer = LoopTimer(due, call, self._cancelled)
         heapq.heappush(self._heap, (due, next(self._numbers), timer))
         self.due = self._heap[0][0]
@@ -57,11 +61,13 @@ class Timers:
         return timer
 
     def pause(self, now: float) -> float:
-        """Return the seconds until the first timer is due, -1 without timers."""
+        """Return the seconds until the earliest timer is due, at most LONGEST_WAIT; -1 if there are no
+        timers.
+        """
         return -1.0 if self.due == NEVER else min(max(self.due - now, 0.0), LONGEST_WAIT)
 
     def take(self, now: float) -> Callable[[], object] | None:
-        """Remove the next due timer and return its call, or None if none is due."""
+        """Remove the earliest timer that is due, and return its call. Return None if no timer is due."""
         while self.due <= now:
             timer = heapq.heappop(self._heap)[2]
             self.due = self._heap[0][0] if self._heap else NEVER

@@ -1,7 +1,8 @@
 """`TlsWire`: the TLS of one connection. OpenSSL reads and writes memory buffers, not the socket, so that the
 loop can close the socket while a worker computes a handshake step.
 
-Threads: the loop's thread only; `shake` runs in a worker, while the loop does not use the wire.
+Threads: the loop's thread only; `shake` runs in a worker thread; during that time the loop's thread does not
+use this object.
 """
 
 from __future__ import annotations
@@ -14,53 +15,61 @@ from typing import Any
 from segstore.server.security.tls import subject
 
 RECEIVED = 1 << 16
-"""Most bytes that are received at once, and thus most encrypted bytes in memory."""
+"""The maximum number of bytes that are received at once. So at most this number of bytes that are not
+decrypted yet are in memory for a connection.
+"""
 _MOST_A_TURN = 1 << 18
-"""Most bytes that one `recv_into` decrypts before other connections get their turn."""
+"""When one call of `recv_into` has decrypted this number of bytes, it returns, so that other connections are
+served.
+"""
 _ALERT = 31
-"""Largest size of a TLS record with a close_notify alert (TLS 1.2 with AES-GCM); a record with a request is
-larger.
+"""The size, in bytes, of the largest TLS record that has only a close_notify alert (TLS 1.2 with AES-GCM). A
+record with a request is larger.
 """
 
 
 class TlsWire:
-    """The TLS of one connection. If `has_more`, received bytes may be in memory, which epoll does not
-    report.
+    """The TLS of one connection. If `has_more` is True, received bytes may be in memory; epoll does not
+    report them.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self._sock, self._in, self._out = sock, ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
-        self._read_into: Any = self._tls.read  # given a buffer, `read` returns an int, not bytes
+        # The type is Any, because `read` returns an int, and not bytes, if it is given a buffer.
+        self._read_into: Any = self._tls.read
         self.has_more = False
 
     # --- the handshake --------------------------------------------------------------------
 
     def take_in(self) -> bool:
-        """Receive handshake bytes; return False at the end of the stream. Raises OSError like recv(2)."""
+        """Receive bytes of the handshake by one recv(2); return False at the end of the stream. Raises
+        OSError.
+        """
         return self._receive() > 0
 
     def shake(self) -> bool:
-        """Compute the next handshake step; return whether the handshake is done. Raises SSLError if it fails;
-        then `sealed` returns the alert for the client.
+        """Compute the next handshake step; return whether the handshake is complete. Raises SSLError if the
+        handshake fails; `sealed` then returns the alert for the client.
         """
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        self.has_more = self._in.pending > 0  # a request may have come with the last handshake message
+        # The bytes that were received last may include a request.
+        self.has_more = self._in.pending > 0
         return True
 
     @property
     def subject(self) -> str | None:
-        """The subject of the client's verified certificate, None if it has sent none."""
+        """The subject of the client's verified certificate, None if the client has sent no certificate."""
         return subject(self._tls.getpeercert())
 
     # --- bytes ----------------------------------------------------------------------------
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive and decrypt into a view; return the number of bytes, 0 at the end of the stream. Raises
-        BlockingIOError, OSError.
+        """Receive bytes, and decrypt them into a view. Return the number of decrypted bytes, 0 at the end of
+        the stream. Raises BlockingIOError, OSError.
         """
         total = 0
         self.has_more = False
@@ -93,25 +102,25 @@ class TlsWire:
         return len(data)
 
     def seal(self, view: memoryview) -> None:
-        """Encrypt bytes, which `sealed` then returns. Raises SSLError."""
+        """Encrypt the bytes of a view; `sealed` returns the result. Raises SSLError."""
         at = 0
         while at < len(view):
             at += self._tls.write(view[at:])
 
     def sealed(self) -> bytes:
-        """Return the encrypted bytes to send, and forget them."""
+        """Return the encrypted bytes that no earlier call has returned."""
         return self._out.read()
 
     # --- the end --------------------------------------------------------------------------
 
     def has_left(self) -> bool:
-        """Return whether a client that has closed the connection has left no request unread: at most a
-        close_notify alert is unread. Raises OSError.
+        """Return whether the server has read all requests of a client that has closed the connection: at most
+        a close_notify alert is unread. Raises OSError.
         """
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending
 
     def farewell(self) -> bytes:
-        """Return the bytes of the close_notify alert."""
+        """Return the encrypted bytes of the close_notify alert."""
         with suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()
         return self._out.read()

@@ -1,7 +1,5 @@
 """`Wakeup`: an eventfd by which other threads end the loop's sleep. The eventfd is written only while the
-loop sleeps.
-
-Threads: any; the loop calls `reset` and `close`.
+loop sleeps. Threads: any thread may call `wake`; the loop's thread calls `reset` and `close`.
 """
 
 from __future__ import annotations
@@ -13,18 +11,19 @@ from segstore.mutex import nesting
 
 
 class Wakeup:
-    """The loop's eventfd. Before it sleeps, the loop sets `asleep`, and then checks for queued calls. If a
-    thread has queued a call, and `asleep` is False after that, this check will find the call, so the thread
-    need not write.
+    """The loop's eventfd. Before it sleeps, the loop sets `asleep`, and then checks for queued calls. A
+    thread first queues a call, and then reads `asleep`. If it reads False, it need not write: the loop's
+    check comes later, and finds the call.
     """
 
     def __init__(self) -> None:
         self.fd = with_descriptors(lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.asleep = False
-        self._lock = nesting()  # the lock keeps `wake` from writing to a closed descriptor
+        # The lock prevents `wake` from writing to a closed descriptor.
+        self._lock = nesting()
 
     def wake(self) -> None:
-        """End the loop's sleep if it sleeps."""
+        """End the loop's sleep, if the loop sleeps."""
         if self.asleep:
             self.asleep = False
             with self._lock:
@@ -32,19 +31,19 @@ class Wakeup:
                     os.eventfd_write(self.fd, 1)
 
     def reset(self) -> None:
-        """Read the eventfd after a sleep, so that the next sleep is not ended at once."""
+        """Read the eventfd after a sleep, because an unread eventfd would end the next sleep at once."""
         os.eventfd_read(self.fd)
 
     def close(self) -> None:
-        """Close the eventfd; a `wake` after this does nothing."""
+        """Close the eventfd. Later calls of `wake` do nothing."""
         with self._lock:
             if self.fd >= 0:
                 os.close(self.fd)
                 self.fd = -1
 
     def forget(self) -> None:
-        """Close the eventfd in the child of a fork; the lock is replaced, because a thread of the parent may
-        hold it.
+        """Close the eventfd in the child of a fork. First replace the lock, because a thread of the parent
+        may have acquired it before the fork.
         """
         self._lock = nesting()
         self.close()

@@ -1,7 +1,5 @@
 """`Watch`: a thread that waits, in place of the loop, for publications (`Store.wait`): changes that readers
-of the store see. `ask` begins one wait.
-
-Threads: `ask` and `end` are the loop's.
+of the store see. `ask` begins one wait. Threads: only the loop's thread calls `ask` and `end`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,9 @@ _TRIES, _TRY = 100, 0.01
 
 
 class Watch:
-    """A waiting thread. `wake()` interrupts its sleep; after each sleep the loop calls `then()`."""
+    """A waiting thread. `wake()` ends the thread's sleep early. After each sleep the loop's thread calls
+    `then()`.
+    """
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Watch:
         """Whether a sleep was requested, but `then` was not called yet."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Call `sleep` in the thread; `sleep` returns after a publication, or earlier. If the last call of
-        `sleep` has not returned, do nothing. Raises IllegalStateError if no thread can be started.
+        """Call `sleep` in the thread; `sleep` returns after a publication, or earlier. If the preceding call
+        of `sleep` is not over, do nothing. Raises IllegalStateError if no thread can be started.
         """
         if self.asleep:
             return
@@ -49,7 +49,8 @@ class Watch:
         while (sleep := self._asked.get()) is not None:
             try:
                 sleep()
-            except Exception as error:  # for example StoreClosedError, which `then` handles
+            # The error may be a StoreClosedError, for example. `then` is called all the same.
+            except Exception as error:
                 log.info("a server's wait for news has ended: %s", error)
             del sleep
             self._soon(self._woken)
@@ -59,13 +60,14 @@ class Watch:
         self._then()
 
     def end(self) -> None:
-        """Stop the thread, and wait up to a second for it. The loop has stopped, so `then` is not called any
-        more.
+        """Stop the thread, and wait up to a second until it has stopped. `then` is not called any more,
+        because the loop has stopped.
         """
         thread, tries = self._thread, 0
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:
             if self.asleep:
-                self._wake()  # `wake` is called again and again: the thread may be about to sleep
+                # `wake` is called again and again, because a call just before the sleep has no effect.
+                self._wake()
             thread.join(_TRY)
             tries += 1

@@ -1,6 +1,6 @@
 """`Workers`: a few threads for jobs that wait for disks or compute long. The first jobs start the threads.
 
-Threads: `do` and `end` are the loop's; jobs run in the workers' threads.
+Threads: only the loop's thread calls `do` and `end`; jobs run in the threads of the pool.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _Job = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 class Workers:
-    """A pool of at most `number` threads; `kind` is in their names. Results are passed to the loop by `soon`.
-    `under_way` counts the jobs whose `done` was not called yet.
+    """A pool of at most `number` threads, whose names have `kind` in them. `soon` passes the results to the
+    loop. `under_way` counts the jobs whose `done` was not called yet.
     """
 
     def __init__(self, kind: str, number: int, soon: Callable[[Callable[[], object]], None]) -> None:
@@ -29,8 +29,8 @@ class Workers:
         self.under_way = 0
 
     def do(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
-        """Call `run` in a worker, then `done(result or exception)` in the loop. If no thread can be started,
-        the calling thread runs the job.
+        """Call `run` in a thread of the pool, then `done` in the loop's thread, with what `run` returned or
+        raised. If the pool has no thread and none can be started, call `run` in the calling thread.
         """
         self.under_way += 1
         if len(self._threads) < self._number:
@@ -65,8 +65,8 @@ class Workers:
         done(result)
 
     def end(self) -> None:
-        """Let the threads stop after the queued jobs. Wait until they have stopped only if no job is queued
-        or running.
+        """Make the threads stop after the queued jobs. If no job is queued or running, wait until they have
+        stopped.
         """
         for _ in self._threads:
             self._jobs.put(None)

@@ -1,10 +1,11 @@
-"""The allow list: rights of principals on topics, groups, transactional ids and the cluster, as entries
+"""The allow list: entries that give principals rights on topics, groups, transactional ids and the cluster,
+such as
 
     User:alice: read,write topic flights*; read group g*; describe cluster
 
 An entry has a principal and clauses. A clause has operations, a type of resource and a pattern: a name, a
-prefix that ends in "*", or "*" alone. A clause without operations has those operations of the preceding
-clause that its own type of resource has. "User:*" means every principal. There are no
+prefix that ends in "*", or "*" alone. A clause without operations has the operations of the preceding clause,
+except those that do not exist for its type of resource. "User:*" means every principal. There are no
 denials: an operation that no entry allows is denied. In Kafka the same rights are ACLs
 (org.apache.kafka.common.acl, KIP-290). Threads: any; no state.
 """
@@ -24,7 +25,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class ResourceType(IntEnum):
-    """Types of resources, with Kafka's codes (org.apache.kafka.common.resource.ResourceType)."""
+    """The types of resources, with Kafka's codes (org.apache.kafka.common.resource.ResourceType)."""
 
     TOPIC = 2
     GROUP = 3
@@ -33,12 +34,12 @@ class ResourceType(IntEnum):
 
     @property
     def word(self) -> str:
-        """The name of the type in an entry."""
+        """The name of the type in an entry of the allow list."""
         return self.name.lower().replace("_", "-")
 
 
 class Pattern(IntEnum):
-    """Kinds of patterns, with Kafka's codes (org.apache.kafka.common.resource.PatternType)."""
+    """The kinds of patterns, with Kafka's codes (org.apache.kafka.common.resource.PatternType)."""
 
     LITERAL = 3
     PREFIXED = 4
@@ -66,11 +67,13 @@ _IMPLIED = {
     _O.DESCRIBE: frozenset((_O.READ, _O.WRITE, _O.DELETE, _O.ALTER)),
     _O.DESCRIBE_CONFIGS: frozenset((_O.ALTER_CONFIGS,)),
 }
-"""Operation -> operations that imply it (StandardAuthorizerData.IMPLIES_DESCRIBE...)."""
+"""Operation -> other operations: whoever is allowed one of these is allowed the operation too
+(StandardAuthorizerData.IMPLIES_DESCRIBE...).
+"""
 
 
 class Rule(NamedTuple):
-    """One clause of an entry. `principal` is "User:NAME"; `operations` may contain ALL."""
+    """One clause of an entry. `principal` is the entry's "User:NAME"; `operations` may contain ALL."""
 
     principal: str
     operations: frozenset[AclOperation]
@@ -84,7 +87,7 @@ class Rule(NamedTuple):
         return f"{self.principal}: {operations} {self.resource.word} {self.name}{star}"
 
     def is_of(self, principal: str) -> bool:
-        """Return whether the clause applies to a principal, given as "User:NAME"."""
+        """Return whether the clause applies to a principal. `principal` is "User:NAME"."""
         return self.principal in (principal, EVERYBODY)
 
     def covers(self, name: str) -> bool:
@@ -94,14 +97,14 @@ class Rule(NamedTuple):
         return self.name in (name, "*")
 
     def gives(self, operation: AclOperation) -> bool:
-        """Return whether the clause allows an operation, directly or by an operation that implies it."""
+        """Return whether the clause has an operation, or another operation that includes this right."""
         held = self.operations
         return ALL in held or operation in held or not held.isdisjoint(_IMPLIED.get(operation, ()))
 
 
 def rules(entry: str) -> list[Rule]:
-    """Parse an entry into its clauses; an empty entry and a comment ("#...") have none. Raises
-    InvalidArgumentError, which names the faulty part.
+    """Return the clauses of an entry. An empty entry and a comment ("#...") have no clauses. Raises
+    InvalidArgumentError, whose message shows the faulty part.
     """
     text = entry.strip()
     if not text or text.startswith("#"):
@@ -176,7 +179,7 @@ def principals(text: str) -> frozenset[str]:
 
 
 def check_principal(text: str) -> None:
-    """Raise InvalidArgumentError unless the text is "User:" and a name."""
+    """Raise InvalidArgumentError if the text is not "User:" followed by a name."""
     if not text.startswith(USER) or len(text) == len(USER):
         raise InvalidArgumentError(f'{text!r} is no principal: one is "User:NAME"')
 

@@ -1,9 +1,9 @@
-"""`AuthenticationError`: a client has failed to authenticate."""
+"""`AuthenticationError`: raised if a client has failed to authenticate itself."""
 
 from __future__ import annotations
 
 
 class AuthenticationError(Exception):
-    """A failed authentication. The message is sent to the client, so it has no details (Kafka:
-    SaslAuthenticationException).
+    """Raised if an authentication fails. The message is sent to the client, so it must have no details
+    (Kafka: SaslAuthenticationException).
     """

@@ -1,5 +1,5 @@
 """Parses the settings of a server's listeners: `listeners`, `advertised.listeners`,
-`listener.security.protocol.map`, and settings of one listener, `listener.name.<name>.<setting>` (Kafka:
+`listener.security.protocol.map`, and settings of a single listener, `listener.name.<name>.<setting>` (Kafka:
 SocketServerConfigs, EndPoint, ListenerName.configPrefix). Threads: any; no state.
 """
 
@@ -19,8 +19,8 @@ _USERS = "users of all mechanisms are given by sasl_users, also in the form of s
 
 
 class ListenerSpec(NamedTuple):
-    """One listener: its name, security protocol, host and port, and its advertised address "HOST:PORT".
-    `advertised` is None if clients connect to `host` and `port`.
+    """One listener. `advertised` is the address that clients connect to, "HOST:PORT"; None if it is made from
+    `host` and `port`.
     """
 
     name: str
@@ -53,13 +53,13 @@ def parse_listeners(
 
 
 Own = dict[str, dict[str, Any]]
-"""Listener name -> settings of that listener alone."""
+"""Listener name -> settings of only that listener."""
 
 
 def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
     """Split settings into (settings of all listeners, settings of single listeners). A setting of a single
-    listener is named `listener_name_<name>_<setting>`, with a setting of `allowed`. If `mapping` is not a
-    mapping, it is returned unchanged. Raises ConfigError.
+    listener is named `listener_name_<name>_<setting>`; `allowed` has the possible settings. If `mapping` is
+    not a mapping, return it as it is, with no settings of single listeners. Raises ConfigError.
     """
     known = mapping if isinstance(mapping, Mapping) else {}
     given = [name for name in known if str(name).startswith(OWN_PREFIX)]
@@ -74,8 +74,8 @@ def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
 
 
 def _names(listeners: object) -> dict[str, str]:
-    """Return prefix of settings -> name of the listener. Longer prefixes come first, because a longer prefix
-    may begin with a shorter one.
+    """Return prefix of setting names -> name of the listener. Longer prefixes come first, because a longer
+    prefix may begin with a shorter prefix.
     """
     if not isinstance(listeners, str):
         raise ConfigError("listener.name is for settings of listeners, which are missing")
@@ -100,7 +100,9 @@ def _parts(given: str, names: Mapping[str, str], allowed: tuple[str, ...]) -> tu
 
 
 def _protocols(text: str, known: tuple[str, ...]) -> dict[str, str]:
-    """Return listener name -> security protocol. The name of a security protocol is a listener name too."""
+    """Return listener name -> security protocol. The name of each security protocol is also a listener
+    name.
+    """
     found = {protocol: protocol for protocol in known}
     for entry in filter(None, map(str.strip, text.split(","))):
         name, colon, protocol = entry.partition(":")
@@ -127,7 +129,7 @@ def _places(setting: str, text: str) -> dict[str, tuple[str, int]]:
 
 
 def _check_ports(places: dict[str, tuple[str, int]]) -> None:
-    # Port 0 may be given twice: the system chooses the port.
+    # Several listeners may have port 0: the system chooses the port.
     ports = [port for _, port in places.values() if port]
     if len({*ports}) < len(ports):
         raise ConfigError("listeners: each listener must have a different port")

@@ -1,5 +1,5 @@
-"""SASL/PLAIN: user name and password in one message (RFC 4616; Kafka: PlainSaslServer). Threads: no shared
-state.
+"""SASL/PLAIN: the client sends user name and password in one message (RFC 4616; Kafka: PlainSaslServer).
+Threads: no shared state.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from .users import Users
 
 
 class PlainExchange:
-    """The server's side of PLAIN. `name` is the client's user name; `principal` is set once the password was
-    verified.
+    """The server's side of a PLAIN authentication. `name` is the client's user name; `principal` is None
+    until the password is verified.
     """
 
     def __init__(self, users: Users) -> None:
@@ -19,7 +19,9 @@ class PlainExchange:
         self.name = ""
 
     def respond(self, token: bytes) -> bytes:
-        """Check the message `[authorization id] NUL name NUL password`. Raises AuthenticationError."""
+        """Check the message `[authorization id] NUL name NUL password`, and return the empty answer. Raises
+        AuthenticationError.
+        """
         try:
             parts = token.decode("utf-8").split("\0")
         except UnicodeDecodeError:

@@ -1,10 +1,10 @@
-"""`Sasl` and `SaslSession`: the SASL authentication of a connection, and its lifetime (KIP-43, KIP-152,
-KIP-368; Kafka: SaslServerAuthenticator).
+"""`Sasl` and `SaslSession`: the SASL authentication of a connection, which may have a limited lifetime
+(KIP-43, KIP-152, KIP-368; Kafka: SaslServerAuthenticator).
 
     HANDSHAKE -> TOKENS -> DONE -> TOKENS -> DONE       a reauthentication begins in DONE
     any -> FAILED
 
-Threads: the loop's thread; `SaslSession.respond` is called in a worker, one call at a time.
+Threads: the loop's thread; `SaslSession.respond` is called in a worker thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from .users import Users, users_of
 
 _FIRST = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE})
 _LEAST_BETWEEN = 1.0
-"""Least seconds between reauthentications (Kafka: KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
+"""The minimum time between two authentications of a connection, in seconds (Kafka:
+KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS).
+"""
 
 
 class Mechanism(Protocol):
-    """The server's side of one authentication. `name` is set when the client has sent a user name,
-    `principal` when the authentication has succeeded.
+    """The server's side of one authentication. `name` is "" until the client has sent a user name, and
+    `principal` is None until the authentication has succeeded.
     """
 
     principal: str | None
     name: str
 
     def respond(self, token: bytes) -> bytes:
-        """Check the client's next message and return the answer. Raises AuthenticationError."""
+        """Check the client's next message, and return the server's answer. Raises AuthenticationError."""
 
 
 class Sasl:
@@ -54,14 +56,14 @@ class Sasl:
         self._users, self._scram_users = users, scram_users
 
     def knows(self, mechanism: str, name: str) -> bool:
-        """Return whether a user of this name exists, and may authenticate by the mechanism."""
+        """Return whether there is a user of this name who may authenticate by this mechanism."""
         if mechanism not in self.mechanisms:
             return False
         return self._users.knows(name) or (mechanism != PLAIN and self._scram_users.knows(name, mechanism))
 
     def begin(self, mechanism: str) -> Mechanism:
         """Return the server's side of a new authentication. Raises AuthenticationError if the mechanism was
-        disabled since the handshake.
+        disabled after the SASL handshake.
         """
         if mechanism not in self.mechanisms:
             raise AuthenticationError(f"{mechanism} is not served any more")
@@ -70,12 +72,12 @@ class Sasl:
         return ScramExchange(mechanism, self._scram_users.finder(mechanism))
 
     def session(self, entered: Callable[[str], object]) -> SaslSession:
-        """Return the session of a new connection."""
+        """Return a new session for a new connection."""
         return SaslSession(self, entered)
 
 
 class SaslState(Enum):
-    """States of a client's authentication; the module's docstring has the transitions."""
+    """The states of a client's authentication; the module's docstring shows the transitions."""
 
     HANDSHAKE = auto()
     TOKENS = auto()
@@ -99,16 +101,17 @@ class SaslSession:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sasl, self.state = sasl, SaslState.HANDSHAKE
-        self._judge = sasl  # the value of `sasl` when the current authentication began
+        # the `Sasl` object that checks the current authentication
+        self._judge = sasl
         self._entered, self._clock = entered, clock
         self._exchange: Mechanism | None = None
         self._mechanism = ""
         self._principal: str | None = None
-        self._until = self._begun = 0.0  # monotonic seconds
+        self._until = self._begun = 0.0  # times in monotonic seconds
 
     def check(self, api: Api) -> None:
-        """Raise InvalidRequestError, which closes the connection, if a request of this API is not allowed
-        now.
+        """Raise InvalidRequestError if a request of this API is not allowed now. The caller then closes the
+        connection.
         """
         if self.state is SaslState.DONE:
             if self._until and self._clock() > self._until and api is not Api.SASL_HANDSHAKE:
@@ -119,8 +122,9 @@ class SaslSession:
             raise InvalidRequestError(f"{api.message} came before its client had authenticated")
 
     def begin(self, mechanism: str) -> Code:
-        """Begin an authentication or a reauthentication, and return Code.NONE. Return ILLEGAL_SASL_STATE,
-        without a change of the session, or let the session fail and return UNSUPPORTED_SASL_MECHANISM.
+        """Begin an authentication or a reauthentication, and return Code.NONE. If the client must not
+        reauthenticate now, change nothing and return ILLEGAL_SASL_STATE. If the mechanism is not allowed, end
+        the session as failed and return UNSUPPORTED_SASL_MECHANISM.
         """
         now = self._clock()
         again = self.state is SaslState.DONE
@@ -140,16 +144,16 @@ class SaslSession:
 
     @property
     def mechanism(self) -> str:
-        """The mechanism of the last begun authentication, "" before the first authentication."""
+        """The mechanism of the authentication that has begun last, "" before the first authentication."""
         return self._mechanism
 
     @property
     def name(self) -> str:
-        """The client's user name in the current authentication, "" if unknown; it may not be verified yet."""
+        """The client's user name in the current authentication, "" if unknown. The name may be unverified."""
         return "" if self._exchange is None else self._exchange.name
 
     def abandon(self) -> None:
-        """Stop calling `entered`, because the connection is closed."""
+        """Make sure that `entered` is not called any more, because the connection is closed."""
         self._entered = _nobody
 
     def fail(self) -> None:
@@ -157,19 +161,21 @@ class SaslSession:
         self.state, self._exchange = SaslState.FAILED, None
 
     def respond(self, token: bytes) -> bytes:
-        """Check a token in a worker, and return the answer; the loop then calls `finish`. Raises
-        AuthenticationError, and the errors of the application's callable.
+        """Check a token, and return the answer. Called in a worker thread; the loop's thread then calls
+        `finish`. Raises AuthenticationError, and the errors of the application's function that checks
+        passwords.
         """
         if self._exchange is None:
-            # `begin` does not make the exchange, because the users may change before the token.
+            # The exchange is made here and not in `begin`, because the users may change before the first
+            # token.
             self._judge = self.sasl
             self._exchange = self._judge.begin(self._mechanism)
         return self._exchange.respond(token)
 
     def finish(self) -> int:
-        """Apply the result of `respond`; return the session's lifetime in ms, or 0 if the lifetime has no
-        limit or the client must send another token. Raises AuthenticationError if the user was removed, or if
-        a reauthentication has another principal.
+        """Apply the result of `respond`, and return the session's lifetime in ms. Return 0 if the lifetime
+        has no limit, or if the client must send another token. Raises AuthenticationError if the user was
+        removed, or if a reauthentication has another principal than the first authentication.
         """
         assert self._exchange is not None
         principal = self._exchange.principal
@@ -187,7 +193,7 @@ class SaslSession:
 
 def sasl_of(store: Store, config: SecurityConfig) -> Sasl:
     """Make the `Sasl` of a server from its settings and the store's SCRAM credentials. Raises
-    InvalidArgumentError or StorageError for a file of users that can't be read, and CorruptCheckpointError.
+    CorruptCheckpointError, and InvalidArgumentError or StorageError if the file of users can't be read.
     """
     users = users_of(config.sasl_users)
     return Sasl(config, users, ScramUsers(scram_credentials(store), users))

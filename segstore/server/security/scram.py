@@ -24,7 +24,7 @@ from segstore.storage.meta.scram_credentials import ScramCredential
 from .failure import AuthenticationError
 
 CODES = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""Code on the wire -> mechanism (org.apache.kafka.clients.admin.ScramMechanism)."""
+"""Code in requests and answers -> mechanism (org.apache.kafka.clients.admin.ScramMechanism)."""
 _SALT_BYTES, _NONCE_BYTES = 20, 24
 _FIRST = re.compile(
     r"n,(?:a=(?P<authzid>[^,]+))?,n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>,.*)?"
@@ -33,22 +33,23 @@ _FINAL = re.compile(r"(?P<bare>c=(?P<binding>[^,]+),r=(?P<nonce>[^,]+)(?:,.*)?),
 
 
 def of_salted(mechanism: str, salt: bytes, iterations: int, salted: bytes) -> ScramCredential:
-    """Return the credential of a salted password."""
+    """Return the credential that belongs to a salted password."""
     keys = keys_of(mechanism, salted)
     return ScramCredential(salt, keys.stored_key, keys.server_key, iterations)
 
 
 def of_password(mechanism: str, password: str, iterations: int = LEAST_ITERATIONS) -> ScramCredential:
-    """Return the credential of a password, with a new salt. Takes milliseconds, to slow down guessing."""
+    """Return a credential for a password, with a new salt. The computation takes milliseconds, to slow down
+    guesses of passwords.
+    """
     salt = secrets.token_bytes(_SALT_BYTES)
     return of_salted(mechanism, salt, iterations, salted_password(mechanism, password, salt, iterations))
 
 
 def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
-    """Return a credential for the name of an unknown user. Nobody can authenticate by this credential.
-
-    The salt is always the same for the same name, as it is for known users, so that answers don't reveal
-    which users exist.
+    """Return a credential for the name of an unknown user, with which nobody can authenticate. Each name
+    always gets the same salt, as the name of a known user does, so that answers don't reveal which users
+    exist.
     """
     kind = HASHES[mechanism]
     salt = hmac.digest(secret, b"salt" + name.encode("utf-8", "surrogatepass"), kind)[:_SALT_BYTES]
@@ -57,8 +58,8 @@ def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
 
 
 class ScramExchange:
-    """The server's side of SCRAM. `find` returns the credential of a name. `name` is the client's user name;
-    `principal` is set once the client has proved that it knows the password.
+    """The server's side of a SCRAM authentication. `find(name)` returns the credential of a user. `name` is
+    the client's user name; `principal` is None until the client has proved that it knows the password.
     """
 
     def __init__(
@@ -71,18 +72,20 @@ class ScramExchange:
         self.principal: str | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """Check the client's next message and return the answer. Raises AuthenticationError."""
+        """Check the client's next message, and return the server's answer. Raises AuthenticationError."""
         try:
             text = token.decode("utf-8")
             answer = self._begin(text) if self._credential is None else self._end(text, self._credential)
-        except ValueError as error:  # invalid UTF-8 or base64
+        # The message has invalid UTF-8 or invalid base64.
+        except ValueError as error:
             raise self._failed() from error
         return answer.encode()
 
     def _begin(self, text: str) -> str:
         """Return the server-first-message for a client-first-message."""
         found = _FIRST.fullmatch(text)
-        if found is None or found["more"]:  # extensions, such as delegation tokens, are not supported
+        # Extensions, such as delegation tokens, are not supported.
+        if found is None or found["more"]:
             raise self._failed()
         self.name = _unescaped(found["name"])
         if found["authzid"] is not None and _unescaped(found["authzid"]) != self.name:
@@ -97,7 +100,7 @@ class ScramExchange:
         return first
 
     def _end(self, text: str, held: ScramCredential) -> str:
-        """Verify the proof of a client-final-message, and return the server-final-message."""
+        """Verify the proof in a client-final-message, and return the server-final-message."""
         found = _FINAL.fullmatch(text)
         if found is None or self.principal is not None:
             raise self._failed()

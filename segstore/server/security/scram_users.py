@@ -1,5 +1,5 @@
-"""`ScramUsers`: finds the SCRAM credential of a user: the stored credential, or one that is derived from the
-user's known password.
+"""`ScramUsers`: finds the SCRAM credential of a user: the stored credential, or if there is none, a
+credential that is derived from the user's password.
 
 On disk: the store's SCRAM credentials. Threads: any.
 """
@@ -19,8 +19,8 @@ from .users import Users
 
 
 class ScramUsers:
-    """Finds SCRAM credentials. A credential that is derived from a password is made once, in a worker, and
-    then cached.
+    """Finds SCRAM credentials. A credential that is derived from a password is derived once, in a worker
+    thread, and cached.
     """
 
     def __init__(self, stored: ScramCredentials, users: Users) -> None:
@@ -29,11 +29,11 @@ class ScramUsers:
         self._lock, self._secret = Mutex(), secrets.token_bytes(32)
 
     def finder(self, mechanism: str) -> Callable[[str], ScramCredential]:
-        """Return a function that finds the credential of a name for this mechanism."""
+        """Return a function: user name -> the user's credential for this mechanism."""
         return partial(self._find, mechanism)
 
     def knows(self, name: str, mechanism: str) -> bool:
-        """Return whether the store has a credential of this name for the mechanism."""
+        """Return whether the store has a credential of this user for this mechanism."""
         return self._stored.find(name, mechanism) is not None
 
     def _find(self, mechanism: str, name: str) -> ScramCredential:

@@ -1,6 +1,6 @@
 """`SecurityConfig`: the settings of a server's security, with Kafka's names for settings that Kafka has.
 
-Owns nothing on disk; the files that the settings name are read when a server starts. Threads: any; immutable.
+Owns nothing on disk; a server reads the files that the settings name when it starts. Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ _OF_CLIENTS = (
     "ssl_truststore_type",
 )
 OWN = ("max_connections", "max_connection_creation_rate", "sasl_server_max_receive_size", *_OF_CLIENTS)
-"""Settings that may be set for a single listener."""
+"""Names of the settings that may be set for a single listener."""
 RELOADED = ("allow", "super_users", *_OF_CLIENTS)
-"""Settings that `Server.reload` may change."""
+"""Names of the settings that `Server.reload` may change."""
 
 
 def may_change(name: str) -> bool:
-    """Return whether `Server.reload` may change a setting; `name` may be a setting of a single listener."""
+    """Return whether `Server.reload` may change the setting `name`, which may be a setting of a single
+    listener.
+    """
     return name in RELOADED or (name.startswith(OWN_PREFIX) and name.endswith(RELOADED))
 
 
 def _users(value: object) -> Any:
-    """Parse `sasl_users`: copy a mapping, make a path absolute, return a callable unchanged."""
+    """Parse `sasl_users`: return a copy of a mapping, a path as an absolute path, or a function as it is."""
     if isinstance(value, Mapping):
         if not all(_is_word(name) and _is_word(word) for name, word in value.items()):
             raise ValueError
@@ -72,13 +74,13 @@ def _is_word(value: object) -> bool:
 
 
 def _rules(value: object) -> tuple[Rule, ...]:
-    """Parse `allow`: entries, or one text with an entry on each line."""
+    """Parse `allow`, which is several entries, or one text with an entry on each line."""
     entries = value.splitlines() if isinstance(value, str) else value
     if not isinstance(entries, Iterable):
         raise ValueError
     found: list[Rule] = []
     for entry in entries:
-        if isinstance(entry, Rule):  # parsed already
+        if isinstance(entry, Rule):  # the entry is already parsed
             found.append(entry)
             continue
         if not isinstance(entry, str):
@@ -101,8 +103,8 @@ def _super_users(value: object) -> str:
 
 
 def _merged(held: Own, given: Own) -> Own:
-    """Return the settings of single listeners: `held`, changed by `given`. A None in `given` removes a
-    setting.
+    """Return the settings of single listeners after `given` has replaced settings in `held`. A setting that
+    is None in `given` is removed.
     """
     both = {name: {**held.get(name, {}), **given.get(name, {})} for name in {**held, **given}}
     return {name: {k: v for k, v in own.items() if v is not None} for name, own in both.items()}
@@ -204,19 +206,21 @@ class SecurityConfig(Settings):
 
     @property
     def specs(self) -> tuple[ListenerSpec, ...]:
-        """The parsed `listeners`, empty without that setting. Raises ConfigError."""
+        """The parsed setting `listeners`, empty if that setting is None. Raises ConfigError."""
         if self.listeners is None:
             return ()
         protocols = self.listener_security_protocol_map or ""
         return parse_listeners(self.listeners, self.advertised_listeners, protocols, PROTOCOLS)
 
     def by_listener(self) -> list[Self]:
-        """Return the settings of each listener, in the order of `listeners`. Raises ConfigError."""
+        """Return the settings of each listener, in the order of `listeners`; [self] if `listeners` is None.
+        Raises ConfigError.
+        """
         return [self.of_listener(spec) for spec in self.specs] or [self]
 
     def of_listener(self, spec: ListenerSpec) -> Self:
-        """Return the settings of one listener. Raises ConfigError if its security protocol needs a setting
-        that is missing.
+        """Return the settings of one listener. Raises ConfigError if the listener's security protocol needs a
+        setting that is missing.
         """
         try:
             return replace(
@@ -232,8 +236,9 @@ class SecurityConfig(Settings):
             raise ConfigError(f"listener {spec.name}: {error}") from None
 
     def changed(self, given: Mapping[str, Any]) -> Self:
-        """Return these settings, changed by `given`; None resets a setting to its default. Raises
-        ConfigError, also for a setting that `Server.reload` may not change.
+        """Return a copy of these settings in which `given` has replaced settings. A None in `given` resets a
+        setting to its default. Raises ConfigError, also if `Server.reload` may not change a setting in
+        `given`.
         """
         fixed = [name for name in given if not may_change(name)]
         if fixed:

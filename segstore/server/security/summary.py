@@ -1,5 +1,5 @@
-"""Summaries of a server's security for an operator: the protection of a listener, and the rights of clients.
-The summaries show no secrets and no user names. Threads: any; no state.
+"""Summarizes a server's security for an operator: the protection of a listener, and the rights of clients.
+The summaries contain no secrets and no user names. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ def protection(config: SecurityConfig) -> str:
 
 
 def rights(config: SecurityConfig) -> str:
-    """Summarize the rights: "everybody may do everything", or the numbers of clauses and super users."""
+    """Summarize the rights of clients: "everybody may do everything", or the numbers of clauses in the allow
+    list and of super users.
+    """
     if config.allow is None and not config.super_users:
         return "everybody may do everything"
     clauses = _counted(len(config.allow or ()), "clause")

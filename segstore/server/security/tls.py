@@ -1,7 +1,7 @@
 """The TLS context of a server, made from its settings, and the principal of a client's certificate.
 
-On disk: reads the files that the settings name, once. A certificate and key given as texts are put into an
-in-memory file, because the library reads only files. Threads: any; no state.
+On disk: reads the files that the settings name, once. If the certificate and the key are given as texts, they
+are written to an in-memory file, because the library reads them only from files. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _SHORT = {
 
 
 def tls_context(config: SecurityConfig) -> ssl.SSLContext:
-    """Make the TLS context of a server. Raises ConfigError, whose message names the setting and
-    shows nothing of the key.
+    """Make the TLS context of a server. Raises ConfigError, whose message has the setting's name and no part
+    of the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = sorted(_VERSIONS[each] for each in config.ssl_enabled_protocols.split(","))
@@ -54,7 +54,7 @@ def _load_key(context: ssl.SSLContext, config: SecurityConfig) -> None:
             path = stack.enter_context(memory_file(both.encode()))
         try:
             check_regular(path)
-            # Without a password argument the library would ask for a password at the terminal.
+            # If no password were passed, the library would ask for a password at the terminal.
             context.load_cert_chain(path, password=config.ssl_key_password or "")
         except (OSError, ValueError) as error:
             where = f"={path!r}" if name == "ssl_keystore_location" else ""
@@ -80,8 +80,8 @@ def _why(error: Exception) -> str:
 
 def subject(certificate: Any) -> str | None:
     """Return the distinguished name of a certificate's subject in Java's form (RFC 2253:
-    X500Principal.getName), with the last part first; None without a certificate. `certificate` is the result
-    of `SSLObject.getpeercert`.
+    X500Principal.getName), which has the last part first. Return None if there is no certificate.
+    `certificate` is the result of `SSLObject.getpeercert`.
     """
     if not certificate or not certificate.get("subject"):
         return None

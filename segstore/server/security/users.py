@@ -1,8 +1,8 @@
-"""`Users`: users with passwords, from a mapping, a file, or a callable that checks a password (Kafka:
+"""`Users`: users and their passwords, from a mapping or a file; or a function that checks passwords (Kafka:
 PlainServerCallbackHandler).
 
-On disk: the file is read once. The file has a line `name:password` for each user, and comments that begin
-with "#"; or it has Kafka's JAAS entry with `user_NAME="password"`. Threads: any.
+On disk: the file is read once. It has either a line `name:password` for each user, and comment lines that
+begin with "#", or Kafka's JAAS entry with `user_NAME="password"`. Threads: any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _JAAS = re.compile(r'\buser_([^\s="]+)\s*=\s*"((?:[^"\\]|\\.)+)"')
 
 
 class Users:
-    """Passwords by user name, or a callable that checks them. The repr shows no password."""
+    """Passwords by user name, or a function that checks passwords. The repr shows no password."""
 
     def __init__(
         self, passwords: Mapping[str, str] | None = None, check: Callable[[str, str], object] | None = None
@@ -35,8 +35,8 @@ class Users:
         return len(self._passwords)
 
     def may_enter(self, name: str, password: str) -> bool:
-        """Return whether this is the user's password, or whether the callable accepts it. A comparison takes
-        the same time for all passwords of the same length.
+        """Return whether `password` is the user's password. If there is a function that checks passwords,
+        return its answer. A comparison takes the same time for all passwords of the same length.
         """
         if self._check is not None:
             return bool(self._check(name, password))
@@ -45,11 +45,13 @@ class Users:
         return same and held is not None
 
     def knows(self, name: str) -> bool:
-        """Return whether a user of this name exists; always True if a callable checks passwords."""
+        """Return whether a user of this name exists. Return True for every name if a function checks
+        passwords.
+        """
         return self._check is not None or name in self._passwords
 
     def password_of(self, name: str) -> str | None:
-        """Return a user's password, None if the user or the password is unknown."""
+        """Return a user's password, None if there is no such user, or a function checks passwords."""
         return self._passwords.get(name)
 
 
@@ -58,8 +60,8 @@ def _bytes(text: str) -> bytes:
 
 
 def users_of(source: Any) -> Users:
-    """Return the users of the parsed setting `sasl_users`. Raises InvalidArgumentError for a malformed file,
-    and StorageError.
+    """Return the users that the parsed setting `sasl_users` gives. Raises StorageError, and
+    InvalidArgumentError if the file is malformed.
     """
     if source is None:
         return Users()
@@ -71,7 +73,9 @@ def users_of(source: Any) -> Users:
 
 
 def check_path_of_users(path: str) -> None:
-    """Raise InvalidArgumentError if the path looks like NAME:PASSWORD; the message does not show the path."""
+    """Raise InvalidArgumentError if the path is probably NAME:PASSWORD. The message does not have the path in
+    it.
+    """
     if ":" in path and not is_there(path):
         raise InvalidArgumentError("sasl_users is the path of a file of users, and no user with a password")
 
@@ -97,7 +101,7 @@ def _read(path: str) -> dict[str, str]:
 
 
 def jaas_users(text: str) -> dict[str, str]:
-    """Return name -> password of the entries `user_NAME="password"` in a JAAS configuration."""
+    """Return user name -> password, from the entries `user_NAME="password"` of a JAAS configuration."""
     return {name: re.sub(r"\\(.)", r"\1", password) for name, password in _JAAS.findall(text)}
 
 
