@@ -1,7 +1,8 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-A guest appends and reads by itself. Only the host changes topics, segments and checkpoints. On disk a guest
-appends to segments' files, and writes its own slot in `.segstore/shared`. Threads: any.
+A guest appends and reads without asking the host. Only the host changes topics, segments and checkpoints. A
+guest writes two kinds of files: it appends to segment files, and changes its own slot in `.segstore/shared`.
+Threads: any.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class StoreGuest(StoreReader):
         return () if self.host is None else tuple(self.host.context.mended)
 
     def _become_host(self) -> None:
-        """Open the store as its host, while the guest's partitions stay open. Raises StoreLockedError if
-        another member became the host first; StorageError.
+        """Open the store as its host, while the guest's partitions stay open. Raises StorageError, and
+        StoreLockedError if another member became the host first.
         """
         mine = self.context
         pool = HandlePool(mine.files, mine.pool.limit)
@@ -154,8 +155,8 @@ class StoreGuest(StoreReader):
         return info.settings
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return (slot of a partition, new `seg_share *` of its log); None if the host has not opened the
-        partition.
+        """Return (the partition's slot in the published ends, new `seg_share *` of its log); None if the host
+        has not opened the partition.
         """
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:
@@ -167,8 +168,8 @@ class StoreGuest(StoreReader):
         return None if ends is None else ends.slot(key)
 
     def slot_of(self, key: int) -> int:
-        """Return the slot of a partition. Raises StoreClosedError if the partition has none, because the
-        topic was deleted, or is just being created.
+        """Return the partition's slot in the published ends. Raises StoreClosedError if the partition has no
+        slot: the topic was deleted, or is just being created.
         """
         slot = self._slot(key)
         if slot is None:
@@ -177,7 +178,7 @@ class StoreGuest(StoreReader):
 
     @property
     def ends(self) -> tuple[Any, int]:
-        """Return (writable mapping of the published ends, size of the mapping)."""
+        """Return (writable memory mapping of `.segstore/ends`, size of the mapping in bytes)."""
         if self._mapped is None:
             files = self.context.files
             with files.open(self._ends.path, write=True) as handle:
@@ -209,8 +210,8 @@ class StoreGuest(StoreReader):
         return append.run(chunks, self.patience)
 
     def flush(self) -> None:
-        """Sync all partitions to which this process has appended. If some can't be synced, the others are,
-        then the first error is raised: StorageError, HostUnavailableError.
+        """Sync all partitions to which this process has appended. An error of one partition does not stop the
+        sync of the next partition. The first error is raised at the end: StorageError, HostUnavailableError.
         """
         errors: list[SegstoreError] = []
         for each in list(self._guests.values()):
@@ -227,7 +228,9 @@ class StoreGuest(StoreReader):
             if errors:
                 raise errors[0]
         finally:
-            errors.clear()  # each error's traceback refers to this frame, which would refer to the error
+            # breaks a reference cycle: each error's traceback refers to this frame, whose `errors` refers to
+            # the error
+            errors.clear()
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
         super()._forget_all_but(found)
@@ -242,9 +245,9 @@ class StoreGuest(StoreReader):
         raise refused_in_guest("a call that changes more than a log's end")
 
     def led(self, topic: str, partition: int, key: int) -> Partition | None:
-        """Return the host's partition if this process is the host, else None. Raises, in the host,
-        StoreClosedError if the topic was deleted; in a guest, IllegalStateError for an internal topic, which
-        only a host writes.
+        """Return the host's partition if this process is the host, else None. The host raises
+        StoreClosedError if the topic was deleted. A guest raises IllegalStateError if the topic is internal,
+        because only a host writes internal topics.
         """
         if self.host is not None:
             _same(self.host.topics, topic, partition, key)
@@ -270,13 +273,14 @@ class StoreGuest(StoreReader):
 
     def close(self) -> None:
         """Close the store, and end the membership of this process."""
-        # `closed` is set first, so that no thread reopens a tail that `each.close` has paused. `_members` is
-        # closed last, because a process that has released its member's lock counts as dead.
+        # `closed` is set first, so that no thread resumes appends to a partition that `each.close` has
+        # closed. `_members` is closed last, because a process counts as dead after it has released the lock
+        # of its member slot.
         self.context.closed = True
         if self._succession is not None:
             self._succession.stop()
         for each in list(self._guests.values()):
-            each.close()  # does not sync records that only the host can sync
+            each.close()  # without a sync of records that only the host can sync
         try:
             if self.host is not None:
                 self.host.close()

@@ -1,7 +1,8 @@
 """`HostWriter`, the writer of a shared store, which also answers the requests of guests: the other processes
 that append to the store (docs/shared.md).
 
-On disk are `.segstore/shared`, `.segstore/members`, and the files of each writer. Threads: any.
+Writes `.segstore/shared`, `.segstore/members`, and the files that every writer of a store writes. Threads:
+any.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from segstore.storage.store.writer import StoreWriter
 
 
 class HostWriter(StoreWriter):
-    """The host of a shared store. `sharing` is the membership of a guest that becomes the host; None if this
-    process is no member yet.
+    """The host of a shared store. `sharing` is the membership of this process if it was a guest before; None
+    if this process is no member yet.
     """
 
     shares = True
@@ -92,8 +93,8 @@ class HostWriter(StoreWriter):
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Stop the host's threads and the store's, because nothing refers to the store. The next open
-        recovers.
+        """Stop the host's threads and the store's threads, because nothing refers to the store. The next open
+        recovers the store.
         """
         if hasattr(self, "host"):
             self.host.stop()
@@ -111,7 +112,8 @@ class HostWriter(StoreWriter):
                 self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                # Close the socket after the lock was released, because members try to take the lock at once.
+                # The socket is closed after the lock was released, because members try to take the lock as
+                # soon as the socket closes.
                 self.socket.close()
         finally:
             if self.sharing is not None and self._member_sharing is None:
@@ -132,7 +134,7 @@ class HostWriter(StoreWriter):
         mark_unshared(self.context.files, self.context.root)
 
     def _take_over_all(self) -> None:
-        """Take over the remaining logs of an earlier host. Raises StorageError."""
+        """Open the logs that an earlier host left open. Raises StorageError."""
         # The ends of these logs are only in the shared file, and nobody reads that file after this close.
         assert self.sharing is not None
         try:
@@ -143,11 +145,13 @@ class HostWriter(StoreWriter):
                     if slot is not None and self.sharing.is_left(slot, key):
                         self.partition(info.name, number)
         except BaseException:
-            self.sharing.file.live = True  # so that the next host reads the file, and takes over the logs
+            self.sharing.file.live = True  # so that the next host reads the file, and opens these logs
             raise
 
     def _others_live(self) -> bool:
-        """Return whether another member is alive. If none is, close the shared file to new members."""
+        """Return whether another member is alive. If no other member is alive, close the shared file to new
+        members.
+        """
         sharing = self.sharing
         assert sharing is not None
         if sharing.members.others_alive():

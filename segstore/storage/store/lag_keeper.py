@@ -1,6 +1,6 @@
 """`LagKeeper`: writes the lags of an open primary or standby to a note file for other processes.
 
-On disk: `.segstore/lags` (`meta.lag_note`). Threads: one.
+Writes `.segstore/lags` (`meta.lag_note`). Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from segstore.storage.context import StoreContext
 from segstore.storage.meta.lag_note import LAG_NOTE, LONGEST_MS, LagNote, NotedLag
 
 EVERY = 1.0
-"""Seconds between two notes of the lags."""
+"""Seconds between two calls of `note`."""
 
 
 class Lagging(Protocol):
@@ -29,9 +29,7 @@ class Lagging(Protocol):
 
 
 class LagKeeper:
-    """Writes the notes of one open store. A note that can't be written, for example on a full disk, is
-    skipped.
-    """
+    """Writes the note file of one open store. An OSError of a write, for example on a full disk, is ignored."""
 
     def __init__(self, context: StoreContext, side: str, lag_time_max_ms: int) -> None:
         self._context = context
