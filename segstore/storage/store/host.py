@@ -74,7 +74,7 @@ class Host:
             lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:
-        """Answer all pending requests. Call `_cut_dead_members` if its last call was more than a second ago."""
+        """Answer all pending requests. Call `_cut_dead_members` once a second."""
         number, slot = ffi.new("uint32_t *"), 0
         while (
             slot := int(lib.seg_request_next(self._members.c, slot, number))

@@ -29,7 +29,7 @@ class Lagging(Protocol):
 
 
 class LagKeeper:
-    """Writes the note file of one open store. An OSError of a write, for example on a full disk, is ignored."""
+    """Writes the note file of one open store. An OSError of a write (a full disk) is ignored."""
 
     def __init__(self, context: StoreContext, side: str, lag_time_max_ms: int) -> None:
         self._context = context
