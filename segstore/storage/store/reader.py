@@ -1,5 +1,7 @@
 """`StoreReader` reads a store of segstore, or the directory of a Kafka broker, while another process writes
-it. Files are only read. Threads: any.
+it.
+
+Files are only read. Threads: any.
 """
 
 from __future__ import annotations

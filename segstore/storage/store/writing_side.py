@@ -1,5 +1,5 @@
-"""`WritingSide`: the calls of a `Store` to its writer. `StoreWriter` implements this protocol for one
-directory, `ReplicatedWriter` for the directories of a replicated store. Threads: any.
+"""`WritingSide`, a protocol with the calls that a `Store` makes to its writer. `StoreWriter` implements the
+protocol for one directory, and `ReplicatedWriter` for the directories of a replicated store. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class WritingTopics(Protocol):
     """The calls of a `TopicAdmin` that a store makes."""
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic, durably."""
+        """Create a topic, and return it. The topic is durable when this returns."""
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change a topic's settings."""
+        """Change a topic's settings, and return the topic."""
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Add partitions to a topic, so that it has `total`."""
+        """Add partitions to a topic, so that it has `total`, and return the topic."""
 
     def delete(self, name: str) -> None:
         """Delete a topic."""
@@ -45,29 +45,33 @@ class WritingPartitions(Protocol):
         """Make all partitions durable, and write the checkpoints."""
 
     def checkpoint(self) -> None:
-        """Write the root's checkpoints."""
+        """Write the checkpoints in the store's root."""
 
 
 class Sweeping(Protocol):
     """The calls of a `Sweeper` that a store makes."""
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Apply retention, then compaction; return the results by partition."""
+        """Apply retention, then compaction. Return the result of each partition that was changed, or could
+        not be swept.
+        """
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """Write messages of magic 0 and 1 in these partitions anew as record batches of magic 2."""
+        """Rewrite the messages of magic 0 and 1 in these partitions as record batches of magic 2."""
 
 
 class Adopting(Protocol):
     """The calls of an `Inbox` that a store makes."""
 
     def adopt(self, id_: str, files: Any, /) -> Adoption:
-        """Add the records of the staged append with this id to their logs, visible all at once."""
+        """Add the records of the staged append with this id to their logs. The records become visible all at
+        once.
+        """
 
 
 class WritingSide(Protocol):
-    """The writer of a store. `config` has its settings; `owner` returns the store, or None after it was
-    garbage collected.
+    """The writer of a store. `config` has the store's settings. `owner()` returns the store, or None after
+    the store was garbage collected.
     """
 
     config: StoreConfig
@@ -111,8 +115,8 @@ class WritingSide(Protocol):
 
     @property
     def staging_path(self) -> str:
-        """Return the path of a directory whose inbox takes staged appends. Raises ReplicaOfflineError if all
-        data directories are offline.
+        """Return the path of a directory into which staged appends may be written. Raises ReplicaOfflineError
+        if all data directories are offline.
         """
 
     @property
@@ -121,11 +125,11 @@ class WritingSide(Protocol):
 
     @property
     def recovered(self) -> Sequence[Recovered]:
-        """Return the recoveries of partitions, in order."""
+        """Return a `Recovered` for each partition that was recovered, in the order of the recoveries."""
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the partition; in a replicated store the present leader's. Raises
-        UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
+        """Return the partition. In a replicated store it is the partition of the replica that leads now.
+        Raises UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
         """
 
     def opened(self) -> list[TopicPartitionKey]:
@@ -135,10 +139,10 @@ class WritingSide(Protocol):
         """Return the partitions with an open transaction."""
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset up to which a partition was cleaned; None if it was never cleaned."""
+        """Return the offset below which a partition was cleaned; None if it was never cleaned."""
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Forget the cleaned offset of a partition."""
+        """Forget the offset that `cleaned_offset` returns for a partition."""
 
     @property
     def publications(self) -> int:
@@ -152,8 +156,8 @@ class WritingSide(Protocol):
         """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys, for `wait_for`; None if the caller must
-        use `wait`.
+        """Return the published ends of these slot keys, for `wait_for`; None if a key has no published ends,
+        so that the caller must use `wait`.
         """
 
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
@@ -165,7 +169,7 @@ class WritingSide(Protocol):
         """Wake the threads in `wait`, although nothing was published."""
 
     def wake(self) -> None:
-        """Have all threads in `wait` return early."""
+        """Wake all threads in `wait`, so that they return early."""
 
     def abandon(self) -> None:
         """Stop the store's threads, because nothing refers to the store."""
