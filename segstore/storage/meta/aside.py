@@ -1,8 +1,8 @@
 """Moves a directory, symbolic link, FIFO, socket or device out of the way if it has the name of one of the
 store's files in the root or in `.segstore`, before the store is opened for writing.
 
-Such an object is renamed into the quarantine, never followed or removed. Threads: one, with the store's lock
-held.
+Such an object is renamed into the quarantine. It is not removed, and a link is not followed. Threads: one,
+with the store's lock held.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def free_lock(files: Files, root: str) -> str:
 
 
 def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
-    """Move each object that is no regular file, but has the name of one of the store's files or of its
-    temporary file, into the quarantine. Return (old path, new path) of each. Raises OSError.
+    """Move each object into the quarantine that is no regular file, and has the name of one of the store's
+    files or temporary files. Return (old path, new path) of each object. Raises OSError.
     """
     odd = set(files.irregular(root))
     taken = set[str]()

@@ -1,12 +1,12 @@
 """The clean shutdown marker, `.kafka_cleanshutdown`: a file that exists if the store was closed cleanly, and
-was not opened since.
+was not opened after that.
 
 The content is Kafka's (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place of
 the broker epoch segstore writes a random number, and writes the same number into the published ends. If the
 two numbers differ, a broker has closed the directory. In a replicated store the marker has a real broker
-epoch, and its two JSON keys have the other order than a broker's marker. This module returns such an epoch as
-the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close;
-`read_marker` any.
+epoch, and its two JSON keys are in the reverse order of a broker's marker. This module returns such an epoch
+as the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close; any
+thread may call `read_marker`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OURS = b'{"brokerEpoch":'
 
 
 class Left(NamedTuple):
-    """The state in which a store was left.
+    """How the last writer left a store.
 
     `clean`: there was a clean shutdown. `ends_hold`: the last writer wrote the published ends, because no
-    broker has closed the directory since. `gaps_known`: no broker was killed in this directory since, so each
-    compaction that may have left offset gaps is in segstore's checkpoints.
+    broker has closed the directory after segstore. `gaps_known`: no broker was killed in this directory after
+    segstore had closed it, so each compaction that may have left offset gaps is in segstore's checkpoints.
     """
 
     clean: bool
@@ -40,9 +40,9 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Return the state by the number in the `marker` and the `nonce` in the published ends. If `ours`,
-        segstore was the last writer, and a marker without a number is damaged, because segstore's markers
-        have one.
+        """Compare the number in the `marker` with the `nonce` in the published ends, and return the result.
+        If `ours`, segstore was the last writer. Then a marker without a number is damaged, because segstore
+        writes a number into each marker.
         """
         clean = marker is not None and not (marker == 0 and ours)
         # A broker was killed here if the published ends have a number, and there is no marker.
@@ -50,14 +50,18 @@ class Left(NamedTuple):
 
 
 def replicated_nonce(broker_epoch: int) -> int:
-    """Return the marker's number for a replicated store's broker epoch. Raises InvalidArgumentError."""
+    """Return the number that stands for a replicated store's broker epoch in this module. Raises
+    InvalidArgumentError.
+    """
     if not 0 < broker_epoch < REPLICATED:
         raise InvalidArgumentError(f"broker_epoch={broker_epoch}: must be from 1 to {REPLICATED - 1}")
     return broker_epoch | REPLICATED
 
 
 def broker_epoch_of(marker: int | None) -> int:
-    """Return the broker epoch in the marker of a replicated store; -1 for another marker, or for None."""
+    """Return the broker epoch for a `marker` number of a replicated store; -1 for any other number, or for
+    None.
+    """
     return marker - REPLICATED if marker is not None and marker > REPLICATED else -1
 
 
@@ -69,7 +73,7 @@ def read_marker(files: Files, root: str) -> int | None:
         data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)
         held = int(parse_json(data)["brokerEpoch"])
         return held | REPLICATED if data.startswith(_OURS) and 0 < held < REPLICATED else held
-    except FileNotFoundError:  # also if another process removes the marker at this moment
+    except FileNotFoundError:  # another process may also have removed the marker at this moment
         return None
     except (ValueError, KeyError, TypeError, OverflowError):
         return 0
@@ -80,7 +84,7 @@ def read_marker(files: Files, root: str) -> int | None:
 
 
 def take_marker(files: Files, root: str) -> int | None:
-    """Remove the marker, durably. Return its number as `read_marker` does. Raises OSError."""
+    """Remove the marker, durably. Return what `read_marker` returned before. Raises OSError."""
     nonce = read_marker(files, root)
     if nonce is not None:
         files.unlink(os.path.join(root, names.CLEAN_SHUTDOWN))

@@ -6,7 +6,7 @@ partition offset" or "epoch startOffset"; each line ends in a newline
 raises CorruptCheckpointError. Files are replaced by a rename and synced, so that a crash leaves the old
 content or the new content.
 
-Threads: any for the functions; a `LeaderEpochs` is used under the partition's lock.
+Threads: any thread may call the functions; a `LeaderEpochs` is used under the partition's lock.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def _format(lines: list[str]) -> bytes:
 
 
 def _entries(data: bytes, where: Path, width: int) -> list[tuple[int, list[bytes]]]:
-    """Return (line number from 1, its `width` fields) of each entry."""
+    """Return (number of the line, counted from 1, and the `width` fields of the line) for each entry."""
     if not data:
         return []
     *lines, rest = data.split(b"\n")
-    if rest:  # a line without a newline may end in a number whose last digits are missing
+    if rest:  # the last digits of a line without a newline may be missing
         raise CorruptCheckpointError(where, len(lines) + 1, "the last line does not end")
     version = _number(lines[0], MAX_OFFSET, where, 1)
     if version != VERSION:
@@ -137,7 +137,7 @@ def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | 
 
 
 def write_offsets(files: Files, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace the file, durable when this returns. Raises OSError."""
+    """Replace the file. The new file is durable when this returns. Raises OSError."""
     files.write_atomic(path, format_offsets(offsets))
 
 
@@ -164,15 +164,15 @@ class LeaderEpochs(LeaderEpochCache):
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
-        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry replaces all
-        earlier entries whose epoch or start offset is not smaller.
+        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry removes all
+        earlier entries with the same or a larger epoch or start offset.
 
         Raises CorruptCheckpointError, OSError.
         """
         return cls(files, path, parse_leader_epochs(_read(files, path), path))
 
     def save(self, *, sync: bool = True) -> None:
-        """Replace the file. If `sync`, it is durable when this returns. Raises OSError."""
+        """Replace the file. If `sync`, the new file is durable when this returns. Raises OSError."""
         with self._saving:
             self._unsynced = True
             self._files.write_atomic(self._path, format_leader_epochs(tuple(self._entries)), sync=sync)

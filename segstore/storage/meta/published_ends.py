@@ -6,9 +6,9 @@ key, log start offset, log end offset, high watermark, last stable offset, recov
 changes of the list of segments) and leader epoch, with a check (_native/ends.c). The key is a hash of topic
 id and partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and
 ignored. If an older segstore wrote the file, its slots have no checks (`checked` is False), and an offset is
-only used if another source confirms it. Numbers are in host byte order, because only this machine uses the
-file. The ends of an open store are valid only until the machine is booted again, because a power cut may
-leave some pages of the file old and others new.
+used only if a checkpoint or the log confirms it. Numbers are in host byte order, because only this machine
+uses the file. The ends of an open store are valid only until the machine is booted again, because a power cut
+may leave some pages of the file old and others new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
 grows, and is never truncated, so that a mapping of the file is always safe. A damaged header or slot is
@@ -69,7 +69,7 @@ class Ends(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """Return the recovery point, also after a failed sync."""
+        """Return the recovery point itself, even if a sync has failed."""
         return max(self.recovery_point, ~self.recovery_point)
 
 
@@ -82,16 +82,16 @@ Shown = tuple[int, Numbers, "Place | None"]
 
 
 class SharingSide(Protocol):
-    """The host's calls that publish in the shared file, for the other processes that append. `shared.sharing`
-    implements this protocol.
+    """The calls by which a host publishes log ends in the shared file, for the other processes that append.
+    `shared.sharing` implements this protocol.
     """
 
     def of(self, slot: int, key: int) -> Any:
         """Return the share (`seg_share *`) of the partition in this slot. Raises OSError."""
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Publish the ends of these logs in the shared file, all at one moment. `ends` is the mapping of the
-        published ends.
+        """Publish the ends of these logs in the shared file, all at one moment. `ends` is the memory mapping
+        of `.segstore/ends`.
         """
 
     def end(self, slot: int, key: int) -> None:
@@ -105,15 +105,17 @@ def slot_key(topic_id: str, topic: str, partition: int) -> int:
 
 
 class _Mapped:
-    """The mapping of the published ends, for the writer and for readers: finds the slot of a key, reads,
-    waits.
+    """Maps `.segstore/ends` into memory, for the writer or for a reader. Finds the slot of a key, reads
+    slots, and waits for publications.
     """
 
     def __init__(self, files: Files, path: str, *, write: bool) -> None:
         self._files, self._path, self._write = files, path, write
         self._shared_path = path.rpartition("/")[0] + f"/{names.SHARED}"
         self.shared: SharedMap | None = None
-        """The mapping of the shared file, with the ends of shared logs; None if the store is not shared."""
+        """The memory mapping of the shared file, with the ends of shared logs; None if the store is not
+        shared.
+        """
         self._map()
 
     def _map(self) -> None:
@@ -122,7 +124,8 @@ class _Mapped:
             if not HEADER <= size <= ends_header.MOST:
                 raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
-            self.inode = self._files.inode(handle)  # unique while this file is mapped
+            # no other file can get this inode while this file is mapped
+            self.inode = self._files.inode(handle)
         self._bytes = held("uint8_t[]", self._memory)
         self._size = size
         self._generation = self._read_generation()
@@ -130,7 +133,7 @@ class _Mapped:
         self._map_shared()
 
     def _map_shared(self) -> None:
-        """Map the shared file in its present size, if the store is shared. Raises OSError."""
+        """Map the shared file with its present size, if the store is shared. Raises OSError."""
         path = self._shared_path
         if not self._files.exists(path):
             self.shared = None
@@ -141,7 +144,9 @@ class _Mapped:
         self.shared = None if size is None else SharedMap(self._files, path, size, write=self._write)
 
     def _map_more(self, slots: list[int]) -> None:
-        """Map the shared file again, because it has grown, if one of the slots is after the mapping's end."""
+        """Map the shared file again if one of the slots is after the end of the present mapping, because the
+        file has grown.
+        """
         if self.shared is not None and max(slots, default=-1) >= self.shared.logs:
             self._map_shared()
 
@@ -156,14 +161,15 @@ class _Mapped:
             slots.cast("q") as numbers,
             numbers[:: SLOT // 8] as keys,
         ):
-            # `tolist` copies the keys first, because the writer may change them meanwhile.
+            # `tolist` copies all keys before the dict is built, because the writer may change them at any
+            # time.
             found = dict(zip(keys.tolist(), range(count), strict=True))
         found.pop(0, None)  # a free slot has the key 0
         return found
 
     @property
     def memory(self) -> Any:
-        """Return the mapping, for C."""
+        """Return the memory mapping of `.segstore/ends`, for calls of C."""
         return self._bytes
 
     @property
@@ -211,11 +217,13 @@ class _Mapped:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with each `nudge`, and if another file replaces this one."""
+        """Return a number that changes with each `nudge` (a wake-up without a publication), and if another
+        file replaces this file.
+        """
         shared = self.shared  # a local name, because another thread may replace `self.shared`
         return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size, _of_c(shared)))
 
-    @calls_out  # a signal handler that runs while this sleeps may call the store
+    @calls_out  # a signal handler that runs during the sleep may call the store
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until `publications` differs from `seen`, `seconds` have passed, or a signal arrives."""
         code = lib.seg_await(self._bytes, self._size, seen, max(0, int(min(seconds, _LONGEST_WAIT) * 1e9)))
@@ -249,8 +257,8 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def tail(self, keys: list[int]) -> TailedEnds:
-        """Return the published ends of these keys, for waits. Raises LookupError if a key has no slot, or if
-        its slot can't be read now.
+        """Return a `TailedEnds`, which waits for changes of the published ends of these keys. Raises
+        LookupError if a key has no slot, or if the slot can't be read now.
         """
         if self._read_generation() != self._generation and not self._write:
             self._map()
@@ -266,10 +274,10 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int], shared: SharedMap | None = None) -> list[int] | None:
-        """Return the eight fields of `Ends` of each of these slots, one list for all; the ends of shared logs
-        come from `shared`. Return None if a publication does not end.
+        """Return the eight fields of `Ends` of each of these slots, all in one flat list. The ends of shared
+        logs come from `shared`. Return None if a publication is under way, and does not end.
         """
-        # `shared` is referenced by the caller, so its memory stays mapped.
+        # The caller refers to `shared`, so the memory of `shared` stays mapped during the call of C.
         n, numbers = len(slots), ffi.new("int64_t[]", slots)
         values = ffi.new("int64_t[]", 8 * n)
         code = lib.seg_snapshot(self._bytes, self._size, _of_c(shared), numbers, values, n, _SPINS)
@@ -280,8 +288,8 @@ class EndsWriter(_Mapped):
     """The writer of the published ends. One lock, held for nanoseconds, serves the publications of all
     partitions.
 
-    `damage` lists the damages that were found at the open, and repaired; a damaged slot is freed. `found`:
-    whether the file had a sound header. `was_checked`: whether the header and the slots had checks. `lost`:
+    `damage` lists the damages that were found and repaired at the open; a damaged slot is freed. `found`:
+    whether the file had a valid header. `was_checked`: whether the header and the slots had checks. `lost`:
     whether the file was damaged.
     """
 
@@ -306,13 +314,14 @@ class EndsWriter(_Mapped):
         because the publishing thread may hold locks of the partition.
         """
         self._outgrown: list[Any] = []
-        """Mappings that were made before the file grew. C may still publish in them, because they map the
-        same pages as the new mapping.
+        """Mappings that were made before the file grew. C may still publish through them, because they map
+        the same pages as the new mapping.
         """
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
         """The shared file in which a host publishes too; None in other writers."""
-        self._has_left = False  # whether this process has left the store to another host
+        # whether another process becomes the host, so that this process must not publish any more
+        self._has_left = False
         self._claimed = False  # whether a key got a slot since the last publication
         self.was_checked = there.header.checked if self.found and there.header else True
         self._mend()
@@ -325,8 +334,9 @@ class EndsWriter(_Mapped):
             files.allocate(handle, size, STEP - size % STEP)
 
     def _mend(self) -> None:
-        """Make the sequence even, add missing checks, and free damaged slots."""
-        # A writer that was killed within a publication leaves an odd sequence. Readers wait until it is even.
+        """Make the sequence number even, add missing checks, and free damaged slots."""
+        # A writer that was killed within a publication leaves an odd sequence number. Readers wait until the
+        # number is even.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -344,7 +354,7 @@ class EndsWriter(_Mapped):
             lib.seg_publish(self._bytes, self._size, [slot], list(_FREE), 1)
         if bad and not torn:
             self.damage.append(f"{len(bad)} of its slots are damaged")
-        if torn and self.nonce:  # not by a kill, because nothing is published after a clean close
+        if torn and self.nonce:  # a kill is not the cause, because nothing is published after a clean close
             self.damage.append("its sequence is odd")
         if bad or not self.was_checked:
             self._slots = self._scan_keys()
@@ -397,23 +407,25 @@ class EndsWriter(_Mapped):
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
     def publish_sharing(self) -> None:
-        """Map the shared file again, and have all readers do so, because sharing has begun or the file has
-        grown. Other processes must not append to logs in the new part of the file before this call. Raises
-        OSError.
+        """Map the shared file again, and make all readers map it again, because sharing has begun or the file
+        has grown. Other processes must not append to logs in the new part of the shared file before this
+        call. Raises OSError.
         """
         with self.lock:
             self._map_shared()
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing from now on, also after a late sync, because another process becomes the host."""
+        """Publish nothing from now on, because another process becomes the host. A sync that ends later is
+        not published either.
+        """
         with self.lock:
             self._has_left = True
 
     def end_sharing(self) -> None:
-        """Publish the ends of the shared logs in `.segstore/ends`, then mark the shared file as ended: in
-        this order readers see no offset go back. The caller ensures that no other process shares the store.
-        Raises OSError.
+        """Publish the ends of the shared logs in `.segstore/ends`, then mark the shared file as ended. In the
+        reverse order readers could see a smaller offset than before. The caller ensures that no other process
+        shares the store. Raises OSError.
         """
         with self.lock:
             if self.shared is None:
@@ -429,14 +441,16 @@ class EndsWriter(_Mapped):
 
     @property
     def mapping(self) -> tuple[Any, int]:
-        """Return (mapping, its size), for publications by C code."""
+        """Return (memory mapping of `.segstore/ends`, size of the mapping in bytes), for publications by C
+        code.
+        """
         return self._bytes, self._size
 
     def _grow(self) -> None:
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
-        # Keep the old mapping, because C code may still use it: an append in C wakes readers after it has
+        # The old mapping is kept, because C code may still use it: an append in C wakes readers after it has
         # released its lock.
         self._outgrown.append(self._bytes)
         try:
@@ -480,8 +494,8 @@ class EndsWriter(_Mapped):
             call()
 
     def publish(self, slots: list[int], ends: Sequence[Numbers], places: Sequence[Place | None] = ()) -> None:
-        """Publish the ends of several partitions, all at one moment. `places` are the places of the logs'
-        ends, which a shared store needs.
+        """Publish the ends of several partitions, all at one moment. `places` has the `Place` of each log's
+        end; only a shared store needs it.
         """
         with self.lock:
             if self._has_left:
@@ -493,7 +507,8 @@ class EndsWriter(_Mapped):
             shown = [
                 each
                 for each in zip(slots, ends, places, strict=True)
-                # Leave out the ends of a deleted topic, whose slot may belong to another partition now.
+                # The ends of a deleted topic are left out, because its slot may belong to another partition
+                # now.
                 if not each[1][0] or self._slots.get(each[1][0]) == each[0]
             ]
             if slots and not shown:
@@ -503,7 +518,7 @@ class EndsWriter(_Mapped):
             slots = [slot for slot, _, _ in shown]
             flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
-            if self._claimed:  # have readers read the keys again
+            if self._claimed:  # makes readers read the keys again
                 self._bump_generation()
                 self._claimed = False
         for call in self.on_published:
@@ -511,8 +526,8 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Delay all publications until the end of the block, then make them at one moment. One thread at a
-        time may call this.
+        """Delay all publications until the end of the `with` block, then publish all of them at one moment.
+        One thread at a time may call this.
         """
         self._gathered = {}
         try:
@@ -524,7 +539,9 @@ class EndsWriter(_Mapped):
             self.publish(list(gathered), [ends for ends, _ in held], [place for _, place in held])
 
     def set_nonce(self, nonce: int) -> None:
-        """Write the number of the clean shutdown marker into the header; 0 if the store is open."""
+        """Write `nonce` into the header: the number of the clean shutdown marker, or 0 if the store
+        is open.
+        """
         self._doubt = self._doubt and not nonce
         self._write_header(nonce)
 
@@ -538,14 +555,14 @@ class EndsWriter(_Mapped):
         return self._doubt
 
     def doubt(self) -> None:
-        """Note, in the header, that the recovery of a partition without published ends has failed."""
+        """Record in the header that the recovery of a partition without published ends has failed."""
         self._doubt = True
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark the ends as an open store's, durably. Otherwise a power cut could bring back the nonce of the
-        last clean close, and the next open takes a nonce without a marker for a sign that a broker was killed
-        here. Raises OSError.
+        """Record durably in the header that the store is open. Without that, a power cut could bring back the
+        nonce of the last clean close, and from a nonce without a marker the next open would conclude that a
+        broker was killed here. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
@@ -562,7 +579,9 @@ class EndsWriter(_Mapped):
         self.nudge()
 
     def nudge(self) -> None:
-        """Wake the waiting threads of all processes, so that they look for changes of topics and groups."""
+        """Wake the waiting threads of all processes without a publication, so that they look for changes of
+        topics and groups.
+        """
         lib.seg_nudge(self._bytes, self._size)
 
 
@@ -590,7 +609,7 @@ class EndsReader(_Mapped):
         for _ in range(_PATIENCE):
             if found is not None:
                 break
-            # Wait a little, because a writer that is only preempted within a publication goes on soon.
+            # A writer that is only preempted within a publication will soon finish the publication.
             time.sleep(0.001)
             found = self._read(slots)
         self._last.update((ends.key, ends) for ends in found or () if ends.key > 0)
@@ -598,8 +617,8 @@ class EndsReader(_Mapped):
         return {key: self._last[key] for key in there if key in self._last}
 
     def glance(self, ends: Ends) -> EndsGlance | None:
-        """Return an `EndsGlance` that compares the published ends with `ends`, a result of `get`; None if the
-        partition has no slot any more.
+        """Return an `EndsGlance`, which finds out whether the published ends still equal `ends`, a result of
+        `get`. Return None if the partition has no slot any more.
         """
         generation, memory, shared = self._generation, self._bytes, self.shared
         slot = self._slots.get(ends.key)
@@ -617,7 +636,9 @@ class EndsReader(_Mapped):
 
 
 class EndsGlance:
-    """Compares one partition's published ends with the ends that were last read, by one call of C."""
+    """Finds out, by one call of C, whether one partition's published ends still equal the ends that were last
+    read.
+    """
 
     __slots__ = ("_memory", "_seen")
 
@@ -625,7 +646,7 @@ class EndsGlance:
         self._seen, self._memory = seen, memory  # C reads the memory, which must stay mapped
 
     def unchanged(self) -> bool:
-        """Return whether the published ends are still the same; False also during a publication."""
+        """Return whether the published ends are still the same. Return False during a publication."""
         return bool(lib.seg_unchanged(self._seen))
 
 
@@ -634,8 +655,8 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter; 0 after the largest number, which a damaged
-    file may have.
+    """Return the next number of an int64 counter. After the largest number, which a damaged file may contain,
+    it is 0.
     """
     return (number + 1) & INT64_MAX
 
@@ -656,7 +677,8 @@ def _wipe(files: Files, path: str, size: int) -> None:
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # The new random generation has readers that have the file mapped read the keys again.
+        # The generation changes to a new random number, so that readers that have the file mapped read the
+        # keys again.
         _write_anew(files, handle, secrets.randbits(62))
 
 
