@@ -1,9 +1,9 @@
-"""Outcomes of a partition's transactions, found by the control batches of its log, for `read_committed`
+"""Finds the outcomes of a partition's transactions by the control batches of the log, for `read_committed`
 reads.
 
-On disk the control batches of a log are read once, and later only new control batches. The `.txnindex` files
-are not used, because a lost or emptied file would mean that no transaction was aborted, and a check of the
-file would need to read the same control batches. Threads: any; the outcomes are kept, under a lock.
+All control batches of a log are read once. Later only new control batches are read. The `.txnindex` files are
+not used, because a lost or emptied file would mean that no transaction was aborted, and a check of the file
+would need to read the same control batches. Threads: any; the outcomes are cached, under a lock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 # --- outcomes ----------------------------------------------------------------------------------
 
-# A reader that reads all records of a log selects records by their `Outcomes`.
+# A reader that reads all records of a log selects the committed records by an `Outcomes`.
 
 COMMITTED, ABORTED, OPEN = range(3)
 
@@ -84,15 +84,16 @@ def outcomes(log: Viewed) -> Outcomes:
 # --- aborted transactions ------------------------------------------------------------
 
 MOST_SEARCHED = 10_000
-"""The largest number of offsets that a thread which must not block searches for control batches. If there are
-more, another thread searches them.
+"""The largest number of offsets that a thread that must not block may search for control batches. If there
+are more offsets, another thread searches them.
 """
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
 class _ReadEntries(NamedTuple):
     """The transactions that were found in the log below `end_offset`. `segment` is the last segment that was
-    searched, up to the byte `position`. `aborted` and `ongoing` are those of `Outcomes`.
+    searched; it was searched up to the byte `position`. `aborted` and `ongoing` have the same meaning as in
+    `Outcomes`.
     """
 
     segment: Segment | None
@@ -114,7 +115,8 @@ class AbortedTransactions:
 
     def _forget(self) -> None:
         self._state = ProducerState()
-        self._damaged: dict[int, CorruptRecordError] = {}  # errors of unreadable markers, by offset
+        # the errors of the markers that can't be read, by the marker's offset
+        self._damaged: dict[int, CorruptRecordError] = {}
         self._found: _ReadEntries | None = None
 
     def stable_offset(self, view: LogView) -> int:
@@ -136,8 +138,8 @@ class AbortedTransactions:
         return Outcomes(found.aborted, found.ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
-        """Return the records without those of aborted transactions, up to the first record whose transaction
-        has an unknown outcome. Raises CorruptRecordError if that is the first of `records`.
+        """Return the records that belong to no aborted transaction. The result ends before the first record
+        whose transaction has an unknown outcome. Raises CorruptRecordError if that is the first of `records`.
         """
         bad, doubt = self.judged(view, records.batches)
         if doubt is not None:
@@ -147,8 +149,8 @@ class AbortedTransactions:
     def judged(
         self, view: LogView, batches: NDArray[np.void]
     ) -> tuple[NDArray[np.bool_], tuple[int, str] | None]:
-        """Return (mask of the batches of aborted transactions, doubt). If the outcome of a batch's
-        transaction is not known, the doubt is (index of the first such batch, reason), else None.
+        """Return (mask, doubt). `mask` is True for each batch of an aborted transaction. `doubt` is (index,
+        reason) of the first batch whose transaction has an unknown outcome; None if there is no such batch.
         """
         bad = np.zeros(len(batches), bool)
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
@@ -156,7 +158,8 @@ class AbortedTransactions:
             return bad, None
         aborted, ongoing = self._replay(view)[-2:]
         first, last = batches["base_offset"][0], batches["last_offset"][-1]
-        reasons: dict[int, str] = {}  # why a batch's outcome is not known, by the batch's index
+        # why the outcome of a batch's transaction is not known, by the batch's index
+        reasons: dict[int, str] = {}
         near = aborted[(aborted[:, 2] >= first) & (aborted[:, 1] <= last)]
         for producer_id, begin, end, _ in near.tolist():
             hit = open_to_doubt & (batches["producer_id"] == producer_id)
@@ -164,8 +167,8 @@ class AbortedTransactions:
             bad |= hit
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
-        # All batches are below the last stable offset, where no transaction is open. So if a transaction has
-        # no marker, the marker is lost.
+        # All batches are below the last stable offset, so their transactions have ended. So if a transaction
+        # has no marker in the log, the marker was lost.
         for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
@@ -180,13 +183,15 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # If the view has another segment here, after a compaction or a roll, read it from its
-                    # beginning, because the state skips batches that it knows.
+                    # After a compaction or a roll the view may have another segment here. It is then read
+                    # from its beginning: the state skips batches that were applied before.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
                 except BaseException:
-                    self._forget()  # the state may have a part of the new batches, so begin again
+                    # the state may have a part of the new batches, so the next call begins with an empty
+                    # state
+                    self._forget()
                     raise
                 done = done._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
             self._found = done
@@ -237,9 +242,9 @@ log = Logger("segstore")
 
 
 def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-    """Return (producer id, epoch) of the committed transactions of these producers whose markers have the
-    next epoch (KIP-890). Transactions whose markers have the same epoch are left out, because one epoch may
-    have many of them. Raises StorageError.
+    """Return (producer id, epoch) of each committed transaction of these producers whose marker has the epoch
+    after the transaction's epoch (KIP-890). A transaction whose marker has the transaction's own epoch is
+    left out, because many transactions may have this epoch. Raises StorageError.
     """
     return source.with_view(lambda view: _committed(view, producer_ids))
 
@@ -262,8 +267,8 @@ def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, i
 
 
 def _commits(segment: Segment, marker: NDArray[np.void]) -> bool:
-    """Return whether a marker commits a transaction; False if compaction has removed its record, or if it is
-    damaged.
+    """Return whether a marker commits a transaction; False if compaction has removed the marker's record, or
+    if the marker is damaged.
     """
     try:
         return bool(marker["count"][0]) and read_marker(segment, marker)[0] == COMMIT
