@@ -1,4 +1,4 @@
-"""A pool of open files, so that many partitions fit under a small RLIMIT_NOFILE.
+"""`HandlePool`: a pool of open files, by which a process with a small RLIMIT_NOFILE can use many partitions.
 
 Threads: any. A `Handle` stays open while it is referenced. Eviction drops only the pool's own reference, so
 that no descriptor is closed during a read.
@@ -17,7 +17,9 @@ from segstore.mutex import nesting
 
 
 def default_limit() -> int:
-    """Return half of RLIMIT_NOFILE's soft limit, because the application needs descriptors too."""
+    """Return half of RLIMIT_NOFILE's soft limit, because the application needs descriptors too. If there is
+    no limit, return 512.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 512 if soft == resource.RLIM_INFINITY else max(8, soft // 2)
 
@@ -33,9 +35,9 @@ class HandlePool:
         self.lock = nesting()  # a signal handler may read while this thread has the lock
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
-        """Return the open file with the key (path, write), or None if the pool has no such file."""
-        # Replaced by each `forget`: a `get` that was opening a file at that time opens the path again,
-        # because another file may be there now.
+        """`opened((path, write))` returns the open file, or None if the pool has no such file."""
+        # Each `forget` replaces this object. A `get` that notices this while it opens a file opens the path
+        # again, because another file may be there now.
         self._forgotten = object()
         idle_files.register(self)
 
@@ -65,9 +67,10 @@ class HandlePool:
         whether a file was dropped.
         """
         with self.lock:
-            kept = limit(len(self._open))  # under the lock, because another thread may drop files too
+            # the files are counted under the lock, because another thread may drop files too
+            kept = limit(len(self._open))
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
-        for each in dropped:  # not under the lock: `let_go` may wait for an append in C
+        for each in dropped:  # the lock is not held here, because `let_go` may wait for an append in C
             each.let_go()
         return bool(dropped)
 
@@ -79,10 +82,12 @@ class HandlePool:
             self._drop((path, True))
 
     def forget_directory(self, directory: str) -> None:
-        """Drop all files in `directory`, which was renamed, or whose files are listed anew."""
+        """Drop all files in `directory`, because it was renamed, or because other files may have its files'
+        names now.
+        """
         with self.lock:
             self._forgotten = object()
-            for key in list(self._open):  # a copy: a signal handler may open a file
+            for key in list(self._open):  # the loop uses a copy, because a signal handler may open a file
                 if os.path.dirname(key[0]) == directory:
                     self._drop(key)
 
