@@ -3,8 +3,8 @@ the same time.
 
 The source is only read. The copy is made in `<target>.copying`. When all its files are synced, it is renamed
 to `<target>`. The two stores share disk blocks if the file system allows that (copy_file_range). Threads and
-processes: any. All partitions are copied up to ends that were published at one moment, so that the copy has
-each transaction either in all partitions of the transaction, or in none of them.
+processes: any. All partitions are copied up to their log ends at one moment, so that the copy has each
+transaction either in all partitions of the transaction, or in none of them.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class PartitionCopy:
     start offset and end offset of the copy, `segments` is the number of copied segments, and `size` the size
     of the copied log in bytes.
 
-    `ends` are the published ends of the moment that is copied. If `ends` is None, the log is copied as it is
-    now.
+    `ends` has the partition's offsets at the moment that is copied. If `ends` is None, the log is copied as
+    it is now.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class PartitionCopy:
                 self._small(name)
 
     def _small(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # there may be no such file
+        with contextlib.suppress(FileNotFoundError):  # the partition may not have this file
             data = self._files.read_file(os.path.join(self._source.directory, name))
             self._files.write_atomic(os.path.join(self._target, name), data)
 
@@ -172,8 +172,8 @@ _NOT_COPIED = frozenset(
         *(names.CLOSED, names.FORMAT, names.SHARED, names.MEMBERS, names.HOST),
     )
 )
-"""Files that are not copied. The format file is among them, because it is written anew when the copy, which
-is not shared, is opened.
+"""The names of files that are not copied. The format file is not copied, because it is written anew when the
+copy is opened: the copy is not shared, even if the source is.
 """
 
 

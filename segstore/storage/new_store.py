@@ -1,5 +1,5 @@
-"""`NewStore`: a copied or restored store, which is made in a temporary directory, and renamed when it is
-complete.
+"""`NewStore`: makes a copied or restored store in a temporary directory, and renames the directory when the
+store is complete.
 
 `<target><suffix>` is synced whole before it is renamed to `<target>`. `<target><suffix>.lock` is locked while
 the store is made. Threads and processes: any, but only one at a time can make a store at the same target.

@@ -1,5 +1,5 @@
-"""`ReportedFailures`: the last failures of work that is tried again and again. A failure is reported again
-only if its cause changes.
+"""`ReportedFailures`: keeps the last failures of work that is tried again and again. A failure is reported
+again only if its cause changes.
 
 Nothing is on disk. Threads: one at a time, which the owner of a `ReportedFailures` must ensure.
 """

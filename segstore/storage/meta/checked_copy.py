@@ -6,7 +6,7 @@ The copy is one framed line: {"version": 0, "nonce": n, "offsets": {file's name:
 that after a crash the text files may be older than the copy, but never newer. `nonce` is the number in the
 clean shutdown marker after a clean close, and 0 while the store is open. `claims` are log start offsets that
 were read from a text file and had no checksum. A copy that an older segstore wrote has no claims. Threads:
-functions without state.
+any, because the functions have no state.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class CopyState(Enum):
 
 
 class CheckedCopy(NamedTuple):
-    """The content of the copy."""
+    """The content of `.segstore/checkpoints`."""
 
     nonce: int
     offsets: dict[str, dict[Key, int]]
     claims: frozenset[tuple[Key, int]] = frozenset()
 
     def standing(self, marker: int | None, published: int | None, copied: bool) -> CopyState:
-        """Return the state of the copy. `marker` is the number in the clean shutdown marker, `published` the
-        number in the published ends; each is None if the file is missing. `copied` is False if an older
-        segstore, which makes no copy, wrote the published ends.
+        """Return the state of the copy. `marker` is the number in the clean shutdown marker, and `published`
+        the number in `.segstore/ends`; each is None if the file is missing. `copied` is False if an older
+        segstore, which makes no copy, wrote `.segstore/ends`.
         """
         if not copied or (marker and marker != self.nonce):
             return CopyState.STALE

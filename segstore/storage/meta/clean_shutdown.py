@@ -1,8 +1,8 @@
 """The clean shutdown marker, `.kafka_cleanshutdown`: a file that exists if the store was closed cleanly, and
 was not opened after that.
 
-The content is Kafka's (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place of
-the broker epoch segstore writes a random number, and writes the same number into the published ends. If the
+The file has Kafka's format (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place
+of the broker epoch segstore writes a random number, and writes the same number into `.segstore/ends`. If the
 two numbers differ, a broker has closed the directory. In a replicated store the marker has a real broker
 epoch, and its two JSON keys are in the reverse order of a broker's marker. This module returns such an epoch
 as the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close; any
@@ -29,7 +29,7 @@ _OURS = b'{"brokerEpoch":'
 class Left(NamedTuple):
     """How the last writer left a store.
 
-    `clean`: there was a clean shutdown. `ends_hold`: the last writer wrote the published ends, because no
+    `clean`: there was a clean shutdown. `ends_hold`: the last writer wrote `.segstore/ends`, because no
     broker has closed the directory after segstore. `gaps_known`: no broker was killed in this directory after
     segstore had closed it, so each compaction that may have left offset gaps is in segstore's checkpoints.
     """
@@ -40,12 +40,12 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Compare the number in the `marker` with the `nonce` in the published ends, and return the result.
-        If `ours`, segstore was the last writer. Then a marker without a number is damaged, because segstore
+        """Compare the number in the `marker` with the `nonce` in `.segstore/ends`, and return the result. If
+        `ours`, segstore was the last writer. Then a marker without a number is damaged, because segstore
         writes a number into each marker.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # A broker was killed here if the published ends have a number, and there is no marker.
+        # A broker was killed here if `.segstore/ends` has a nonce, and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
@@ -73,7 +73,7 @@ def read_marker(files: Files, root: str) -> int | None:
         data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)
         held = int(parse_json(data)["brokerEpoch"])
         return held | REPLICATED if data.startswith(_OURS) and 0 < held < REPLICATED else held
-    except FileNotFoundError:  # another process may also have removed the marker at this moment
+    except FileNotFoundError:  # this is also raised if another process removes the marker during the call
         return None
     except (ValueError, KeyError, TypeError, OverflowError):
         return 0

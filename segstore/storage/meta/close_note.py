@@ -104,13 +104,14 @@ class FoundNote:
         path, noted = CLOSE_NOTE.path(root), self.note.own
         if has_marker:
             path, noted = names.below(root, names.CLEAN_SHUTDOWN), self.note.marker
-        with suppress(FileNotFoundError):  # the marker was no regular file, and is in the quarantine
+        # the file is missing if the marker was no regular file, and was moved to the quarantine
+        with suppress(FileNotFoundError):
             found = files.which(path, or_change=has_marker)
             self.same = found == noted and files.links(path) == 1
 
     def is_of_ours(self, number: int, published: int) -> bool:
         """Return whether segstore, not a broker, wrote the marker with this `number`. `published` is the
-        number in the published ends.
+        number in `.segstore/ends`.
         """
         return number > 0 and number in (published, 0 if self.note is None else self.note.number)
 

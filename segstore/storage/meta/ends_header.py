@@ -14,7 +14,7 @@ slot for each partition (`published_ends`).
 | 56 | spare | zero |
 
 The check does not cover the counters, because each value of a counter is valid. All numbers are in host byte
-order. Threads: functions without state.
+order. Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations

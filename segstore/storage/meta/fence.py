@@ -1,7 +1,8 @@
 """`Fence`: the file `.segstore/fence`, a `CheckedFile`, which says that the store was demoted, because its
 standby leads from a later leader epoch on.
 
-A store with a fence refuses appends and changes of topics, in every process. Threads: any; immutable.
+A store with a fence refuses appends and changes of topics, in every process. Threads: any, because a `Fence`
+never changes.
 """
 
 from __future__ import annotations

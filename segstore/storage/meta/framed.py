@@ -5,7 +5,7 @@
   digits. Files of an older segstore have no such member.
 - A word is "1 <word> <CRC>": 1 is the version, and <CRC> is the CRC-32 of "1 <word>" in hex.
 
-Threads: any; functions without state.
+Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from segstore._native import crc32c
 
 CHECKSUM = "crc32c"
-_DEEPEST = 20  # the deepest nesting of JSON that is accepted; files of segstore have less
+_DEEPEST = 20  # the deepest nesting of JSON that is accepted; the JSON in segstore's files is less deep
 # Matches a checksum whose name, "crc32c", is damaged. Files of an older segstore, which have no checksum,
 # never match.
 _NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')

@@ -1,7 +1,7 @@
 """`LagNote`: the standby's lag, for other processes. The process that has the primary or the standby open
 writes it into `.segstore/lags`, a `CheckedFile` that is never synced.
 
-Threads: any; immutable.
+Threads: any, because a `LagNote` never changes.
 """
 
 from __future__ import annotations

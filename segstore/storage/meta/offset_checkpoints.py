@@ -1,4 +1,5 @@
-"""Kafka's text checkpoints: offsets by partition in the root, leader epochs in a partition's directory.
+"""Reads and writes Kafka's checkpoint files, which are texts: offsets by partition in the root, leader epochs
+in a partition's directory.
 
 A file has a line with the version (0), a line with the number of entries, and a line per entry, "topic
 partition offset" or "epoch startOffset"; each line ends in a newline
@@ -48,7 +49,9 @@ def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
 
 
 def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the offsets in the form that `parse_offsets` reads, in order of topic and partition."""
+    """Return the content of a file with these offsets, in order of topic and partition; `parse_offsets` reads
+    it.
+    """
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
     return _format(lines)
 
@@ -64,7 +67,7 @@ def parse_leader_epochs(data: bytes, where: Path) -> list[tuple[int, int]]:
 
 
 def format_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """Return the epochs in the form that `parse_leader_epochs` reads."""
+    """Return the content of a file with these epochs, which `parse_leader_epochs` reads."""
     return _format([f"{epoch} {start}\n" for epoch, start in epochs])
 
 
@@ -149,7 +152,7 @@ def _read(files: Files, path: Path) -> bytes:
 
 
 class LeaderEpochs(LeaderEpochCache):
-    """The leader epochs of a partition and their file (Kafka: LeaderEpochFileCache with its
+    """Keeps the leader epochs of a partition, and writes their file (Kafka: LeaderEpochFileCache with its
     LeaderEpochCheckpointFile). Changes are in memory until `save`.
 
     `save` may leave out the sync (Kafka: KAFKA-15046). Then a power cut may leave the old file, and the
@@ -182,7 +185,8 @@ class LeaderEpochs(LeaderEpochCache):
         """Sync the file if `save` has left out the sync. Any thread may call this. Raises OSError."""
         if not self._unsynced:
             return
-        self._unsynced = False  # cleared before the sync, because a `save` during the sync sets it again
+        # this is cleared before the sync, because a `save` during the sync sets it again
+        self._unsynced = False
         try:
             with suppress(FileNotFoundError), self._files.open(self._path, write=True) as handle:
                 self._files.sync(handle)

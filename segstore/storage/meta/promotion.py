@@ -1,6 +1,6 @@
 """`Promotion`: the promotion of a standby to primary. On disk: `.segstore/promotion`, a `CheckedFile`.
 
-Threads: any; immutable.
+Threads: any, because a `Promotion` never changes.
 """
 
 from __future__ import annotations

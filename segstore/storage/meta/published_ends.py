@@ -249,8 +249,8 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake_sealers(self) -> None:
-        """Wake all threads in `wait_for_adoption`, because staged appends were adopted or refused. Raises
-        OSError.
+        """Wake all threads in `wait_for_adoption`, because staged appends were added to their logs (adopted),
+        or were refused. Raises OSError.
         """
         code = lib.seg_wake_sealers(self._bytes, self._size)
         if code < 0:
@@ -285,8 +285,8 @@ class _Mapped:
 
 
 class EndsWriter(_Mapped):
-    """The writer of the published ends. One lock, held for nanoseconds, serves the publications of all
-    partitions.
+    """The writer of the published ends. One lock, which a thread holds for nanoseconds, guards the
+    publications of all partitions.
 
     `damage` lists the damages that were found and repaired at the open; a damaged slot is freed. `found`:
     whether the file had a valid header. `was_checked`: whether the header and the slots had checks. `lost`:
@@ -518,7 +518,7 @@ class EndsWriter(_Mapped):
             slots = [slot for slot, _, _ in shown]
             flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
-            if self._claimed:  # makes readers read the keys again
+            if self._claimed:  # this makes readers read the keys again
                 self._bump_generation()
                 self._claimed = False
         for call in self.on_published:

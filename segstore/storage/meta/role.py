@@ -2,7 +2,7 @@
 of another machine's store.
 
 Only the mirror or standby that wrote the file may write the directory, because each partition in the
-directory is a replica. Threads: any; immutable.
+directory is a replica. Threads: any, because a `Role` never changes.
 """
 
 from __future__ import annotations

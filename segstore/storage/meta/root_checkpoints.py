@@ -47,9 +47,9 @@ class RootCheckpoints:
     repair).
 
     `there` are the paths, below the root, of all files in the root and in `.segstore`. `marker` and
-    `published` are the numbers that the clean shutdown marker and the published ends had before this open;
-    None if the file was missing. `copied` is False if an older segstore, which makes no copy, wrote the
-    published ends.
+    `published` are the numbers that the clean shutdown marker and `.segstore/ends` had before this open; None
+    if the file was missing. `copied` is False if an older segstore, which makes no copy, wrote
+    `.segstore/ends`.
     """
 
     def __init__(
@@ -194,8 +194,8 @@ def _is_checked(
 
 def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
     """Return the log start offset to use: `noted`, the offset in the checkpoint (None if the partition has no
-    line), or the published offset. If only the published offset has a checksum, it is used. Otherwise the
-    smaller of the two offsets is used, because it keeps more records.
+    line), or the published offset. If only the published offset has a checksum, it is used. In all other
+    cases the smaller of the two offsets is used, because it keeps more records.
     """
     if published is None:
         return noted or 0
@@ -220,9 +220,9 @@ def differences(
 def read_log_start(
     files: Files, root: str, key: TopicPartitionKey, ends: EndsReader | None, published: Ends | None
 ) -> int:
-    """Return the log start offset of a partition, for a reader of the store. `ends` are the published ends of
-    the store; None if they can't be used. `published` are the published ends of the partition; None if there
-    are none. Raises a transient OSError (EMFILE, EIO).
+    """Return the log start offset of a partition, for a reader of the store. `ends` is a reader of
+    `.segstore/ends`, in which the writer publishes log ends; None if the file can't be used. `published` has
+    the partition's ends in this file; None if there are none. Raises a transient OSError (EMFILE, EIO).
     """
     text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
     copy, _ = read_copy(files, root)

@@ -1,9 +1,9 @@
 """The shared file, `.segstore/shared`, for readers. Several processes, the members, append to a shared store,
 and publish the ends of its logs in this file.
 
-The file has a header, a slot for each member, and a record for each log (`_native/contract/shared.h`). The
-file is used if its magic, format and size are right, and if it was made after the last boot of the machine
-(F3). Its content is valid while `live` is set. While a member lives, the file is never truncated and never
+The file has a header, a slot for each member, and a part for each log (`_native/contract/shared.h`). The file
+is used if its magic, format and size are right, and if it was made after the last boot of the machine (F3).
+Its content is valid while `live` is set. While a member lives, the file is never truncated and never
 unlinked, so it is always safe to map the file. Threads: any, without locks; a `SharedMap` never changes.
 """
 

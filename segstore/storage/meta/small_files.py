@@ -121,8 +121,8 @@ class Copies(Generic[T]):
         self._files.write_together([(path, data) for path in self.paths])
 
     def forget(self) -> None:
-        """Remove the second copy, then the first. Each removal is durable before the next step, so that after
-        a crash no outdated copy is left alone. Raises OSError.
+        """Remove the second copy, then the first. Each removal is durable before the next step. In the
+        reverse order a crash could leave only the second copy, which may be outdated. Raises OSError.
         """
         for path in reversed(self.paths):
             if self._files.exists(path):

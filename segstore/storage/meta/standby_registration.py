@@ -2,7 +2,7 @@
 this store (Kafka: BrokerRegistration; KIP-903).
 
 If the standby's registration is removed, the file stays, because it has the last broker epoch, which must not
-be used again. Threads: any; immutable.
+be used again. Threads: any, because a `StandbyRegistration` never changes.
 """
 
 from __future__ import annotations

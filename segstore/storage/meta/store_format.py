@@ -4,7 +4,7 @@ to open the store.
 The file is `.segstore/format`, a line with a checksum (`framed`). The line has the format number and the
 oldest version of segstore that reads this format. All versions of segstore can read the line. A store without
 the file has format 1, because segstore 0.1 wrote no such file. The number changes when sharing begins and
-when sharing stops, by the rules in docs/shared.md. Threads: any; functions without state.
+when sharing stops, by the rules in docs/shared.md. Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
 
 LOOK = -1
-"""The result of a wait that ended although no end has changed: because of a nudge or a signal, or for no
-reason.
+"""The result of a wait that ended although no log end has changed: because of a nudge, a signal or a spurious
+wake-up.
 """
 LATE = -2
 """The result of a wait that ended because of its timeout."""
@@ -30,7 +30,8 @@ _SPINS = 1000
 
 
 class TailedEnds(EndsTailer):
-    """The published ends of some partitions, numbered from 0 in the order of `slots`.
+    """Waits for changes of the published ends of some partitions, which are numbered from 0 in the order of
+    `slots`.
 
     `wait(nudges, seconds)` is implemented in C (_native/tailer.c). It waits until the ends of a partition
     differ from the last seen ends, stores the new ends as the last seen ends, and returns the partition's

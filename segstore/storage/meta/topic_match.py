@@ -1,4 +1,6 @@
-"""Compares an existing topic with the wanted settings. Nothing is on disk. Threads: any; functions."""
+"""Compares an existing topic with the wanted settings. Nothing is on disk. Threads: any, because the
+functions have no state.
+"""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ class _ReadEntries(NamedTuple):
 
 
 class AbortedTransactions:
-    """The aborted transactions of one partition. The log is not searched for control batches before a reader
-    has read transactional batches.
+    """Finds the aborted transactions of one partition. The log is not searched for control batches before a
+    reader has read transactional batches.
     """
 
     def __init__(self, files: Files) -> None:
@@ -251,7 +251,7 @@ def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, i
 
 def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
-    last: dict[int, int] = {}  # epoch of a producer's last data batch, by producer id
+    last: dict[int, int] = {}  # the epoch of each producer's last data batch, by producer id
     wanted = np.array(sorted(producer_ids), np.int64)
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)

@@ -53,7 +53,7 @@ class ProducerAppendInfo:
 
 class ExpectedEnd:
     """The offset that the first record of an append must get (compare and append). `where` is the log's name,
-    for the error. Records without a producer id are appended with an `ExpectedEnd` in place of a
+    for the text of the error. For records without a producer id an `ExpectedEnd` takes the place of a
     `ProducerAppendInfo`.
     """
 

@@ -293,8 +293,8 @@ class ProducerState:
 
     def update(self, batches: Any, read_control: ReadControl, now: int = NO_TIMESTAMP) -> list[AbortedTxn]:
         """Apply batches of the log, and return the transactions that they abort. `batches` is the memory of
-        an array of `seg_batch` with rising offsets. `now` is the time (ms) if this process appends the
-        batches.
+        an array of `seg_batch` with rising offsets. `now` is the present time (ms) if this process appends
+        the batches, else NO_TIMESTAMP.
 
         Batches below `map_end_offset` are skipped. `read_control` is called for each control batch of a
         producer. If it raises an error, the batches before this control batch stay applied.

@@ -157,8 +157,8 @@ def mend(
         if right != data:
             _replace(files, segment, right)
         elif data:
-            # The entries are right, but an earlier sync may have failed. Write and sync them again, because
-            # they count as durable from now on.
+            # The entries are right, but an earlier sync may have failed. They are written and synced again,
+            # because they count as durable from now on.
             with files.open(path, write=True) as handle:
                 files.pwrite(handle, data, 0)
                 files.sync(handle)

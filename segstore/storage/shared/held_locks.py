@@ -1,6 +1,6 @@
 """Finds the locks of a shared store's logs that are held now, for display.
 
-`.segstore/shared` is only read. Threads: any; a function without state.
+`.segstore/shared` is only read. Threads: any, because the function has no state.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The file is empty. A member has an open file description lock on the byte whose offset is the index of the
 member's slot. When the member's process ends, the kernel releases the lock, so no pid, heartbeat or timeout
 is needed to notice that a member has died. The byte SEG_MAKING_BYTE is locked while `.segstore/shared` is
-made. Threads: functions without state.
+made. Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the member lives (`member_locks`). Each new owner of a slot raises the slot's in
 - H3: a process that takes `.lock` without sharing the store checks that no member lives
   (`has_living_members`).
 
-Threads: any; one thread closes.
+Threads: any; one thread calls `close`.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class SharedFile:
 
     @classmethod
     def make(cls, files: Files, root: str, *, members: int, stopped_ms: int, answer_ms: int) -> SharedFile:
-        """Map the file for a host, which holds `.lock`, and return it.
+        """Map the file for a host, which holds `.lock`, and return the `SharedFile`.
 
         A valid and live file is not changed, because it has the ends of the logs that the members left open.
         Any other file is rewritten, and is not `live` yet when this returns. If a member lives, the file is

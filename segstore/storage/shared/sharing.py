@@ -2,8 +2,8 @@
 to the store.
 
 `Sharing` keeps the shares of partitions (`seg_share`, `_native/share.c`) in memory: by a share this process
-uses a log's part of the shared file. Threads: the holder of the lock of the published ends calls `of`, `show`
-and `end`; `take_over` is called before a partition is open.
+uses a log's part of the shared file. Threads: the holder of `EndsWriter.lock` calls `of`, `show` and `end`;
+`take_over` is called before a partition is open.
 """
 
 from __future__ import annotations

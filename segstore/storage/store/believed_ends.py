@@ -49,15 +49,15 @@ class BelievedEnds:
         self._belief = _NO_BELIEF
 
     def are_fresh(self) -> bool:
-        """Return whether the last check is less than `_BELIEF_NS` old, and found that the last writer wrote
-        the published ends.
+        """Return whether the last check is less than `_BELIEF_NS` old, and found that the store's last writer
+        wrote `.segstore/ends`.
         """
         belief = self._belief
         return belief.holds and monotonic_ns() - belief.at < _BELIEF_NS
 
     def known(self) -> EndsReader | None:
-        """Return the published ends if the last writer wrote them, else None. No file is read while
-        `are_fresh` returns True.
+        """Return a reader of `.segstore/ends` if the store's last writer wrote this file, else None. No file
+        is read while `are_fresh` returns True.
         """
         ends, belief = self._ends, self._belief
         if ends is not None and belief.holds and monotonic_ns() - belief.at < _BELIEF_NS:
@@ -65,9 +65,9 @@ class BelievedEnds:
         return self.believed()
 
     def believed(self) -> EndsReader | None:
-        """Return the published ends if the last writer wrote them, and no broker has used the directory
-        since; else None. The last writer wrote them if there is no clean shutdown marker and their nonce is
-        0, or if their nonce is the marker's number and they have a checksum.
+        """Return a reader of `.segstore/ends` if the store's last writer wrote this file, and no broker has
+        used the directory after that; else None. This is the case if there is no clean shutdown marker and
+        the nonce in the file is 0, or if the nonce is the marker's number and the file has checksums.
         """
         ends = self.found()
         if ends is None:
@@ -81,8 +81,8 @@ class BelievedEnds:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self._files, self._root)
-            # In a closed store published ends without a checksum are ignored, because the segment files of a
-            # closed log end at its log end offset anyway.
+            # In a closed store published ends without a checksum are ignored. They are not needed, because
+            # the segment files of a closed log end at the log end offset.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
@@ -98,15 +98,16 @@ class BelievedEnds:
         path = os.path.join(self._root, names.LOCK)
         try:
             with self._files.open(path) as handle:
-                return locks.holder(handle.fd) == -1  # a broker's lock has a pid
+                # the lock of a broker has a pid, the lock of segstore has none
+                return locks.holder(handle.fd) == -1
         except OSError as error:
             if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EACCES}:
                 raise
             return False
 
     def found(self) -> EndsReader | None:
-        """Return the published ends, even if the last writer did not write them; None if `.segstore/ends` is
-        missing or can't be used.
+        """Return a reader of `.segstore/ends`, even if the store's last writer did not write this file; None
+        if the file is missing or can't be used.
         """
         if self._ends is None:
             self._ends = open_reader(self._files, self.path)
@@ -114,23 +115,24 @@ class BelievedEnds:
 
     @property
     def mapped(self) -> EndsReader | None:
-        """Return the published ends that are mapped now; None if no call has found `.segstore/ends` yet."""
+        """Return the present reader of `.segstore/ends`; None if no call has found this file yet."""
         return self._ends
 
     def wake(self) -> None:
-        """Wake the threads that wait for a change of the published ends, so that they return early."""
+        """Wake the threads that wait for a change of `.segstore/ends`, so that they return early."""
         if self._ends is not None:
             self._ends.wake()
 
     def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """Return `ends`. If another file has replaced `.segstore/ends`, return the published ends of the new
-        file; None if it can't be used.
+        """Return `ends`. But if another file has replaced `.segstore/ends`, return a reader of the new file,
+        or None if the new file can't be used.
         """
         try:
             if self._files.inode(self.path) == ends.inode:
                 return ends
         except FileNotFoundError:
-            return ends  # the file was deleted, but a writer may still use its mapping of the file
+            # the file was deleted, but a writer may still publish in its memory mapping of the file
+            return ends
         self._ends, self._belief = None, _NO_BELIEF
         # threads that wait for a change of the old file must wait for a change of the new file instead
         ends.wake()

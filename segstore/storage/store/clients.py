@@ -1,8 +1,10 @@
-"""`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
+"""`Clients`: closes the producers and consumers of an open store, before `Store.close` closes the store
+itself.
 
-Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to them
-are weak, so that a dropped client is freed. Threads: any. A second thread that closes the store waits for the
-first thread, unless the second thread runs a consumer's listener: the first thread waits for that listener.
+Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to
+clients are weak, so that a dropped client is freed. Threads: any. A second thread that closes the store waits
+for the first thread, unless the second thread runs a consumer's listener: the first thread waits for that
+listener.
 """
 
 from __future__ import annotations
@@ -81,12 +83,12 @@ R = TypeVar("R")
 
 
 class Clients:
-    """The clients of one store, whose path is `path`, in the order in which they attached themselves."""
+    """Keeps the clients of the store at `path`, in the order in which they attached themselves."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._attached: dict[int, weakref.ref[StoreClient]] = {}
-        self._lock = threading.RLock()  # held by the thread that closes
+        self._lock = threading.RLock()  # held by the thread that closes the store
         self._busy = self._refused = False
         self._writers: list[StoreClient] = []
 
@@ -185,7 +187,7 @@ class _Closer:
     def attempt(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except BaseException as error:  # raised later, by `raise_first`
+        except BaseException as error:  # `raise_first` raises this error later
             if not isinstance(error, Exception):
                 self._deadline = 0.0
             self._errors.append(error)

@@ -44,7 +44,7 @@ _CONNECT = 5.0  # the longest wait for the host when the store is opened, in sec
 
 def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
     """Return the topic if its partition has this slot key. Raises StoreClosedError if the topic was deleted,
-    also if a new topic has its name.
+    even if a new topic has the same name.
     """
     info = topics.get(topic)
     if info is None or slot_key(info.topic_id, topic, partition) != key:
@@ -76,12 +76,12 @@ class StoreGuest(StoreReader):
         self.host: HostWriter | None = None
         """The host's writer, if this process has become the host."""
         self.on_host: Callable[[], object] = _nothing
-        """Called after this process has become the host."""
+        """This function is called after this process has become the host."""
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Check that the host maps the same memory as this process. If this process may become the host,
-        start the thread that waits until the host closes or dies. Raises NotShareableError,
+        """Check that the host and this process have the same shared file mapped. If this process may become
+        the host, start the thread that waits until the host closes or dies. Raises NotShareableError,
         HostUnavailableError.
         """
         HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
@@ -95,7 +95,9 @@ class StoreGuest(StoreReader):
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return the recoveries that this process made as the host; an empty list in a guest."""
+        """Return a `Recovered` for each partition that this process has recovered as the host; an empty list
+        in a guest.
+        """
         return [] if self.host is None else self.host.recovered
 
     @property
@@ -203,7 +205,7 @@ class StoreGuest(StoreReader):
         """Write records to a staged file, wait until the host has added the file to the log, and return the
         first offset. The records become visible all at once. Raises the errors of `StagedAppend.run`.
         """
-        from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
+        from segstore.storage.store.guest_staging import StagedAppend  # only long appends need this import
 
         info = _same(self.topics, topic, partition, key)
         append = StagedAppend(self.context, info, partition, self.unavailable)
@@ -245,7 +247,7 @@ class StoreGuest(StoreReader):
         raise refused_in_guest("a call that changes more than a log's end")
 
     def led(self, topic: str, partition: int, key: int) -> Partition | None:
-        """Return the host's partition if this process is the host, else None. The host raises
+        """Return the `Partition` that this process writes if it is the host, else None. The host raises
         StoreClosedError if the topic was deleted. A guest raises IllegalStateError if the topic is internal,
         because only a host writes internal topics.
         """
@@ -280,7 +282,7 @@ class StoreGuest(StoreReader):
         if self._succession is not None:
             self._succession.stop()
         for each in list(self._guests.values()):
-            each.close()  # without a sync of records that only the host can sync
+            each.close()  # `each.close` does not sync records that only the host can sync
         try:
             if self.host is not None:
                 self.host.close()

@@ -2,7 +2,7 @@
 log (an adoption). If the guest wrote to the log itself, all other appends would wait, and the records might
 need several segments.
 
-Writes files in the inbox, and removes them if the append fails. Threads: any; one for each append.
+If an append fails, its files are removed from the inbox. Threads: any; one for each append.
 """
 
 from __future__ import annotations

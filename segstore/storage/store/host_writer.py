@@ -56,8 +56,8 @@ class HostWriter(StoreWriter):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing refers to the store any more. If this host was a guest before, return
-        whether its `StoreGuest` was garbage collected.
+        """Return whether nothing refers to the store any more. If this host was a guest before, this is True
+        if its `StoreGuest` was garbage collected.
         """
         return super().is_lost if self._guest is None else self._guest() is None
 
@@ -109,7 +109,7 @@ class HostWriter(StoreWriter):
             if hasattr(self, "socket"):
                 self.socket.unlink()
             if self._member_sharing is not None:
-                self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
+                self._member_sharing.members.lead(leads=False)  # this process may continue as a guest
             super().let_go()
             if hasattr(self, "socket"):
                 # The socket is closed after the lock was released, because members try to take the lock as

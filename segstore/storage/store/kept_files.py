@@ -36,7 +36,7 @@ class Keeping(Protocol):
         """Return the limits. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-        """Replace the limits. The new limits are durable when this returns. If it raises StorageError or
+        """Replace the limits. The new limits are durable when this returns. If this raises StorageError or
         OSError, the old limits stay.
         """
 
@@ -44,7 +44,7 @@ class Keeping(Protocol):
         """Return the credentials. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_credentials(self, credentials: Credentials) -> None:
-        """Replace the credentials. The new credentials are durable when this returns. If it raises
+        """Replace the credentials. The new credentials are durable when this returns. If this raises
         StorageError or OSError, the old credentials stay.
         """
 
@@ -52,7 +52,7 @@ class Keeping(Protocol):
         """Return the settings of groups. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_group_configs(self, configs: GroupConfigs) -> None:
-        """Replace the settings of groups. The new settings are durable when this returns. If it raises
+        """Replace the settings of groups. The new settings are durable when this returns. If this raises
         StorageError or OSError, the old settings stay.
         """
 
@@ -66,7 +66,9 @@ class Keeping(Protocol):
 
 
 class KeptFiles:
-    """Keeps these values in files of the store's directory."""
+    """Keeps limits, credentials, settings of groups and the first free producer id in files of the store's
+    directory.
+    """
 
     def __init__(self, context: StoreContext) -> None:
         self._context, self._files, self._root = context, context.files, context.root
@@ -108,7 +110,8 @@ class KeptFiles:
         try:
             PRODUCER_ID.write(self._files, self._root, first)
         except OSError as error:
-            # Report a full disk here, because no append reports it: a producer without an id can't append.
+            # A full disk is reported here, because no append reports it: a producer without an id can't
+            # append.
             if error.errno in NO_ROOM:
                 self._context.full.met(error)
             raise

@@ -1,6 +1,6 @@
-"""`LagKeeper`: writes the lags of an open primary or standby to a note file for other processes.
+"""`LagKeeper`: writes the lags of an open primary or standby to a file, for other processes.
 
-Writes `.segstore/lags` (`meta.lag_note`). Threads: one at a time.
+The file is `.segstore/lags` (`meta.lag_note`). Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Lagging(Protocol):
 
 
 class LagKeeper:
-    """Writes the note file of one open store. An OSError of a write (a full disk) is ignored."""
+    """Writes `.segstore/lags` of one open store. An OSError of a write (a full disk) is ignored."""
 
     def __init__(self, context: StoreContext, side: str, lag_time_max_ms: int) -> None:
         self._context = context

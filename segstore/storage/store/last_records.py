@@ -1,7 +1,7 @@
 """`LastRecords` finds the last record of each key in a compacted log, below an end offset.
 
-Only reads files. Threads: one for each `LastRecords`; any thread may call the functions. For speed, records
-are decoded by column, without an object for each record.
+Files are only read. Threads: one for each `LastRecords`; any thread may call the functions. For speed,
+records are decoded by column, without an object for each record.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def last_records(
 
 
 class LastRecords:
-    """The last record of each key for which `wanted(key, record)` is True. `settled` has plain and committed
-    records by key. `open` has the records of open transactions, by producer id and key. Records of aborted
-    transactions are left out. A record without a key has the key b"".
+    """Collects the last record of each key for which `wanted(key, record)` is True. `settled` has plain and
+    committed records by key. `open` has the records of open transactions, by producer id and key. Records of
+    aborted transactions are left out. A record without a key has the key b"".
     """
 
     def __init__(self, wanted: Wanted | None = None, valued: Callable[[bytes], bool] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`Leadership`: a primary takes appends only while it holds a lease.
+"""`Leadership`: makes a primary accept appends only while it holds a lease.
 
 The fencing token is used as the leader epoch. If the lease function returns the same token again, the lease
 is renewed, even after it has expired, because no other process has held the lease in between. If the function
@@ -85,7 +85,7 @@ class Leadership:
 
     def _may_lead(self, token: int) -> bool:
         """Begin the leader epoch of a new token in all partitions, and return True. Return False, and stop
-        leading, if a registered standby has not fetched since the lease returned this token. Raises
+        leading, if a registered standby has not fetched after the lease returned this token. Raises
         InvalidArgumentError if the token is below the largest known epoch.
         """
         known = self._primary.largest_epoch()
@@ -102,7 +102,9 @@ class Leadership:
         return True
 
     def _follows(self, token: int) -> bool:
-        """Return whether the standby, if there is one, has fetched since the lease returned this token."""
+        """Return whether the standby has fetched after the lease returned this token; True if there is no
+        standby.
+        """
         if self._requested_token != token:
             self._requested_token = token
             self._primary.ask_standby()

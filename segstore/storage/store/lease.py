@@ -78,7 +78,7 @@ class LeaseWatch:
         self._wakeups.put(None)
 
     def ask(self) -> None:
-        """Call the lease once."""
+        """Call the lease once, and pass the result to `use` or `missed`."""
         called_at = now()
         try:
             self._use(token_of(self.lease), called_at)

@@ -121,8 +121,8 @@ class PartitionLog(PublicNames):
         source: Partition | ReadOnlyPartition,
         appender: Partition | None = None,
     ) -> None:
-        """Refer to `store`, so that it is not garbage collected while this log is in use, because the store
-        flushes in the background. `appender` is a guest's `GuestPartition`; None in other processes.
+        """The log refers to `store`, so that the store, which flushes in the background, is not garbage
+        collected while the log is in use. `appender` is a guest's `GuestPartition`; None in other processes.
         """
         self.topic, self.partition, self.store = topic, partition, store
         self.context = context
@@ -178,7 +178,9 @@ class PartitionLog(PublicNames):
         return source.epochs.copy().end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch under which the record at an offset was written; -1 if it is not known."""
+        """Return the leader epoch under which the record at an offset was written; -1 if that epoch is not
+        known.
+        """
         source = self.source
         found = source.epochs.copy().epoch_for_offset(offset) if isinstance(source, Partition) else None
         return -1 if found is None else found
@@ -373,12 +375,13 @@ class PartitionLog(PublicNames):
         of the transaction (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an effect only with replicas.
         `allow_zstd=False` refuses batches in zstd, for versions of Produce that are older than zstd.
 
-        Raises, and nothing is written: CorruptRecordError (length, CRC, compressed bytes);
-        InvalidRecordError, InvalidTimestampError, which list the wrong records; RecordTooLargeError
+        Nothing is written if this raises one of these errors: CorruptRecordError (length, CRC, compressed
+        bytes); InvalidRecordError, InvalidTimestampError, which list the wrong records; RecordTooLargeError
         (`max.message.bytes`), RecordBatchTooLargeError (`segment.bytes`), UnsupportedCompressionTypeError,
         OutOfOrderSequenceError, DuplicateSequenceError, InvalidProducerEpochError, InvalidTxnStateError,
         InvalidTypeError, InvalidArgumentError, InvalidTopicError, OffsetsExhaustedError, StorageError,
-        ReadOnlyError, StoreClosedError, ForkedError; in a replicated store also the errors of its `append`.
+        ReadOnlyError, StoreClosedError, ForkedError. In a replicated store the errors of the store's `append`
+        are raised too.
         """
         if self._internal:
             self._refuse()
@@ -542,8 +545,8 @@ class PartitionLog(PublicNames):
 
         `offsets` are a list or a numpy array of integers, in any order and with repetitions. After compaction
         several offsets may give the same record. The result's `next_offset` is the offset after the last
-        returned record. Memory is taken for the records, not for their whole batches. Raises the errors of
-        `read_one`.
+        returned record. Memory is allocated for the records, not for their whole batches. Raises the errors
+        of `read_one`.
         """
         self.context.check_open()
         wanted = as_offsets(offsets)
@@ -622,8 +625,8 @@ class PartitionLog(PublicNames):
             )
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """Return the result of `use(view)` for the log's current view. If `use` raises FileNotFoundError, it
-        is called again with a newer view. Raises StorageError, StoreClosedError, CorruptRecordError.
+        """Return the result of `use(view)` for the log's current view. If `use` raises FileNotFoundError,
+        `use` is called again with a newer view. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
         view: LogView | None = None

@@ -110,7 +110,7 @@ class PartitionLoader:
         """
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
         if files.exists(directory) and files.is_symlink(directory):
-            return None  # opening the partition raises the error
+            return None  # `load` raises the error
         if self._identified(info, partition):
             return None
         if not files.exists(directory):
@@ -229,8 +229,8 @@ class PartitionLoader:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
     def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
-        """Report the repairs of the log, and the offsets that differ between the checkpoints and the
-        published ends.
+        """Report the repairs of the log, and the offsets that differ between the checkpoints and
+        `.segstore/ends`.
         """
         messages = (*expected.messages, *opened.messages)
         for message in messages:
@@ -283,7 +283,7 @@ class PartitionLoader:
 
     def durable_below(self, info: TopicInfo, partition: int) -> int:
         """Return the offset below which every record of a partition is durable or deleted, according to the
-        checkpoints and the published ends.
+        checkpoints and `.segstore/ends`.
         """
         published = self._ends.get(slot_key(info.topic_id, info.name, partition))
         held = published if self._left.ends_hold else None
@@ -291,8 +291,9 @@ class PartitionLoader:
         return max(expected.recovery_point, expected.log_start)
 
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, messages: list[str]) -> int:
-        """Return the log start offset, from the checkpoint or the published ends. If these differ, and a kill
-        does not explain the difference, a message is added to `messages`.
+        """Return the log start offset, from the checkpoint or from `published`, the partition's ends in
+        `.segstore/ends`. If these differ, and a kill does not explain the difference, a message is added to
+        `messages`.
         """
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
@@ -476,9 +477,9 @@ class Partitions:
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
-        """Lower the recovery point and the cleaner's offset to `end`, durably. Called before a replica's log
-        is cut at `end`, because the records that the replica then copies to offsets from `end` on are neither
-        synced nor compacted (Kafka: LogCleaner.maybeTruncateCheckpoint).
+        """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
+        at `end`: the records that the replica copies after the cut are neither synced nor compacted (Kafka:
+        LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
         cleaned = self._checkpoints.cleaner_offsets.get(key)
@@ -509,7 +510,7 @@ class Partitions:
         by `get`.
         """
         for number in info.partition_ids:
-            with suppress(SegstoreError, OSError):  # `get` raises the error again
+            with suppress(SegstoreError, OSError):  # a later `get` raises the error again
                 self._get(info.name, number)
 
     def ends_of(self, info: TopicInfo) -> dict[int, tuple[LogView, int]]:
@@ -541,13 +542,13 @@ class Partitions:
         return list(self._open.values())
 
     def begin_sync(self) -> None:
-        """Open each further partition in sync mode (`PartitionLoader.sync`). The caller holds the store's
+        """Open partitions in sync mode (`PartitionLoader.sync`) from now on. The caller holds the store's
         lock.
         """
         self._loader.sync = True
 
     def end_sync(self) -> None:
-        """Open each further partition without a high watermark, so that readers see its whole log. The caller
+        """Open partitions without a high watermark from now on, so that readers see the whole log. The caller
         holds the store's lock.
         """
         self._loader.sync = False

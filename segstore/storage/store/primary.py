@@ -1,4 +1,4 @@
-"""`Primary` does the work of a store that has a standby: a second store, which fetches all records from this
+"""`Primary` serves the standby of a store. The standby is a second store that fetches all records from this
 store. `Primary` keeps the standby's registration and fetch offsets. When the standby is promoted, `Primary`
 writes the fence file, and from then on this store refuses appends (REPLICATION 7.4; Kafka: the controller's
 registrations, and BeginQuorumEpoch).
@@ -61,7 +61,8 @@ class Reached(NamedTuple):
     caught_up_ms: int
 
 
-_reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)  # faster than Reached()
+# a call of this is faster than `Reached(...)`
+_reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)
 
 
 def check_not_fenced(files_of: StoreContext) -> None:
@@ -241,7 +242,7 @@ class Primary:
 
     def _begin_epochs(self, after: Callable[[int], int]) -> None:
         """Begin the leader epoch `after(present epoch)` in each partition whose present epoch is smaller."""
-        # The new epoch shows a standby that returns that the leadership has changed.
+        # By the new epoch a returning standby notices that the leadership has changed.
         partitions = self._partitions()
         for topic, number in self._keys():
             before = partitions.get(topic, number).writer.epoch
@@ -262,7 +263,7 @@ class Primary:
     # --- fetches ------------------------------------------------------------------------------
 
     def check_replica(self, replica: int, broker_epoch: int) -> bool:
-        """Return whether a standby is registered, and has the `replica` id of a fetch. Raises
+        """Return whether `replica`, the replica id of a fetch, is the id of a registered standby. Raises
         NotLeaderOrFollowerError if the standby must register anew, or if the fetch does not have the
         registered broker epoch (R8, KIP-903).
         """
@@ -317,13 +318,13 @@ class Primary:
         return found
 
     def begin_notes(self) -> None:
-        """Write the standby's lag to a file every second from now on, for other processes."""
+        """Write the standby's lag to `.segstore/lags` every second from now on, for other processes."""
         if self._keeper is None:
             self._keeper = LagKeeper(self._context, PRIMARY, self._lag_time_max_ms)
             self._context.scheduler.every(EVERY, self._note)
 
     def _note(self) -> None:
-        """Write the standby's lag to a file, for other processes."""
+        """Write the standby's lag to `.segstore/lags`, for other processes."""
         held, keeper = self.registration, self._keeper
         if held.is_there and keeper is not None:
             away = self._away()

@@ -1,5 +1,6 @@
-"""`PublishedPartition` finds the published ends and the log start offset of one partition, and whether the
-partition still exists, for a reader of the store.
+"""`PublishedPartition` finds the log end offsets that the writer has published in `.segstore/ends`, and the
+log start offset, for one partition and a reader of the store. It also finds out whether the partition still
+exists.
 
 Files are only read. Threads: any.
 """
@@ -47,8 +48,8 @@ class PublishedPartition:
         self._own_mark: tuple[str, int] | None = None
 
     def ends(self) -> Ends | None:
-        """Return the partition's published ends; None if the last writer did not write them, or if there are
-        none.
+        """Return the partition's ends in `.segstore/ends`; None if the store's last writer did not write this
+        file, or if the partition has no slot in the file.
         """
         ends, last = self._ends.known(), self._known
         if ends is None:
@@ -70,8 +71,8 @@ class PublishedPartition:
         return shown
 
     def log_start(self) -> int:
-        """Return the log start offset, if the partition has no published ends. The files that contain this
-        offset are read again only if one of them was replaced.
+        """Return the log start offset of a partition that has no slot in `.segstore/ends`. The files that
+        contain this offset are read again only if one of them was replaced.
         """
         seen = tuple(self._identity(os.path.join(self._root, place)) for place in LOG_START_FILES)
         if seen not in self._unpublished:
@@ -79,8 +80,8 @@ class PublishedPartition:
         return self._unpublished[seen]
 
     def ends_count(self) -> bool:
-        """Return whether the last writer wrote the published ends, or a writer, which will publish ends, has
-        the store open.
+        """Return whether the store's last writer wrote `.segstore/ends`, or a writer, which will write this
+        file, has the store open.
         """
         return self._ends.believed() is not None or self._ends.have_writer()
 

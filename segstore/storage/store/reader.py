@@ -60,7 +60,7 @@ class StoreReader:
         self.context = context
         self._topic_files = TopicFiles(context.files, context.root)
         self._lock = Mutex()
-        self._waiting: list[int] = []  # thread ids
+        self._waiting: list[int] = []  # ids of the threads that sleep in `wait` or `wait_for`
         self._followers: dict[tuple[str, int, str], ReadOnlyPartition] = {}
         self._ends = BelievedEnds(context)
         self._topics = _Topics((-1, -1), frozenset(), 0, False, {})
@@ -104,7 +104,8 @@ class StoreReader:
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
         """Forget partitions of deleted topics, whose files would stay mapped until this store is closed."""
-        # A `PartitionLog` of such a partition that a caller still has raises StoreClosedError.
+        # If a caller still has a `PartitionLog` of such a partition, the `PartitionLog` raises
+        # StoreClosedError.
         with self._lock:
             for topic, number, topic_id in list(self._followers):
                 if topic not in found or found[topic].topic_id != topic_id:
@@ -115,13 +116,13 @@ class StoreReader:
         return frozenset(one for one in parsed if one is not None)
 
     def partition(self, topic: str, partition: int) -> ReadOnlyPartition:
-        """Return the reading side of a partition. Raises UnknownTopicOrPartitionError, which names the topics
-        or partitions that exist.
+        """Return the `ReadOnlyPartition` of a partition. Raises UnknownTopicOrPartitionError, which names the
+        topics or partitions that exist.
         """
         return self.follower(find_topic(self.topics, topic, partition), partition)
 
     def follower(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
-        """Return the reading side of a partition; `info` comes from `topics`."""
+        """Return the `ReadOnlyPartition` of a partition; `info` comes from `topics`."""
         key = (info.name, partition, info.topic_id)
         with self._lock:
             if key not in self._followers:
@@ -129,7 +130,7 @@ class StoreReader:
             return self._followers[key]
 
     def writing(self) -> WritingSide:
-        """Raise ReadOnlyError, because this process has no writing side."""
+        """Raise ReadOnlyError, because this store is open for reading."""
         raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
 
     def flush(self) -> None:
@@ -148,22 +149,24 @@ class StoreReader:
         return ReadOnlyPartition(self.context.pool, directory, info.settings, published, info.of_broker)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
-        """Return {slot key: published ends}, all read at the same moment; an empty dict if there are no
-        published ends, as in a broker's directory.
+        """Return {slot key: the partition's ends in `.segstore/ends`}, all read at the same moment; an empty
+        dict if this file can't be used, as in a broker's directory.
         """
         ends = self._ends.believed()
         return {} if ends is None else ends.get_all(keys)
 
     @property
     def publications(self) -> int:
-        """Return the number of publications; 0 if there are no published ends."""
+        """Return the number of times that log ends were published in `.segstore/ends`; 0 if this file can't
+        be used.
+        """
         ends = self._ends.believed()
         return 0 if ends is None else ends.publications
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if there
-        are no published ends.
+        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if
+        `.segstore/ends` can't be used.
         """
         ends = self._ends.believed()
         return -1 if ends is None else ends.news
@@ -187,8 +190,8 @@ class StoreReader:
             self._waiting.remove(me)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys, for `wait_for`; None if the last writer did not write
-        the published ends, or if a key has no slot.
+        """Return an object by which `wait_for` waits until the log ends of these slot keys change; None if
+        the store's last writer did not write `.segstore/ends`, or if a key has no slot in this file.
         """
         ends = self._ends.believed()
         if ends is None:
@@ -209,9 +212,9 @@ class StoreReader:
 
     @calls_out  # a signal handler that runs during the sleep may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `TailedEnds.wait`. Return LOOK if `tailed` is outdated, if
-        no writer has the store open, or if this store is closed.
+        """Sleep until one of the log ends in `tailed` changes, `tailed.nudges()` no longer returns `nudges`,
+        or `seconds` have passed. Return the result of `TailedEnds.wait`. Return LOOK if `tailed` is outdated,
+        if no writer has the store open, or if this store is closed.
         """
         if not self._ends.are_fresh() and not self._publishes_into(tailed):
             return LOOK

@@ -1,4 +1,6 @@
-"""Metrics of the lag of a leader's replicas, or of a primary's standby. Files are only read. Threads: any."""
+"""Makes the metrics about the lag of a leader's replicas, or of a primary's standby. Files are only read.
+Threads: any.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Repairs the files in `.segstore` that belong to no topic, when a store is opened for writing: quotas,
-credentials, group settings, notes of sweeps, producer ids, the cluster id and the format.
+credentials, group settings, results of sweeps, producer ids, the cluster id and the format.
 
 Only these files change. A file that can't be made anew is moved to the quarantine. Repairs are reported
 (`StoreContext.report`). Threads: one, before the files are used.
@@ -25,8 +25,8 @@ from segstore.storage.meta.sweep_states import SWEEPS
 
 
 def mend_small(context: StoreContext, there: Collection[str]) -> None:
-    """Repair the damaged ones of these files. `there` has the relative paths of all files in the root and in
-    `.segstore`. Raises OSError.
+    """Repair damaged files with quotas, credentials, group settings, results of sweeps, and ids. `there` has
+    the relative paths of all files in the root and in `.segstore`. Raises OSError.
     """
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
@@ -37,8 +37,8 @@ def mend_small(context: StoreContext, there: Collection[str]) -> None:
     if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
         path = SWEEPS.path(context.root)
         context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
-    # A damaged file of these two is only moved away. A new file is written when an id is next needed. The
-    # next producer id is then taken from the logs.
+    # If one of these two files is damaged, it is only moved away. A new file is written when an id is next
+    # needed. The next producer id is then taken from the logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))

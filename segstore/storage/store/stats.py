@@ -104,11 +104,11 @@ def full_text(context: StoreContext) -> str | None:
 
 
 def cleaned_offsets(files: Files, root: str) -> dict[tuple[str, int], int]:
-    """Return the offsets in cleaner-offset-checkpoint; an empty dict if it can't be read."""
+    """Return the offsets in cleaner-offset-checkpoint; an empty dict if this file can't be read."""
     try:
         return read_offsets(files, os.path.join(root, names.CLEANER_OFFSETS))
     except (SegstoreError, OSError):
-        return {}  # `check` reports the error
+        return {}  # `check` reports the error of the file
 
 
 def _one(

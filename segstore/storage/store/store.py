@@ -441,8 +441,8 @@ class Store(PublicNames):
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
-            # Forget the topic even if its deletion raised an error, because a new topic may get the name. The
-            # next open finishes the deletion.
+            # The topic is forgotten even if its deletion raised an error, because a new topic may get the
+            # name. The next open finishes the deletion.
             if writer.topics is not topics_before and name not in writer.topics:
                 info = topics_before.get(name)
                 self._forget(name, "" if info is None else info.topic_id)
@@ -563,8 +563,8 @@ class Store(PublicNames):
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if there
-        are no published ends.
+        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if
+        `.segstore/ends` can't be used.
         """
         self.context.check_open()
         return self.engine.news
@@ -584,8 +584,9 @@ class Store(PublicNames):
         self.engine.wait(count, seconds)
 
     def tail_ends(self, partitions: Sequence[tuple[str, int]]) -> TailedEnds | None:
-        """Return the published ends of these partitions, for `wait_for`. Return None if a topic does not
-        exist, or if the ends of a partition are not published. The caller must use `wait` then.
+        """Return an object by which `wait_for` waits until the log ends of these partitions change. Return
+        None if a topic does not exist, or if the log end of a partition is not published. The caller must use
+        `wait` then.
         """
         topics = self.engine.topics
         if not all(topic in topics for topic, _ in partitions):
@@ -594,8 +595,8 @@ class Store(PublicNames):
 
     @calls_out  # a signal handler that runs during the sleep may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `TailedEnds.wait`.
+        """Sleep until one of the log ends in `tailed` changes, `tailed.nudges()` no longer returns `nudges`,
+        or `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
@@ -727,7 +728,7 @@ class Store(PublicNames):
         return StatisticsSource(self.context, self.topics, self.partition, self.sweep_states, self._cleaned)
 
     def _cleaned(self) -> dict[tuple[str, int], int]:
-        """Return the cleaner's offset by partition."""
+        """Return the offsets in cleaner-offset-checkpoint, by (topic, partition)."""
         return cleaned_offsets(self.context.files, self.context.root)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
@@ -774,7 +775,7 @@ class Store(PublicNames):
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
-        except BaseException:  # release the directory after an interrupt
+        except BaseException:  # the directory is released after an interrupt
             self.engine.close()
             raise
 

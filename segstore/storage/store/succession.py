@@ -1,9 +1,9 @@
-"""The succession of a shared store's host: when the host dies or closes, a guest becomes the host (rules H1
-and H2 of docs/shared.md).
+"""`Succession`: when the host of a shared store dies or closes, a guest becomes the host (rules H1 and H2 of
+docs/shared.md).
 
-Each member that may be host has a thread with a connection to the host. When the host's process exits, the
-kernel closes the connection, and each thread tries to take the store's lock. The first thread that tries gets
-the lock, so a stopped member delays nobody. Threads: its own.
+Each guest that may become the host has a thread with a connection to the host. When the host's process exits,
+the kernel closes the connection, and each thread tries to take the store's lock. The first thread that tries
+gets the lock, so a stopped member delays nobody. Threads: its own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Prepares the logs that an earlier host left open for the new host: log files are cut at the ends in the
-shared file.
+"""Prepares the logs that an earlier host left open, so that a new host can open them: log files are cut at
+the ends in the shared file.
 
 Bytes after a log's end are cut, and segments after the end are removed. Threads: one, before the partition is
 opened. No other process writes to the files, except a guest that was stopped and now continues: it writes
@@ -25,7 +25,7 @@ _FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 def expected_of(left: AbandonedLog, before: Expected) -> Expected:
     """Return the expected state of a log that an earlier host has left open: no recovery is needed unless a
-    sync has failed. `before` is the expected state according to the checkpoints and the published ends.
+    sync has failed. `before` is the expected state according to the checkpoints and `.segstore/ends`.
     """
     point = min(max(before.recovery_point, left.synced), int(left.end.end.next_offset))
     suspect = before.suspect or bool(left.failed)

@@ -1,7 +1,7 @@
 """Creates, alters, grows and deletes topics of a store that is open for writing.
 
 A change writes settings and directories (`meta.topics`, `partitions`), lines of the checkpoints in the
-store's root, and slots of the published ends. If a step of a change fails, this module finishes or undoes the
+store's root, and slots of `.segstore/ends`. If a step of a change fails, this module finishes or undoes the
 change; after a crash, the next open finishes or undoes it. Threads: any; the store's lock is held during each
 change. The dict `topics` is never changed in place, but replaced by a new dict.
 """

@@ -3,9 +3,9 @@
 Both copies of `.segstore/topics/<topic>` may change (`meta.topics` describes them). Repairs are reported
 (`StoreContext.report`). Threads: one, before the topics are used.
 
-A topic's id is in its settings, in each partition's metadata, and in the keys of the published ends. If these
-differ, and the settings have a checksum, the id in the settings is taken. Settings of an older segstore have
-no checksum: for such a topic the id that is found most often is taken.
+A topic's id is in its settings, in each partition's metadata, and in the slot keys of `.segstore/ends`. If
+these differ, and the settings have a checksum, the id in the settings is taken. Settings of an older segstore
+have no checksum: for such a topic the id that is found most often is taken.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def mend_settings(
     published: Set[int],
     known: Copy[TopicSettingsFile] | None,
 ) -> TopicInfo:
-    """Repair both copies of a topic's settings, and return the topic. `published` has the slot keys of the
-    published ends. `known` is a copy of the settings that was read before; None if none was read. Raises
+    """Repair both copies of a topic's settings, and return the topic. `published` has the slot keys in
+    `.segstore/ends`. `known` is a copy of the settings that was read before; None if none was read. Raises
     OSError.
     """
     if info.lost is not None:

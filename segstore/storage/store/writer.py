@@ -149,8 +149,8 @@ class StoreWriter:
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
-            # The published ends are cleared before `begin` changes their nonce, so that no reader uses the
-            # old ends after a second crash.
+            # The slots of `.segstore/ends` are cleared before `begin` changes the nonce of this file, so that
+            # no reader uses the old slots after a second crash.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -432,8 +432,8 @@ class StoreWriter:
         return self.partitions.keys()
 
     def unstable(self) -> list[TopicPartitionKey]:
-        """Return the partitions with an open transaction. They are found by the published ends, without
-        opening a partition.
+        """Return the partitions with an open transaction. They are found in `.segstore/ends`, without opening
+        a partition.
         """
         found = []
         for info in self.topic_admin.topics.values():
@@ -461,12 +461,14 @@ class StoreWriter:
         return -1 if ends is None else ends.epoch + self._loader.owed.of(key)
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset of a partition in cleaner-offset-checkpoint; None if it has no line there."""
+        """Return the offset of a partition in cleaner-offset-checkpoint; None if the partition has no line in
+        this file.
+        """
         return self._checkpoints.cleaner_offsets.get((topic, partition))
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Remove a partition's line from cleaner-offset-checkpoint, so that its whole log counts as dirty.
-        Raises OSError.
+        """Remove a partition's line from cleaner-offset-checkpoint, so that the partition's whole log counts
+        as dirty. Raises OSError.
         """
         self._checkpoints.cleaner_offsets.update({(topic, partition): None})
 
@@ -492,8 +494,8 @@ class StoreWriter:
         self._ends.wait(seen, seconds)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys, for `wait_for`; None if one of the keys has
-        no slot.
+        """Return an object by which `wait_for` waits until the log ends of these slot keys change; None if
+        one of the keys has no slot in `.segstore/ends`.
         """
         try:
             return self._ends.tail(keys)
@@ -502,8 +504,8 @@ class StoreWriter:
 
     @calls_out  # a signal handler that runs during the sleep may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `TailedEnds.wait`.
+        """Sleep until one of the log ends in `tailed` changes, `tailed.nudges()` no longer returns `nudges`,
+        or `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
         return tailed.wait(nudges, seconds)
 

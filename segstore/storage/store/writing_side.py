@@ -111,7 +111,7 @@ class WritingSide(Protocol):
 
     @property
     def inbox(self) -> Adopting:
-        """Return the object that adopts staged appends."""
+        """Return the object that adds staged appends to their logs."""
 
     @property
     def staging_path(self) -> str:
@@ -121,7 +121,9 @@ class WritingSide(Protocol):
 
     @property
     def kept(self) -> Keeping:
-        """Return the object that keeps quotas and producer ids."""
+        """Return the object that keeps quotas, credentials, settings of groups, and the first free producer
+        id.
+        """
 
     @property
     def recovered(self) -> Sequence[Recovered]:
@@ -156,13 +158,13 @@ class WritingSide(Protocol):
         """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys, for `wait_for`; None if a key has no published ends,
-        so that the caller must use `wait`.
+        """Return an object by which `wait_for` waits until the log ends of these slot keys change. Return
+        None if the log end of a key is not published. The caller must use `wait` then.
         """
 
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `TailedEnds.wait`.
+        """Sleep until one of the log ends in `tailed` changes, `tailed.nudges()` no longer returns `nudges`,
+        or `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
 
     def nudge(self) -> None:
