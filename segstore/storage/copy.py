@@ -259,7 +259,7 @@ class _Copying:
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
-        # The cleaner's offsets are read before the published ends, so that the copied logs are compacted at
+        # The cleaner's offsets are read before `.segstore/ends`, so that the copied logs are compacted at
         # least up to these offsets.
         path = os.path.join(self._store.path, names.CLEANER_OFFSETS)
         self._cleaned = try_offsets(self._files, path)[0] or {}
@@ -301,8 +301,8 @@ class _Copying:
     def _moment(
         self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]
     ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, FrozenLog]] | None:
-        """Return (published ends of one moment by slot key, `FrozenLog` of each compacted log at that
-        moment). Return None if the files change again and again.
+        """Return (`Ends` of all partitions at one moment, by slot key; `FrozenLog` of each compacted log at
+        that moment). Return None if the files change again and again.
         """
         # The files of compacted logs stay open: after this moment a newer record of a key may be appended,
         # and compaction may remove the older record of this key. Without the open files the copy would have

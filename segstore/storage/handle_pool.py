@@ -17,8 +17,8 @@ from segstore.mutex import nesting
 
 
 def default_limit() -> int:
-    """Return half of RLIMIT_NOFILE's soft limit, because the application needs descriptors too. If there is
-    no limit, return 512.
+    """Return half of RLIMIT_NOFILE's soft limit, because the application needs descriptors too. Return at
+    least 8, and 512 if there is no limit.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 512 if soft == resource.RLIM_INFINITY else max(8, soft // 2)

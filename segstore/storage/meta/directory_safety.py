@@ -82,8 +82,8 @@ def check_places(files: Files, root: str) -> set[str]:
 
 
 def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
-    """Return the mode of new files in this store: the permissions of the directory `.segstore`, without the
-    right to execute. Return `otherwise` if that directory does not exist.
+    """Return the mode of new files in this store: the mode of the directory `.segstore`, without the bits
+    that MOST_MODE lacks. Return `otherwise` if that directory does not exist.
     """
     try:
         return files.mode(names.below(root, names.OURS)) & MOST_MODE | FILE_MODE

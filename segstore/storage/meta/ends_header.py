@@ -47,9 +47,10 @@ class EndsHeader(NamedTuple):
 
 
 class FoundHeader(NamedTuple):
-    """The result of `look`. `header` is None if the file is missing or damaged, or if an open store wrote it
-    before the machine was booted. `size` is the file's size, or 0 if the file is missing, is no regular file,
-    or has an impossible size. `damage` is a text about the damage; "" if the file is not damaged.
+    """The result of `look`. `header` is None if the file is missing or damaged, or if a store that was open
+    wrote it before the last boot of the machine. `size` is the file's size, or 0 if the file is missing, is
+    no regular file, or has an impossible size. `damage` is a text about the damage; "" if the file is not
+    damaged.
     """
 
     header: EndsHeader | None
@@ -69,8 +70,8 @@ def _check(held: bytes) -> bytes:
 
 
 def parse(data: bytes) -> EndsHeader | None:
-    """Return the header in these bytes; None if the check is wrong, or if they are no header of published
-    ends.
+    """Return the header in these bytes; None if the check is wrong, or if they are no header of
+    `.segstore/ends`.
     """
     form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
     boot, doubt = struct.unpack_from("=qq", data, BOOT_AT)

@@ -99,7 +99,7 @@ class SharingSide(Protocol):
 
 
 def slot_key(topic_id: str, topic: str, partition: int) -> int:
-    """Return the key of a partition in the published ends: a hash of 63 bits, never 0."""
+    """Return the key of a partition in `.segstore/ends`: a hash of 63 bits, never 0."""
     digest = hashlib.blake2b(f"{topic_id} {topic} {partition}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 1) | 1
 
@@ -285,8 +285,8 @@ class _Mapped:
 
 
 class EndsWriter(_Mapped):
-    """The writer of the published ends. One lock, which a thread holds for nanoseconds, guards the
-    publications of all partitions.
+    """Writes `.segstore/ends`. One lock, which a thread holds for nanoseconds, guards the publications of all
+    partitions.
 
     `damage` lists the damages that were found and repaired at the open; a damaged slot is freed. `found`:
     whether the file had a valid header. `was_checked`: whether the header and the slots had checks. `lost`:
@@ -555,7 +555,7 @@ class EndsWriter(_Mapped):
         return self._doubt
 
     def doubt(self) -> None:
-        """Record in the header that the recovery of a partition without published ends has failed."""
+        """Record in the header that the recovery of a partition without a slot has failed."""
         self._doubt = True
         self._write_header(self.nonce)
 
@@ -586,21 +586,22 @@ class EndsWriter(_Mapped):
 
 
 class EndsReader(_Mapped):
-    """Reads the published ends, in any process, without a lock."""
+    """Reads `.segstore/ends`, in any process, without a lock."""
 
     def __init__(self, files: Files, path: str) -> None:
         super().__init__(files, path, write=False)
         self._last: dict[int, Ends] = {}
 
     def get(self, key: int) -> Ends | None:
-        """Return the published ends of `key`; None if there are none. If the writer was killed within a
-        publication, the ends that this reader last read are returned.
+        """Return the ends of the partition with this key; None if they were not published. If the writer was
+        killed within a publication, the ends that this reader last read are returned.
         """
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends by key, all read at one moment; keys without published ends are left out.
-        If the writer was killed within a publication, the ends that this reader last read are returned.
+        """Return the published ends by key, all read at one moment. If the ends of a key were not published,
+        the key is missing in the result. If the writer was killed within a publication, the ends that this
+        reader last read are returned.
         """
         if self._read_generation() != self._generation:
             self._map()
@@ -688,7 +689,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return a reader of the published ends; None if the file is missing or damaged, or an open store wrote
-    it before the machine was booted. Raises OSError.
+    """Return a reader of `.segstore/ends`; None if the file is missing or damaged, or if a store that was
+    open wrote it before the last boot of the machine. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

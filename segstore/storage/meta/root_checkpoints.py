@@ -97,8 +97,8 @@ class RootCheckpoints:
         return lines
 
     def is_checked(self, name: str, key: TopicPartitionKey) -> bool:
-        """Return whether a partition's offset in the file `name` was in the copy, too, when the store was
-        opened.
+        """Return whether the copy with a checksum confirmed a partition's offset in the file `name` when the
+        store was opened.
         """
         return _is_checked(name, key, self._held[name].get(key), self._copy, self._current)
 

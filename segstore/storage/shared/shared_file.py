@@ -80,10 +80,10 @@ class SharedFile:
     def make(cls, files: Files, root: str, *, members: int, stopped_ms: int, answer_ms: int) -> SharedFile:
         """Map the file for a host, which holds `.lock`, and return the `SharedFile`.
 
-        A valid and live file is not changed, because it has the ends of the logs that the members left open.
-        Any other file is rewritten, and is not `live` yet when this returns. If a member lives, the file is
-        never rewritten: StorageError is raised if the file is invalid. Raises NotShareableError,
-        StorageError, and UnsupportedFormatError if living members use another format.
+        A valid and live file is kept, because it has the ends of the logs that the members left open. Any
+        other file is rewritten, and is not `live` yet when this returns. If a member lives, the file is never
+        rewritten: StorageError is raised if the file is invalid. Raises NotShareableError, StorageError, and
+        UnsupportedFormatError if living members use another format.
         """
         with os_errors():
             in_place = file_systems.check(files, names.below(root, names.OURS))

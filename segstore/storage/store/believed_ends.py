@@ -25,7 +25,7 @@ _PATIENCE = 50
 
 
 class _Belief(NamedTuple):
-    """The result of a check of the published ends. `at` is the time of the check (ns, monotonic), `nonce` the
+    """The result of a check of `.segstore/ends`. `at` is the time of the check (ns, monotonic), `nonce` the
     number in the header of `.segstore/ends`, and `holds` whether the store's last writer wrote the file.
     """
 
@@ -81,15 +81,15 @@ class BelievedEnds:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self._files, self._root)
-            # In a closed store published ends without a checksum are ignored. They are not needed, because
-            # the segment files of a closed log end at the log end offset.
+            # In a closed store `.segstore/ends` is ignored if it has no checksums. The file is not needed,
+            # because the segment files of a closed log end at the log end offset.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
                 break
-            # A writer that opens or closes the store changes the marker first and the published ends later,
-            # so both are read again. The end of the segment file can't be used instead, because the file may
-            # end with half of an atomic append.
+            # A writer that opens or closes the store changes the marker first and `.segstore/ends` later, so
+            # both are read again. The end of the segment file can't be used instead, because the file may end
+            # with half of an atomic append.
             time.sleep(0.001)
         return ends if belief.holds else None
 

@@ -157,8 +157,8 @@ class StoreGuest(StoreReader):
         return info.settings
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return (the partition's slot in the published ends, new `seg_share *` of its log); None if the host
-        has not opened the partition.
+        """Return (the partition's slot in `.segstore/ends`, new `seg_share *` of the partition's log); None
+        if the host has not opened the partition.
         """
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:
@@ -170,7 +170,7 @@ class StoreGuest(StoreReader):
         return None if ends is None else ends.slot(key)
 
     def slot_of(self, key: int) -> int:
-        """Return the partition's slot in the published ends. Raises StoreClosedError if the partition has no
+        """Return the partition's slot in `.segstore/ends`. Raises StoreClosedError if the partition has no
         slot: the topic was deleted, or is just being created.
         """
         slot = self._slot(key)

@@ -29,7 +29,7 @@ _LOOK_MS = 1000
 
 class Host:
     """Answers the requests of a store's members. `find(slot, key)` returns the partition with this slot and
-    slot key in the published ends. `opened()` returns all open partitions.
+    slot key in `.segstore/ends`. `opened()` returns all open partitions.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ Content = tuple[str, bytes]
 
 class PartitionLoader:
     """Makes partitions' directories, and opens partitions for writing. To open a log, it uses the offsets in
-    the checkpoints and in the published ends.
+    the checkpoints and in `.segstore/ends`.
 
     Threads: one at a time, under the store's lock. `left` says how the last writer left the store. `clean` is
     True if no partition needs recovery. `expiration_ms` is the time after which unused producer ids are
@@ -260,8 +260,8 @@ class PartitionLoader:
         checked = published is not None and self._ends.was_checked
         recovery_point = flushed or 0
         if published is not None:
-            # The published recovery point is newer than the recovery point in the checkpoint. If the
-            # published ends have no checksum, the larger one of the two is used.
+            # The recovery point in `.segstore/ends` is newer than the recovery point in the checkpoint. If
+            # this file has no checksums, the larger one of the two is used.
             recovery_point = published.synced if checked else max(recovery_point, published.synced)
         return Expected(
             clean=self.clean or key in self._made,
@@ -298,12 +298,12 @@ class PartitionLoader:
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
         if self._replicated and checked and checkpoint_start is not None:
-            # A replica that empties its log writes the checkpoint first, so the checkpoint is newer than the
-            # published ends.
+            # A replica that empties its log writes the checkpoint first, so the checkpoint is newer than
+            # `.segstore/ends`.
             return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
-        # A kill after the write of the checkpoint and before the publication leaves a smaller offset in the
-        # published ends. Such a difference is not reported.
+        # A kill after the write of the checkpoint and before the publication leaves a smaller offset in
+        # `.segstore/ends`. Such a difference is not reported.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
         if published is not None and published.start != (checkpoint_start or 0) and not behind:
             messages.append(
@@ -354,7 +354,7 @@ class PartitionLoader:
             changed |= epochs.latest != latest
         elif latest is None or wrong or step or not clean or opened.recovered is not None:
             # If the leader epoch file is damaged, the epochs were read from the batches. A later epoch
-            # without batches is found only in the published ends.
+            # without batches is found only in `.segstore/ends`.
             latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
             epochs.assign(latest + max(step, 1), opened.end_offset)

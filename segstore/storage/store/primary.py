@@ -398,7 +398,7 @@ class Primary:
 
     @property
     def is_followed(self) -> bool:
-        """Return whether the standby has fetched since `ask_standby`; True if there is no standby."""
+        """Return whether the standby has fetched after `ask_standby`; True if there is no standby."""
         return self._reregister_above is None or not self.registration.is_there
 
     def begin_epochs(self, epoch: int) -> None:

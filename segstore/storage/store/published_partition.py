@@ -63,7 +63,7 @@ class PublishedPartition:
             starts = self._starts  # another thread may replace `_starts`
             if found.start not in starts:
                 # The log start offset that is read here is not older than `found`, because a writer changes
-                # the checkpoints before the published ends.
+                # the checkpoints before it changes `.segstore/ends`.
                 starts = self._starts = {found.start: self._log_start(found)}
             shown = found._replace(start=starts[found.start])
         glance = ends.glance(found)

@@ -19,7 +19,7 @@ from segstore.storage.store.writer import let_go_of_lost
 
 _PAUSE = 0.01  # seconds between two tries
 _LEAST = 5.0
-"""The shortest wait, in seconds, of an open that finds the store locked by a host: another process may be
+"""The shortest wait, in seconds, of an open that finds the store locked and shared: another process may be
 opening or closing the store.
 """
 

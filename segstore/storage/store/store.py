@@ -307,8 +307,8 @@ class Store(PublicNames):
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Return the repairs of damaged files since the store was opened for writing. The recoveries of logs
-        are in `recovered`.
+        """Return the repairs of damaged files that this process has made. The recoveries of logs are in
+        `recovered`.
         """
         return (*self.context.mended, *getattr(self.engine, "mended", ()))
 

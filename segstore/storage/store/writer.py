@@ -407,7 +407,7 @@ class StoreWriter:
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return a `Recovered` for each partition that was recovered since the open, in the order of the
+        """Return a `Recovered` for each partition that this process has recovered, in the order of the
         recoveries.
         """
         return self._loader.recovered
