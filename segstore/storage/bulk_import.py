@@ -141,5 +141,5 @@ def _new_topic(store: Store, topic: str, partitions: int, config: Mapping[str, A
 def _logging_failure(what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # a StorageError is an OSError too
+    except OSError as error:  # this catches StorageError too
         log.warning("%s, can't be removed: %s", what, error)

@@ -73,8 +73,8 @@ def hold(files: Files, view: LogView, most: int) -> FrozenLog:
 
 class PartitionCopy:
     """Copies one partition up to an offset. `run` is called once. After `run`, `start` and `end` are the
-    start offset and end offset of the copy, `segments` is the number of copied segments, and `size` the size
-    of the copied log in bytes.
+    start offset and end offset of the copy, `segments` is the number of copied segments, and `size` is the
+    size of the copied log in bytes.
 
     `ends` has the partition's offsets at the moment that is copied. If `ends` is None, the log is copied as
     it is now.

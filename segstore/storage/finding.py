@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 class Finding(NamedTuple):
     """A violated invariant. `path` is the faulty file or directory. `position` is the byte position of the
-    fault in the file, and `offset` the offset of the faulty record; each is None if the fault has no such
-    place.
+    fault in the file; None if the fault has no position. `offset` is the offset of the faulty record; None if
+    no record is faulty.
     """
 
     path: str

@@ -38,7 +38,7 @@ append may have been larger than the disk.
 @dataclass(frozen=True)
 class FullNote:
     """The note of a full disk. Appends fail since `since_ms` (ms since the epoch). `path` is the file of the
-    first failed append, and `error` the system's error text.
+    first failed append, and `error` is the system's error text.
     """
 
     since_ms: int
@@ -83,7 +83,8 @@ class FullDisk:
         self.note: FullNote | None = None
         """The note while the disk is full; None if there is room."""
         self._met = 0  # number of appends that found no room
-        self._need, self._last_ms = 0, 0  # bytes of the largest of these appends, time of the last of them
+        # size in bytes of the largest of these appends, and time (ms) of the last of them
+        self._need, self._last_ms = 0, 0
         self._noted = False
         self._begun = False  # only the scheduler's thread uses this
 
@@ -101,7 +102,8 @@ class FullDisk:
 
     def _begin(self, note: FullNote) -> None:
         if self._begun:
-            return  # appends of two threads found no room at the same time
+            # `_begin` has already run, because the appends of two threads found no room at the same time
+            return
         self._begun = True
         log.warning(
             "%s: %s (%d bytes are free): appends fail until there is room",

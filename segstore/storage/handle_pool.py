@@ -32,7 +32,9 @@ class HandlePool:
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
         self.limit = limit
-        self.lock = nesting()  # a signal handler may read while this thread has the lock
+        # this lock can be taken again by the same thread, because a signal handler may read while the thread
+        # has it
+        self.lock = nesting()
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
         """`opened((path, write))` returns the open file, or None if the pool has no such file."""
@@ -52,7 +54,7 @@ class HandlePool:
             handle = self.files.open(path, write=write)
             with self.lock:
                 if seen is not self._forgotten:
-                    continue  # another file may be at the path now
+                    continue  # the file is opened again, because another file may be at the path now
                 handle = self._open.setdefault(key, handle)
             if len(self._open) > self.limit:
                 self._drop_oldest(lambda _: self.limit)

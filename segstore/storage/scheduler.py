@@ -37,7 +37,7 @@ def step_back() -> None:
     """
     with suppress(OSError):  # if a sandbox refuses this, this thread keeps the normal priority
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        nice = os.getpriority(os.PRIO_PROCESS, 0)  # 0 means this thread, on Linux
+        nice = os.getpriority(os.PRIO_PROCESS, 0)  # on Linux 0 means this thread
         os.setpriority(os.PRIO_PROCESS, 0, min(nice + NICER, MOST_NICE))
 
 

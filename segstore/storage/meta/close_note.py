@@ -39,7 +39,7 @@ the same epoch.
 
 @dataclass(frozen=True)
 class CloseNote:
-    """The content of the note. `number` is the marker's number, and `marker` the identity of the marker's
+    """The content of the note. `number` is the marker's number, and `marker` is the identity of the marker's
     file (`Files.which`). In a note that was written at an open, `number` is 0 and `marker` is empty. `own` is
     the identity of the note's file. A partition whose slot key is in `owing` begins an epoch when it is next
     opened; this epoch is `step` above its latest epoch.

@@ -30,7 +30,7 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 
 SIZE = lib.SEG_ENDS_HEADER
 CHECKED, UNCHECKED = lib.SEG_ENDS_CHECKED, lib.SEG_ENDS_UNCHECKED
-MOST = 1 << 28  # bytes of the largest file, for four million partitions
+MOST = 1 << 28  # the largest size of the file in bytes, with room for four million partitions
 
 PUBLICATIONS_AT, FORMAT_AT, NONCE_AT, GENERATION_AT, BOOT_AT = 8, 12, 16, 24, 32
 _CHECK_AT, _SPARE_AT = 48, 56

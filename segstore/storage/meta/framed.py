@@ -19,7 +19,8 @@ from typing import Any
 from segstore._native import crc32c
 
 CHECKSUM = "crc32c"
-_DEEPEST = 20  # the deepest nesting of JSON that is accepted; the JSON in segstore's files is less deep
+# the deepest nesting of JSON that is accepted; the JSON in segstore's files is not nested so deeply
+_DEEPEST = 20
 # Matches a checksum whose name, "crc32c", is damaged. Files of an older segstore, which have no checksum,
 # never match.
 _NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')

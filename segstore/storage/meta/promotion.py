@@ -14,7 +14,7 @@ from segstore.storage.meta.checked_file import CheckedFile
 @dataclass(frozen=True)
 class Promotion:
     """A promotion of the standby with directory id `directory_id`. `leader_epoch` is the first epoch in which
-    the standby leads. `source` is the address of the former primary, and `told` whether the former primary
+    the standby leads. `source` is the address of the former primary. `told` says whether the former primary
     has acknowledged the promotion. `reason` is a text.
     """
 

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
-_LONGEST_WAIT = 86_400.0  # seconds; a longer wait is cut to this time
+_LONGEST_WAIT = 86_400.0  # the longest wait, in seconds; longer waits are shortened to this time
 _SPINS = 1000
-_PATIENCE = 50  # milliseconds that a reader waits for the end of a publication
+_PATIENCE = 50  # the longest wait of a reader for the end of a publication, in milliseconds
 
 
 class Ends(NamedTuple):
-    """The published ends of one partition. `start` is the log start offset, `end` the log end offset, and
-    `stable` the last stable offset. After a failed sync `recovery_point` is the bitwise complement of the
+    """The published ends of one partition. `start` is the log start offset. `end` is the log end offset.
+    `stable` is the last stable offset. After a failed sync `recovery_point` is the bitwise complement of the
     recovery point, a negative number.
     """
 
@@ -220,7 +220,7 @@ class _Mapped:
         """Return a number that changes with each `nudge` (a wake-up without a publication), and if another
         file replaces this file.
         """
-        shared = self.shared  # a local name, because another thread may replace `self.shared`
+        shared = self.shared  # this is a local variable, because another thread may replace `self.shared`
         return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size, _of_c(shared)))
 
     @calls_out  # a signal handler that runs during the sleep may call the store
@@ -322,7 +322,7 @@ class EndsWriter(_Mapped):
         """The shared file in which a host publishes too; None in other writers."""
         # whether another process becomes the host, so that this process must not publish any more
         self._has_left = False
-        self._claimed = False  # whether a key got a slot since the last publication
+        self._claimed = False  # whether a key got a slot after the last publication
         self.was_checked = there.header.checked if self.found and there.header else True
         self._mend()
         self._free = self._find_free()
@@ -551,7 +551,7 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether `doubt` was called since the last clean close."""
+        """Return whether `doubt` was called after the last clean close."""
         return self._doubt
 
     def doubt(self) -> None:
@@ -644,7 +644,7 @@ class EndsGlance:
     __slots__ = ("_memory", "_seen")
 
     def __init__(self, seen: Any, memory: tuple[Any, SharedMap | None]) -> None:
-        self._seen, self._memory = seen, memory  # C reads the memory, which must stay mapped
+        self._seen, self._memory = seen, memory  # `_memory` keeps the memory mapped, because C reads it
 
     def unchanged(self) -> bool:
         """Return whether the published ends are still the same. Return False during a publication."""
@@ -676,7 +676,7 @@ def _create(files: Files, path: str) -> None:
 def _wipe(files: Files, path: str, size: int) -> None:
     """Overwrite a damaged file, which readers may have mapped, with free slots."""
     with files.open(path, write=True) as handle:
-        files.allocate(handle, 0, size)  # fills holes in the file
+        files.allocate(handle, 0, size)  # this allocates disk space for holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
         # The generation changes to a new random number, so that readers that have the file mapped read the
         # keys again.

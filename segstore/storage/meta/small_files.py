@@ -31,9 +31,9 @@ NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, 
 
 @dataclass(frozen=True)
 class Copy(Generic[T]):
-    """One of two copies as it was read: `data` has its bytes, `content` the parsed value, and `checked` says
-    whether a checksum matches. `data` and `content` are None if the file is missing or can't be read. `error`
-    is the reason why the file can't be read, else None.
+    """One of two copies as it was read: `data` has its bytes, `content` is the parsed value, and `checked`
+    says whether a checksum matches. `data` and `content` are None if the file is missing or can't be read.
+    `error` is the reason why the file can't be read, else None.
     """
 
     path: str

@@ -18,7 +18,7 @@ from segstore.storage.meta.checked_file import OLD_OBJECT, CheckedFile
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 
 NEVER = -1
-_LATEST_MS = 253_402_300_799_999  # the end of the year 9999
+_LATEST_MS = 253_402_300_799_999  # the largest valid time: the end of the year 9999
 
 
 class SweepState(NamedTuple):

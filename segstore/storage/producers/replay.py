@@ -144,7 +144,7 @@ def mend(
         path = segment.file(names.TXN_INDEX)
         data = files.read_file(path) if files.exists(path) else b""
         if not data and not found and (found is None or since <= segment.base_offset):
-            continue  # no transaction was aborted in this segment
+            continue  # the file need not be written, because no transaction was aborted in this segment
         held = parse(data, segment.base_offset)
         held = held[held["last_offset"] < ends[slot]]
         if found is None and len(held) * ENTRY_SIZE == len(data):

@@ -128,7 +128,7 @@ class Producers:
             return parse_control(record.key, record.value, file=self._directory, position=at, offset=offset)
 
         if (batches["producer_id"] < 0).all():
-            return []  # the state stays as it is, so `recall` has nothing to undo
+            return []  # the state is not changed, so `recall` has nothing to undo
         return self.state.update(batches, read_control, self._clock())
 
     def recall(self, saved: Sequence[Saved]) -> None:

@@ -80,9 +80,11 @@ class HostSocket:
         """Stop the thread, and close all connections. The caller has called `unlink` before. Further calls do
         nothing.
         """
-        if self._listener.fileno() < 0:  # the socket was closed before, or this process is a forked child
+        # nothing is done if the socket was closed before, or if this process is a forked child
+        if self._listener.fileno() < 0:
             return
-        with suppress(OSError):  # other code may have closed the descriptor, for example `os.closerange`
+        # this fails if other code, for example `os.closerange`, has closed the descriptor
+        with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -164,7 +166,7 @@ class HostLine:
                 if error.errno not in _NOBODY:
                     raise
                 is_there = error.errno == errno.EAGAIN
-                is_gone = not is_there and self._members.host() is None  # no host lives
+                is_gone = not is_there and self._members.host() is None  # `is_gone` means that no host lives
                 is_late = is_gone or time.monotonic() >= end
             if is_late:
                 raise self._unavailable() if is_there else self._unreachable(path, first)

@@ -41,7 +41,7 @@ from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.shared import file_systems, member_locks
 from segstore.version import VERSION
 
-MOST = 1 << 36  # bytes of the largest file, for eight million logs
+MOST = 1 << 36  # the largest size of the file in bytes, with room for eight million logs
 _LIVE, _CLOSED_TO_OTHERS = 1, 2
 """Values of the header's `live`. The third value, 0, means that the file's content is outdated."""
 # the longest wait for a joining process, and the pause between two checks, in seconds

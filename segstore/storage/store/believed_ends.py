@@ -25,8 +25,8 @@ _PATIENCE = 50
 
 
 class _Belief(NamedTuple):
-    """The result of a check of `.segstore/ends`. `at` is the time of the check (ns, monotonic), `nonce` the
-    number in the header of `.segstore/ends`, and `holds` whether the store's last writer wrote the file.
+    """The result of a check of `.segstore/ends`. `at` is the time of the check (ns, monotonic). `nonce` is
+    the number in the header of the file. `holds` says whether the store's last writer wrote the file.
     """
 
     at: int

@@ -88,7 +88,7 @@ class Clients:
     def __init__(self, path: str) -> None:
         self._path = path
         self._attached: dict[int, weakref.ref[StoreClient]] = {}
-        self._lock = threading.RLock()  # held by the thread that closes the store
+        self._lock = threading.RLock()  # the thread that closes the store holds this lock
         self._busy = self._refused = False
         self._writers: list[StoreClient] = []
 

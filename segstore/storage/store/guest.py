@@ -226,7 +226,7 @@ class StoreGuest(StoreReader):
                 errors.append(error)
         try:
             if self.host is not None:
-                self.host.partitions.flush()  # the partitions that this process writes as the host
+                self.host.partitions.flush()  # this syncs the partitions that this process writes as the host
             if errors:
                 raise errors[0]
         finally:

@@ -145,7 +145,7 @@ class HostWriter(StoreWriter):
                     if slot is not None and self.sharing.is_left(slot, key):
                         self.partition(info.name, number)
         except BaseException:
-            self.sharing.file.live = True  # so that the next host reads the file, and opens these logs
+            self.sharing.file.live = True  # this makes the next host read the file, and open these logs
             raise
 
     def _others_live(self) -> bool:
@@ -157,7 +157,7 @@ class HostWriter(StoreWriter):
         if sharing.members.others_alive():
             return True
         sharing.file.close_to_others()
-        if sharing.members.others_alive():  # a member joined just before the file was closed
+        if sharing.members.others_alive():  # a member has joined just before `close_to_others`
             sharing.file.live = True
             return True
         return False

@@ -89,7 +89,7 @@ class Leadership:
         InvalidArgumentError if the token is below the largest known epoch.
         """
         known = self._primary.largest_epoch()
-        if token != known:  # if they are equal, this store has led with this token before
+        if token != known:  # if the two are equal, this store has led with this token before
             check_above(token, known)
             if not self._follows(token):
                 self._let_go(

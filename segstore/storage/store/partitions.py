@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # --- partition loader --------------------------------------------------------------------------
 
 _TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
-_LAYOUTS = 1 << 32  # number of layouts, because the published layout has 32 bits
+_LAYOUTS = 1 << 32  # the number of possible layouts, because `.segstore/ends` has 32 bits for the layout
 _AT_ONCE = 32  # number of partitions whose files are written at the same time; each needs two open files
 Content = tuple[str, bytes]
 """(path of a file, content of the file)."""
@@ -215,7 +215,8 @@ class PartitionLoader:
             layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        if self.sync:  # after a kill, readers must still see all records that they saw before the kill
+        # this is needed because after a kill readers must still see all records that they saw before the kill
+        if self.sync:
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
         state = LogState(opened, epochs, producers, layout, high_watermark)
@@ -579,7 +580,7 @@ class Partitions:
                 try:
                     partition.flush()
                 except StoreClosedError:
-                    continue  # the partition's topic was deleted
+                    continue  # this is raised if the partition's topic was deleted
                 except SegstoreError as error:
                     errors.append(error)
             self.checkpoint()

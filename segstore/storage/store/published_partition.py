@@ -60,7 +60,7 @@ class PublishedPartition:
         if found is None:
             return None
         if found.start != 0:
-            starts = self._starts  # another thread may replace `_starts`
+            starts = self._starts  # this is a local variable, because another thread may replace `_starts`
             if found.start not in starts:
                 # The log start offset that is read here is not older than `found`, because a writer changes
                 # the checkpoints before it changes `.segstore/ends`.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.store.writing_side import WritingSide
 
-_TICK_NS = 2_000_000_000  # nanoseconds, longer than a clock tick of any file system
+_TICK_NS = 2_000_000_000  # a time in nanoseconds that is longer than a clock tick of any file system
 
 POLL_SECONDS = 0.005
 _BLIND_SECONDS = 1.0  # the longest sleep before the reader checks that a writer still publishes ends
@@ -76,7 +76,7 @@ class StoreReader:
         return self.context.files.lock_holder(os.path.join(self.context.root, names.LOCK)) or 0
 
     def members(self) -> list[StoreMember]:
-        """Return an empty list, because the store is not shared."""
+        """Return an empty list, because a reader is no member of a shared store."""
         return []
 
     @property
@@ -269,4 +269,4 @@ class StoreReader:
             self.context.scheduler.close()
         finally:
             self.context.pool.close()
-            self._followers.clear()  # also closes the segment files of these partitions
+            self._followers.clear()  # this also closes the segment files of these partitions

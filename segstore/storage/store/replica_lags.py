@@ -13,8 +13,9 @@ from segstore.storage.store.stats import Family, Metric, MetricSample
 
 
 class ReplicaLag(NamedTuple):
-    """The lag of a replica: `records` is the number of records that it lacks, `bytes` their stored size (-1
-    if it can't be counted), and `ms` the time since the replica last had the whole log.
+    """The lag of a replica: `records` is the number of records that it lacks. `bytes` is the stored size of
+    these records (-1 if it can't be counted). `ms` is the time in which the replica did not have the whole
+    log.
     """
 
     records: int

@@ -49,13 +49,13 @@ class StatisticsSource(NamedTuple):
 
 
 class PartitionStats(NamedTuple):
-    """The statistics of a partition at one moment. `bytes` is the size of the segments, `index_bytes` the
+    """The statistics of a partition at one moment. `bytes` is the size of the segments. `index_bytes` is the
     size of their indexes. `records` does not count control records. `dirty_ratio` is the share of the sealed
     segments' bytes that was not compacted yet; None if the topic is not compacted (Kafka:
     LogToClean.cleanableRatio). `swept_ms` is the time of the last sweep in ms since the epoch; -1 if there
-    was no sweep. `deleted_bytes` were freed by retention, `compacted_bytes` by compaction. `error` is the
-    error of reading the partition; if there is none, a text about the full disk; if the disk is not full, the
-    error of the last sweep, or None.
+    was no sweep. `deleted_bytes` is the number of bytes that retention has freed, and `compacted_bytes` is
+    the number of bytes that compaction has freed. `error` is the error of reading the partition; if there is
+    none, a text about the full disk; if the disk is not full, the error of the last sweep, or None.
     """
 
     topic: str
@@ -339,7 +339,8 @@ def prometheus_family(family: Family) -> Any:
     made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
     for sample in samples:
         if metric.kind == "histogram":
-            named = dict(zip(labels, sample.labels, strict=False))  # `_count` and `_sum` have no label `le`
+            # samples with the suffix `_count` or `_sum` have no label `le`
+            named = dict(zip(labels, sample.labels, strict=False))
             made.add_sample(metric.prometheus + sample.suffix, named, sample.value)
         else:
             made.add_metric(sample.labels, sample.value)

@@ -716,7 +716,8 @@ class Store(PublicNames):
         """Return the reasons why the open store can't do all of its work, one line each; an empty list if it
         can. No file is read.
         """
-        from segstore.storage.store.readiness import unready  # a late import, because few processes need it
+        # this import is not at the top of the file, because few processes need the module
+        from segstore.storage.store.readiness import unready
 
         side = self.engine
         return unready(self.context, side.partitions.all_open() if isinstance(side, StoreWriter) else ())
@@ -775,7 +776,7 @@ class Store(PublicNames):
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
-        except BaseException:  # the directory is released after an interrupt
+        except BaseException:  # after an interrupt the directory is released too
             self.engine.close()
             raise
 
@@ -833,7 +834,8 @@ class Store(PublicNames):
             return
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
-        except Exception as failed:  # not raised, so that the exception of the `with` block is raised
+        # `failed` is only logged, so that the exception of the `with` block is raised
+        except Exception as failed:
             log_error(f"{self.context.root} could not be closed cleanly", failed)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -228,7 +228,7 @@ class Sweeper:
         self._ids = {name: info.topic_id for name, info in topics().items()}
         rate = config.log_cleaner_io_max_bytes_per_second
         throttle = GivingWay(rate, self._run_due_retention, stopping=self._closing)
-        self._retained = time.monotonic()  # the monotonic time of the last retention, seconds
+        self._retained = time.monotonic()  # the time of the last retention, in monotonic seconds
         # the error of the last try to write the file of sweep results; None if there was none
         self._unsaved: str | None = None
         # the partition that is being compacted or upgraded, else None
@@ -338,7 +338,7 @@ class Sweeper:
             try:
                 done = self._swept(step, key, now)
             except StoreClosedError:
-                continue  # the partition's topic was deleted
+                continue  # this is raised if the partition's topic was deleted
             except Exception as error:
                 if not isinstance(error, (SegstoreError, OSError)):
                     log.exception("a defect, met in %s", names.partition_dir(*key))

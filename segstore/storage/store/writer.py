@@ -227,7 +227,8 @@ class StoreWriter:
             and f"{names.OURS}/{names.MEMBERS}" in root_names
             and has_living_members(files, root)
         ):
-            raise StoreLockedError(root, None, shared=True)  # the host is dead, but guests are alive [H3]
+            # the store has no host, but guests are alive [H3]
+            raise StoreLockedError(root, None, shared=True)
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
@@ -589,7 +590,7 @@ class StoreWriter:
             self.inbox.settle()
         self.sweeper.close()
         self.context.closed = True
-        self.wake()  # threads in `wait` see that the store is closed
+        self.wake()  # this makes the threads in `wait` notice that the store is closed
         self.context.scheduler.close()
         self.context.full.forget()
         with self.partitions.lock:
