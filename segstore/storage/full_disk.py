@@ -83,7 +83,7 @@ class FullDisk:
         self.note: FullNote | None = None
         """The note while the disk is full; None if there is room."""
         self._met = 0  # number of appends that found no room
-        # size in bytes of the largest of these appends, and time (ms) of the last of them
+        # Size in bytes of the largest of these appends, and time (ms) of the last of them.
         self._need, self._last_ms = 0, 0
         self._noted = False
         self._begun = False  # only the scheduler's thread uses this
@@ -102,7 +102,7 @@ class FullDisk:
 
     def _begin(self, note: FullNote) -> None:
         if self._begun:
-            # `_begin` has already run, because the appends of two threads found no room at the same time
+            # `_begin` has already run, because the appends of two threads found no room at the same time.
             return
         self._begun = True
         log.warning(

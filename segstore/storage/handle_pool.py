@@ -32,8 +32,8 @@ class HandlePool:
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
         self.limit = limit
-        # this lock can be taken again by the same thread, because a signal handler may read while the thread
-        # has it
+        # This lock can be taken again by the same thread, because a signal handler may read while the thread
+        # has it.
         self.lock = nesting()
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
@@ -69,7 +69,7 @@ class HandlePool:
         whether a file was dropped.
         """
         with self.lock:
-            # the files are counted under the lock, because another thread may drop files too
+            # The files are counted under the lock, because another thread may drop files too.
             kept = limit(len(self._open))
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
         for each in dropped:  # the lock is not held here, because `let_go` may wait for an append in C

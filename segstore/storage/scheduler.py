@@ -70,7 +70,7 @@ class Scheduler:
         self._queue.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
             Background(self._run, self._name).start()
-            # this line comes last, so that after an interrupt the next call starts a thread
+            # This line comes last, so that after an interrupt the next call starts a thread.
             self._started = True
 
     def every(self, seconds: float, task: Task) -> None:

@@ -104,7 +104,7 @@ class FoundNote:
         path, noted = CLOSE_NOTE.path(root), self.note.own
         if has_marker:
             path, noted = names.below(root, names.CLEAN_SHUTDOWN), self.note.marker
-        # the file is missing if the marker was no regular file, and was moved to the quarantine
+        # The file is missing if the marker was no regular file, and was moved to the quarantine.
         with suppress(FileNotFoundError):
             found = files.which(path, or_change=has_marker)
             self.same = found == noted and files.links(path) == 1

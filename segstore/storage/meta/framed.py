@@ -19,7 +19,7 @@ from typing import Any
 from segstore._native import crc32c
 
 CHECKSUM = "crc32c"
-# the deepest nesting of JSON that is accepted; the JSON in segstore's files is not nested so deeply
+# The deepest nesting of JSON that is accepted; the JSON in segstore's files is not nested so deeply.
 _DEEPEST = 20
 # Matches a checksum whose name, "crc32c", is damaged. Files of an older segstore, which have no checksum,
 # never match.

@@ -185,7 +185,7 @@ class LeaderEpochs(LeaderEpochCache):
         """Sync the file if `save` has left out the sync. Any thread may call this. Raises OSError."""
         if not self._unsynced:
             return
-        # this is cleared before the sync, because a `save` during the sync sets it again
+        # This is cleared before the sync, because a `save` during the sync sets it again.
         self._unsynced = False
         try:
             with suppress(FileNotFoundError), self._files.open(self._path, write=True) as handle:

@@ -124,7 +124,7 @@ class _Mapped:
             if not HEADER <= size <= ends_header.MOST:
                 raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
-            # no other file can get this inode while this file is mapped
+            # No other file can get this inode while this file is mapped.
             self.inode = self._files.inode(handle)
         self._bytes = held("uint8_t[]", self._memory)
         self._size = size
@@ -320,7 +320,7 @@ class EndsWriter(_Mapped):
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
         """The shared file in which a host publishes too; None in other writers."""
-        # whether another process becomes the host, so that this process must not publish any more
+        # Whether another process becomes the host, so that this process must not publish any more.
         self._has_left = False
         self._claimed = False  # whether a key got a slot after the last publication
         self.was_checked = there.header.checked if self.found and there.header else True

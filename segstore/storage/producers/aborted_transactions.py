@@ -115,7 +115,7 @@ class AbortedTransactions:
 
     def _forget(self) -> None:
         self._state = ProducerState()
-        # the errors of the markers that can't be read, by the marker's offset
+        # The errors of the markers that can't be read, by the marker's offset.
         self._damaged: dict[int, CorruptRecordError] = {}
         self._found: _ReadEntries | None = None
 
@@ -158,7 +158,7 @@ class AbortedTransactions:
             return bad, None
         aborted, ongoing = self._replay(view)[-2:]
         first, last = batches["base_offset"][0], batches["last_offset"][-1]
-        # why the outcome of a batch's transaction is not known, by the batch's index
+        # Why the outcome of a batch's transaction is not known, by the batch's index.
         reasons: dict[int, str] = {}
         near = aborted[(aborted[:, 2] >= first) & (aborted[:, 1] <= last)]
         for producer_id, begin, end, _ in near.tolist():
@@ -189,8 +189,8 @@ class AbortedTransactions:
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
                 except BaseException:
-                    # the state may have a part of the new batches, so the next call begins with an empty
-                    # state
+                    # The state may have a part of the new batches, so the next call begins with an empty
+                    # state.
                     self._forget()
                     raise
                 done = done._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)

@@ -188,7 +188,7 @@ def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
 def _replace(files: Files, segment: Segment, data: bytes) -> None:
     path = segment.file(names.TXN_INDEX)
     is_there = files.exists(path)
-    # a missing file causes no warning, because the last segment of a restored log may have no file
+    # A missing file causes no warning, because the last segment of a restored log may have no file.
     if is_there:
         log.warning("%s did not say what its log says: made anew", path)
     if data:

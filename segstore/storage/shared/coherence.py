@@ -80,10 +80,10 @@ class HostSocket:
         """Stop the thread, and close all connections. The caller has called `unlink` before. Further calls do
         nothing.
         """
-        # nothing is done if the socket was closed before, or if this process is a forked child
+        # Nothing is done if the socket was closed before, or if this process is a forked child.
         if self._listener.fileno() < 0:
             return
-        # this fails if other code, for example `os.closerange`, has closed the descriptor
+        # This fails if other code, for example `os.closerange`, has closed the descriptor.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()

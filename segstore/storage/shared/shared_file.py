@@ -44,7 +44,7 @@ from segstore.version import VERSION
 MOST = 1 << 36  # the largest size of the file in bytes, with room for eight million logs
 _LIVE, _CLOSED_TO_OTHERS = 1, 2
 """Values of the header's `live`. The third value, 0, means that the file's content is outdated."""
-# the longest wait for a joining process, and the pause between two checks, in seconds
+# The longest wait for a joining process, and the pause between two checks, in seconds.
 _PATIENCE, _PAUSE = 10.0, 0.005
 _LOGS, _LOG = lib.SEG_SHARED_LOGS, lib.SEG_SHARED_LOG
 

@@ -143,7 +143,7 @@ class Sharing:
         end, share = ffi.new("seg_shared_end *"), self.of(slot, key)
         while (has_end := lib.seg_share_take_over(share, end)) == -errno.EINTR:
             """A signal's handler has run."""
-        # `failed` is cleared, because the open syncs the log again
+        # `failed` is cleared, because the open syncs the log again.
         failed, share.log.failed = int(share.log.failed), 0
         return AbandonedLog(end, int(share.log.synced), failed) if has_end else None
 

@@ -20,7 +20,7 @@ from segstore.storage.meta.published_ends import EndsReader, open_reader
 from segstore.storage.meta.topics import NOT_A_FILE
 
 _BELIEF_NS = 100_000_000  # nanoseconds for which the result of a check is used
-# largest number of reads of the marker, one ms apart, while a writer opens or closes the store
+# Largest number of reads of the marker, one ms apart, while a writer opens or closes the store.
 _PATIENCE = 50
 
 
@@ -98,7 +98,7 @@ class BelievedEnds:
         path = os.path.join(self._root, names.LOCK)
         try:
             with self._files.open(path) as handle:
-                # the lock of a broker has a pid, the lock of segstore has none
+                # The lock of a broker has a pid, the lock of segstore has none.
                 return locks.holder(handle.fd) == -1
         except OSError as error:
             if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EACCES}:
@@ -131,9 +131,9 @@ class BelievedEnds:
             if self._files.inode(self.path) == ends.inode:
                 return ends
         except FileNotFoundError:
-            # the file was deleted, but a writer may still publish in its memory mapping of the file
+            # The file was deleted, but a writer may still publish in its memory mapping of the file.
             return ends
         self._ends, self._belief = None, _NO_BELIEF
-        # threads that wait for a change of the old file must wait for a change of the new file instead
+        # Threads that wait for a change of the old file must wait for a change of the new file instead.
         ends.wake()
         return self.found()

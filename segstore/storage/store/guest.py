@@ -221,7 +221,7 @@ class StoreGuest(StoreReader):
                 each.flush()
             except StoreClosedError:
                 self.context.check_writable()
-                continue  # the topic was deleted
+                continue  # `each.flush` raises the error because the topic was deleted
             except SegstoreError as error:
                 errors.append(error)
         try:
@@ -230,8 +230,8 @@ class StoreGuest(StoreReader):
             if errors:
                 raise errors[0]
         finally:
-            # breaks a reference cycle: each error's traceback refers to this frame, whose `errors` refers to
-            # the error
+            # Breaks a reference cycle: each error's traceback refers to this frame, whose `errors` refers to
+            # the error.
             errors.clear()
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:

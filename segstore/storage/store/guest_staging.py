@@ -72,7 +72,7 @@ class StagedAppend:
                 sealed.wait(sealed.patience)
             error = self._unavailable()
         except SegstoreError as refused:
-            # the host would retry the adoption after some of these errors, so `take_back` below withdraws it
+            # The host would retry the adoption after some of these errors, so `take_back` below withdraws it.
             error = refused
         except BaseException:
             sealed.take_back()

@@ -75,7 +75,7 @@ retention may remove a segment after a view was taken.
 _UNCOMMITTED = "read_uncommitted"
 
 
-# cached, because checking the arguments at each call would slow down appends of a few microseconds
+# Cached, because checking the arguments at each call would slow down appends of a few microseconds.
 @lru_cache(typed=True)
 def _acks_of(acks: int, timeout_ms: float) -> Acks:
     return Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))
@@ -656,8 +656,8 @@ class PartitionLog(PublicNames):
                 self.source.refresh()
             except SegstoreError:
                 raise
-            # this is not done by `os_errors`, because a small transfer would take a sixth longer
             except OSError as error:
+                # `os_errors` is not used, because it would take a sixth of the time of a small transfer.
                 if not is_refusal(error):
                     raise
                 raise StorageError(error.errno, error.strerror, error.filename) from error

@@ -215,7 +215,8 @@ class PartitionLoader:
             layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        # this is needed because after a kill readers must still see all records that they saw before the kill
+        # This is needed because after a kill readers must still see all records that they saw before the
+        # kill.
         if self.sync:
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
@@ -587,8 +588,8 @@ class Partitions:
             if errors:
                 raise errors[0]
         finally:
-            # breaks a reference cycle: each error's traceback refers to this frame, whose `errors` refers to
-            # the error
+            # Breaks a reference cycle: each error's traceback refers to this frame, whose `errors` refers to
+            # the error.
             errors.clear()
 
     def checkpoint(self, nonce: int = 0) -> None:

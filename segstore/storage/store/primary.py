@@ -61,7 +61,7 @@ class Reached(NamedTuple):
     caught_up_ms: int
 
 
-# `_reached(...)` does the same as `Reached(*...)`, but faster
+# `_reached(...)` does the same as `Reached(*...)`, but faster.
 _reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)
 
 
@@ -329,7 +329,7 @@ class Primary:
         if held.is_there and keeper is not None:
             away = self._away()
             self._log_loss(away, held.sync)
-            # a topic may have been deleted; the next call of `_note` leaves it out
+            # A topic may have been deleted; the next call of `_note` leaves it out.
             with suppress(SegstoreError):
                 keeper.note(held.directory_id, away, self.lags())
 

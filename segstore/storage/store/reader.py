@@ -32,7 +32,7 @@ _TICK_NS = 2_000_000_000  # a time in nanoseconds that is longer than a clock ti
 POLL_SECONDS = 0.005
 _BLIND_SECONDS = 1.0  # the longest sleep before the reader checks that a writer still publishes ends
 _TRUST_SECONDS = 30.0  # the longest sleep after a check that has found a live writer
-# the longest time that `close` waits for threads in `wait`; after a fork some of them don't exist
+# The longest time that `close` waits for threads in `wait`; after a fork some of them don't exist.
 _LAST_WAKE = 1.0
 
 

@@ -32,7 +32,7 @@ def open_shared(
     StoreLockedError, NotShareableError.
     """
     begun = time.monotonic()
-    # this does not run in a signal handler that has interrupted an open
+    # This does not run in a signal handler that has interrupted an open.
     if not _is_within_open(sys._getframe(1)):
         _let_go_of_lost(context)
     while True:

@@ -162,7 +162,7 @@ def _index_bytes(view: LogView, files: Files) -> int:
     size = 0
     for segment in view.segments:
         for suffix in (names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
-            # some segments have no transaction index, and retention may delete a segment during this loop
+            # Some segments have no transaction index, and retention may delete a segment during this loop.
             with suppress(FileNotFoundError):
                 size += files.size(segment.file(suffix))
     return size
@@ -333,13 +333,13 @@ def prometheus_family(family: Family) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric, labels, samples = family
-    # prometheus-client's Counter would report the time of this call as the time when the counter was created,
+    # Prometheus-client's Counter would report the time of this call as the time when the counter was created,
     # so CounterMetricFamily is used.
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
     for sample in samples:
         if metric.kind == "histogram":
-            # samples with the suffix `_count` or `_sum` have no label `le`
+            # Samples with the suffix `_count` or `_sum` have no label `le`.
             named = dict(zip(labels, sample.labels, strict=False))
             made.add_sample(metric.prometheus + sample.suffix, named, sample.value)
         else:

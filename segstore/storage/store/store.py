@@ -123,7 +123,7 @@ def open(
         try:
             return Store(context, StoreWriter(context, settings))
         except StoreLockedError:
-            # this open runs in a signal handler that has interrupted another open
+            # This open runs in a signal handler that has interrupted another open.
             if _is_within_open(sys._getframe(1)):
                 raise
             let_go_of_lost(context.files, context.root)
@@ -175,7 +175,7 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
         files.file_mode = kept_mode(files, root, file_mode)
     except OSError:
         if made:
-            # this fails if the directory is not empty, because another process has begun a store there
+            # This fails if the directory is not empty, because another process has begun a store there.
             with suppress(OSError):
                 files.rmdir(root)
         raise
@@ -716,7 +716,7 @@ class Store(PublicNames):
         """Return the reasons why the open store can't do all of its work, one line each; an empty list if it
         can. No file is read.
         """
-        # this import is not at the top of the file, because few processes need the module
+        # This import is not at the top of the file, because few processes need the module.
         from segstore.storage.store.readiness import unready
 
         side = self.engine
@@ -834,7 +834,7 @@ class Store(PublicNames):
             return
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
-        # `failed` is only logged, so that the exception of the `with` block is raised
+        # `failed` is only logged, so that the exception of the `with` block is raised.
         except Exception as failed:
             log_error(f"{self.context.root} could not be closed cleanly", failed)
 

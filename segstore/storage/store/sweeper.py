@@ -102,7 +102,7 @@ class RetentionSweep:
         try:
             partition.roll_if_old(now)
         except StorageError as error:
-            # retention goes on, because removing segments may make room for the next try to roll
+            # Retention goes on, because removing segments may make room for the next try to roll.
             failed = error
             self._failed(error)
         with partition.context.reserve:
@@ -143,7 +143,7 @@ class Compaction:
         try:
             dirty = cleanable(self._partition(*key), self._cleaned.get(key), now)
         except (SegstoreError, OSError):
-            # `run` must be called for this partition: it gets the error again, and reports it
+            # `run` must be called for this partition: it gets the error again, and reports it.
             return math.inf
         return -1.0 if dirty is None else dirty.ratio
 
@@ -229,9 +229,9 @@ class Sweeper:
         rate = config.log_cleaner_io_max_bytes_per_second
         throttle = GivingWay(rate, self._run_due_retention, stopping=self._closing)
         self._retained = time.monotonic()  # the time of the last retention, in monotonic seconds
-        # the error of the last try to write the file of sweep results; None if there was none
+        # The error of the last try to write the file of sweep results; None if there was none.
         self._unsaved: str | None = None
-        # the partition that is being compacted or upgraded, else None
+        # The partition that is being compacted or upgraded, else None.
         self._compacted: TopicPartitionKey | None = None
         self._retention = RetentionSweep(topics, partition, self._met)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint, self._met)

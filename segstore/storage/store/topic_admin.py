@@ -79,7 +79,7 @@ class TopicAdmin:
 
     def _create(self, info: TopicInfo) -> None:
         name = info.name
-        # the new topic must not get the directories of a deleted topic of the same name
+        # The new topic must not get the directories of a deleted topic of the same name.
         if name in self._dying:
             self._bury(name)
             self._dying.discard(name)

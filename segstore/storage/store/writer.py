@@ -227,7 +227,7 @@ class StoreWriter:
             and f"{names.OURS}/{names.MEMBERS}" in root_names
             and has_living_members(files, root)
         ):
-            # the store has no host, but guests are alive [H3]
+            # The store has no host, but guests are alive [H3].
             raise StoreLockedError(root, None, shared=True)
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
@@ -556,7 +556,7 @@ class StoreWriter:
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
-        # after a failed open this process must not stay a member
+        # After a failed open this process must not stay a member.
         if self.sharing is not None and not self.shares:
             self.sharing.members.close()
         if hasattr(self, "_held"):
@@ -601,8 +601,8 @@ class StoreWriter:
             # so the next open recovers the store.
             if self.partitions.is_clean() and not others_are_gone():
                 self.partitions.checkpoint_held(nonce)
-                # the ends are synced before the marker is written, because a marker is valid only with these
-                # ends
+                # The ends are synced before the marker is written, because a marker is valid only with these
+                # ends.
                 self._ends.sync()
                 put_marker(self.context.files, self.context.root, nonce)
                 self._note(nonce)
