@@ -83,7 +83,7 @@ class HostSocket:
         # Nothing is done if the socket was closed before, or if this process is a forked child.
         if self._listener.fileno() < 0:
             return
-        # This fails if other code, for example `os.closerange`, has closed the descriptor.
+        # The shutdown fails if other code, for example `os.closerange`, has closed the descriptor.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()

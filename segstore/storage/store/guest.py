@@ -230,8 +230,8 @@ class StoreGuest(StoreReader):
             if errors:
                 raise errors[0]
         finally:
-            # Breaks a reference cycle: each error's traceback refers to this frame, whose `errors` refers to
-            # the error.
+            # This breaks a reference cycle: each error's traceback refers to this frame, whose `errors`
+            # refers to the error.
             errors.clear()
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:

@@ -75,7 +75,8 @@ retention may remove a segment after a view was taken.
 _UNCOMMITTED = "read_uncommitted"
 
 
-# Cached, because checking the arguments at each call would slow down appends of a few microseconds.
+# The results are cached, because checking the arguments at each call would slow down appends of a few
+# microseconds.
 @lru_cache(typed=True)
 def _acks_of(acks: int, timeout_ms: float) -> Acks:
     return Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))

@@ -588,8 +588,8 @@ class Partitions:
             if errors:
                 raise errors[0]
         finally:
-            # Breaks a reference cycle: each error's traceback refers to this frame, whose `errors` refers to
-            # the error.
+            # This breaks a reference cycle: each error's traceback refers to this frame, whose `errors`
+            # refers to the error.
             errors.clear()
 
     def checkpoint(self, nonce: int = 0) -> None:

@@ -32,7 +32,7 @@ def open_shared(
     StoreLockedError, NotShareableError.
     """
     begun = time.monotonic()
-    # This does not run in a signal handler that has interrupted an open.
+    # `_let_go_of_lost` must not be called in a signal handler that has interrupted an open.
     if not _is_within_open(sys._getframe(1)):
         _let_go_of_lost(context)
     while True:

@@ -333,8 +333,8 @@ def prometheus_family(family: Family) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric, labels, samples = family
-    # Prometheus-client's Counter would report the time of this call as the time when the counter was created,
-    # so CounterMetricFamily is used.
+    # The class Counter of prometheus-client would report the time of this call as the time when the counter
+    # was created, so CounterMetricFamily is used.
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
     for sample in samples:
