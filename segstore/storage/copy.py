@@ -1,10 +1,10 @@
 """`copy` makes a new store that is a snapshot of another store, the source. A writer may use the source at
 the same time.
 
-The source is only read. The copy is made in `<target>.copying`. When all its files are synced, it is renamed
-to `<target>`. The two stores share disk blocks if the file system allows that (copy_file_range). Threads and
-processes: any. All partitions are copied up to their log ends at one moment, so that the copy has each
-transaction either in all partitions of the transaction, or in none of them.
+The source is only read. The copy is made in `<target>.copying`. When all files of the copy are synced, this
+directory is renamed to `<target>`. The two stores share disk blocks if the file system allows that
+(copy_file_range). Threads and processes: any. All partitions are copied up to their log ends at one moment,
+so that the copy has each transaction either in all partitions of the transaction, or in none of them.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ _NOT_COPIED = frozenset(
         *(names.CLOSED, names.FORMAT, names.SHARED, names.MEMBERS, names.HOST),
     )
 )
-"""The names of files that are not copied. The format file is not copied, because it is written anew when the
-copy is opened: the copy is not shared, even if the source is.
+"""The names of files that are not copied. The format file is not copied, because the open of the copy writes
+a new format file: the copy is not shared, even if the source is shared.
 """
 
 

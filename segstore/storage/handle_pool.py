@@ -84,8 +84,8 @@ class HandlePool:
             self._drop((path, True))
 
     def forget_directory(self, directory: str) -> None:
-        """Drop all files in `directory`, because it was renamed, or because other files may have its files'
-        names now.
+        """Drop all files in `directory`, because the directory was renamed, or because its files may have
+        been replaced.
         """
         with self.lock:
             self._forgotten = object()

@@ -33,8 +33,8 @@ class NewStore:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run a block during which nobody else can make a store at the same target. Raises StorageError; its
-        errno is EBUSY if another store is being made there.
+        """Run a block during which nobody else can make a store at the same target. Raises StorageError; the
+        errno is EBUSY if another store is being made at this target.
         """
         path = self.path + names.LOCK
         try:

@@ -29,9 +29,9 @@ _VERSION = 0
 
 
 class CopyState(Enum):
-    """CURRENT: the last writer of the store wrote the copy. STALE: the last writer did not write it. UNSURE:
-    the clean shutdown marker is damaged, or a broker that was killed may have written the text files after
-    the copy.
+    """CURRENT: the last writer of the store wrote the copy. STALE: the last writer did not write the copy.
+    UNSURE: the clean shutdown marker is damaged, or a broker that was killed may have written the text files
+    after the copy.
     """
 
     CURRENT = "current"

@@ -11,9 +11,9 @@ epoch one above. The note lists the partitions that have not begun such an epoch
 
 The note is a new file at each close and after each recovery, and the marker is a new file at each close. So a
 copy of the store that was copied over the store itself is recognized, too. A snapshot of a whole file system
-or machine is not recognized, because its files have the same identities.
+or machine is not recognized, because the files in the snapshot have the same identities.
 
-On disk: one `CheckedFile`, which is never synced. A power cut may remove it, and then the store counts as
+On disk: one `CheckedFile`, which is never synced. A power cut may remove this file; the store then counts as
 restored. Threads: one, at open and at close, except for `OwedEpochs`.
 """
 

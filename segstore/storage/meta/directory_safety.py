@@ -2,8 +2,8 @@
 
 The target of a symbolic link may belong to another program. `Files.open` follows no link to a file, and this
 module checks the directories in which the files are. The root itself may be a link, because the user has
-named it. If a tree with a symbolic link is removed, the link is removed, and its target stays. Threads: any,
-because the functions have no state, but only one thread may remove a tree.
+named the root. If a tree with a symbolic link is removed, the link is removed, and its target stays. Threads:
+any, because the functions have no state, but only one thread may remove a tree.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """`LagNote`: the standby's lag, for other processes. The process that has the primary or the standby open
-writes it into `.segstore/lags`, a `CheckedFile` that is never synced.
+writes the lag into `.segstore/lags`, a `CheckedFile` that is never synced.
 
 Threads: any, because a `LagNote` never changes.
 """

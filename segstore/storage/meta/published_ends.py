@@ -374,8 +374,8 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """Return the slot of `key`. If there is none, `key` gets a free slot, which stays empty until its
-        first publication. Raises OSError if the disk is full.
+        """Return the slot of `key`. If `key` has no slot, it gets a free slot, which stays empty until the
+        first publication of `key`. Raises OSError if the disk is full.
         """
         with self.lock:
             if key not in self._slots:
@@ -507,8 +507,8 @@ class EndsWriter(_Mapped):
             shown = [
                 each
                 for each in zip(slots, ends, places, strict=True)
-                # The ends of a deleted topic are left out, because its slot may belong to another partition
-                # now.
+                # The ends of a deleted topic are not published, because the slot may belong to another
+                # partition now.
                 if not each[1][0] or self._slots.get(each[1][0]) == each[0]
             ]
             if slots and not shown:
@@ -656,8 +656,8 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter. After the largest number, which a damaged file may contain,
-    it is 0.
+    """Return the next number of an int64 counter. The next number after the largest one, which a damaged file
+    may contain, is 0.
     """
     return (number + 1) & INT64_MAX
 

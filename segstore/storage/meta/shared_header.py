@@ -1,5 +1,5 @@
 """The shared file, `.segstore/shared`, for readers. Several processes, the members, append to a shared store,
-and publish the ends of its logs in this file.
+and publish the ends of the store's logs in this file.
 
 The file has a header, a slot for each member, and a part for each log (`_native/contract/shared.h`). The file
 is used if its magic, format and size are right, and if it was made after the last boot of the machine (F3).

@@ -19,10 +19,10 @@ from segstore.storage.meta.framed import frame, unframe
 from segstore.storage.meta.small_files import NOT_A_FILE
 
 FORMAT, SHARED_FORMAT = 1, 2
-"""The format number of a store that is not shared, and of a store that is shared. They differ, because an
-older segstore might take the store's lock after one host has died and before the next host has taken it, and
-recover logs to which guests append. A further number is needed if an older segstore would misread the files,
-or would write files that a newer segstore refuses.
+"""The format number of a store that is not shared, and of a store that is shared. The two numbers differ,
+because an older segstore might take the store's lock after one host has died and before the next host has
+taken it, and recover logs to which guests append. A further number is needed if an older segstore would
+misread the files, or would write files that a newer segstore refuses.
 """
 _NEEDS = {FORMAT: "0.1.0", SHARED_FORMAT: "0.3.0"}
 """The first version of segstore that reads each format."""

@@ -36,7 +36,7 @@ class TailedEnds(EndsTailer):
     `wait(nudges, seconds)` is implemented in C (_native/tailer.c). It waits until the ends of a partition
     differ from the last seen ends, stores the new ends as the last seen ends, and returns the partition's
     number. It returns LOOK after a signal, or if `nudges()` does not return the value `nudges` any more. It
-    returns LATE after `seconds`. If `seconds` is 0 or less, it does not sleep. Raises OSError. A function
+    returns LATE after `seconds`. If `seconds` is 0 or less, `wait` does not sleep. Raises OSError. A function
     that calls `wait` is marked with `calls_out`, because a signal handler that runs during the sleep may call
     the store.
 

@@ -99,8 +99,8 @@ class TopicFiles:
         return there and bool(self.keeps(CLUSTER_METADATA))
 
     def version(self) -> tuple[int, int]:
-        """Return (modification time of the root, modification time of the settings directory). One of them
-        changes when a topic is made, altered or deleted. Raises OSError.
+        """Return (modification time of the root, modification time of the settings directory). At least one
+        of the two times changes when a topic is made, altered or deleted. Raises OSError.
         """
         return self._files.modified(self._root), self._files.modified(self._directory)
 
@@ -162,8 +162,8 @@ class TopicFiles:
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo | None:
-        """Return a topic without a settings file. Its id is the topic id in the first partition metadata that
-        has one. Return None if no directory of the topic has metadata or a log.
+        """Return a topic without a settings file. The topic's id is the first topic id that is found in its
+        partitions' metadata. Return None if no directory of the topic has metadata or a log.
         """
         error = None
         for number in ids:
@@ -235,7 +235,9 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """Return a topic whose settings can't be read. Its partitions and id are found in its directories."""
+        """Return a topic whose settings can't be read. The topic's partitions and id are found in its
+        directories.
+        """
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
             error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")
@@ -248,8 +250,8 @@ class TopicFiles:
         return TopicInfo(topic, tuple(ids), topic_id, held, ours=False, lost=wrong)
 
     def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
-        """Write both copies of a topic's settings. If `deleting`, they say that the topic's deletion has
-        begun. Raises OSError.
+        """Write both copies of a topic's settings. If `deleting`, the copies say that the topic's deletion
+        has begun. Raises OSError.
         """
         self.settings(info.name).write(format_settings(info, deleting=deleting))
 

@@ -64,8 +64,8 @@ class Outcomes(NamedTuple):
 
 
 class Viewed(Protocol):
-    """A log whose `with_view` calls a function with the log's present view, and calls it again with a newer
-    view if files were removed.
+    """A log whose `with_view` calls a function with the log's present view, and calls the function again with
+    a newer view if files were removed.
     """
 
     aborted_transactions: AbortedTransactions
@@ -120,14 +120,16 @@ class AbortedTransactions:
         self._found: _ReadEntries | None = None
 
     def stable_offset(self, view: LogView) -> int:
-        """Return the last stable offset of a log whose writer, a broker, does not publish it."""
+        """Return the last stable offset of a log that a broker writes, because a broker does not publish this
+        offset.
+        """
         ongoing = self._replay(view).ongoing
         unstable = min(ongoing.values(), default=view.end_offset)
         return min(max(unstable, view.start_offset), view.end_offset)
 
     def unread(self, view: LogView) -> int:
         """Return the number of offsets up to the view's end that were not searched for control batches yet.
-        No lock is taken, so another thread may search them at the same time.
+        No lock is taken, so another thread may search these offsets at the same time.
         """
         done = -1 if self._found is None else self._found.end_offset
         return view.end_offset - (max(done, view.start_offset) if done <= view.end_offset else 0)
@@ -183,8 +185,8 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # After a compaction or a roll the view may have another segment here. It is then read
-                    # from its beginning: the state skips batches that were applied before.
+                    # After a compaction or a roll the view may have another segment here. Such a segment is
+                    # read from its beginning: the state skips batches that were applied before.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)

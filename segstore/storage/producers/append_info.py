@@ -39,8 +39,8 @@ class ProducerAppendInfo:
 
     `sequenced`: whether the sequences are checked (Kafka: AppendOrigin.CLIENT). `verified`: whether the
     transaction coordinator has said that the partition is part of the producer's transaction (Kafka:
-    VerificationGuard, KIP-890). If the append was written before, `repeated` has the batches in the log that
-    it repeats.
+    VerificationGuard, KIP-890). If the append repeats batches that are already in the log, `repeated` has
+    these batches.
     """
 
     __slots__ = ("repeated", "sequenced", "template", "verified")

@@ -297,7 +297,7 @@ class ProducerState:
         the batches, else NO_TIMESTAMP.
 
         Batches below `map_end_offset` are skipped. `read_control` is called for each control batch of a
-        producer. If it raises an error, the batches before this control batch stay applied.
+        producer. If `read_control` raises an error, the batches before this control batch stay applied.
         """
         aborted: list[AbortedTxn] = []
         headers = held("seg_batch[]", batches)

@@ -64,15 +64,15 @@ class Producers:
         expiration_ms: int,
     ) -> Producers:
         """Return the producers with their state at the log's end, which is made from the newest readable
-        snapshot and the batches after it. Expired producers are left out. `recovery_point` is None after a
-        clean shutdown. If the `.txnindex` file of a replayed segment differs from the log, it is rewritten.
-        Raises OSError.
+        snapshot and the batches after this snapshot. Expired producers are left out. `recovery_point` is None
+        after a clean shutdown. If the `.txnindex` file of a replayed segment differs from the log, the file
+        is rewritten. Raises OSError.
         """
         trusted = end_offset
         if recovery_point is not None:
-            # A snapshot above the recovery point is not used, because a power cut may have lost the batches
-            # before it. The snapshot at the first segment's base offset is used in any case, because no other
-            # file has the producers of removed segments.
+            # A snapshot above the recovery point is not used, because a power cut may have removed batches
+            # below the snapshot's offset from the log. The snapshot at the first segment's base offset is
+            # used in any case, because no other file has the producers of removed segments.
             trusted = min(trusted, max(recovery_point, segments[0].base_offset))
         found = _drop_snapshots_above(files, directory, trusted)
         found = _drop_damaged(files, directory, found, every=recovery_point is not None)

@@ -1,11 +1,11 @@
-"""The connection between the host of a shared store and a guest, which proves to the guest that both map the
-same memory.
+"""Connects a guest with the host of a shared store. The connection proves to the guest that the guest and the
+host map the same memory.
 
 The socket is `.segstore/host`, a Unix socket. A guest writes a random number into its slot of
 `.segstore/shared`, and sends the slot's index to the host. The host answers with the random number that it
-reads from this slot, and with the device and inode of the file that it has mapped. If the guest has mapped
-another file, or sees other pages of the file, the answer is not what the guest expects. A guest on another
-kernel finds no host, because Unix sockets connect processes of one kernel only.
+reads from this slot, and with the device and inode of the file that the host has mapped. If the guest has
+mapped another file, or sees other pages of the file, the answer is not what the guest expects. A guest on
+another kernel finds no host, because Unix sockets connect processes of one kernel only.
 
 The connection stays open, so that a guest notices by a poll that the host has closed the store, or has died.
 
@@ -174,9 +174,9 @@ class HostLine:
             pause = min(2 * pause, _LONGEST)
 
     def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
-        """Return the error to raise if the host does not listen. `first` is the host at the first try. If it
-        is still the host, this is NotShareableError. If there is a new host or none, this is
-        HostUnavailableError, because a new host may listen soon.
+        """Return the error to raise if the host does not listen. `first` is the host at the first try. If
+        `first` is still the host, the error is NotShareableError. If there is a new host or none, the error
+        is HostUnavailableError, because a new host may listen soon.
         """
         host = self._members.host()
         if host is None or host != first:

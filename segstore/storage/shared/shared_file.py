@@ -242,8 +242,8 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Do nothing. `ffi.gc` calls this function when `pointer` is freed. Until then it refers to the function,
-    and so to `memory`.
+    """Do nothing. `ffi.gc` calls this function when `pointer` is freed. Until then `ffi.gc` refers to the
+    function, and so to `memory`.
     """
 
 
@@ -264,9 +264,9 @@ def _boot(files: Files) -> tuple[int, int]:
 
 
 def _is_kept(files: Files, root: str) -> bool:
-    """Return True if the file is valid and live. Return False if it is not, and no member lives, so that the
-    file may be rewritten. Raises UnsupportedFormatError, OSError; StorageError (EBUSY) if members live and
-    the file is not valid.
+    """Return True if the file is valid and live. Return False if the file is not valid and live, and no
+    member lives: then the file may be rewritten. Raises UnsupportedFormatError, OSError; StorageError (EBUSY)
+    if members live and the file is not valid.
     """
     end = time.monotonic() + _PATIENCE
     while has_living_members(files, root):
@@ -283,8 +283,8 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has only one hard link. If it has more, a copy of the store has the
-    same file.
+    """Return whether the file has only one hard link. If the file has more than one, a copy of the store has
+    the same file.
     """
     return files.links(path_of(root)) == 1
 

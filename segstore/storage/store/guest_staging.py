@@ -72,7 +72,8 @@ class StagedAppend:
                 sealed.wait(sealed.patience)
             error = self._unavailable()
         except SegstoreError as refused:
-            # The host would retry the adoption after some of these errors, so `take_back` below withdraws it.
+            # The host would retry the adoption after some of these errors, so `take_back` below withdraws the
+            # staged append.
             error = refused
         except BaseException:
             sealed.take_back()

@@ -104,7 +104,7 @@ class PartitionLog(PublicNames):
     context: StoreContext
     source: Partition | ReadOnlyPartition
     """The `Partition` that this process has open for writing, or the `ReadOnlyPartition` of a log that
-    another process writes. In a replicated store it belongs to the leader.
+    another process writes. In a replicated store this is the leader's log.
     """
     store: object
 
@@ -208,14 +208,16 @@ class PartitionLog(PublicNames):
 
     @property
     def log_end_offset(self) -> int:
-        """Return the offset that the next record gets. In a replica it may be above the high watermark."""
+        """Return the offset that the next record gets. In a replica this offset may be above the high
+        watermark.
+        """
         source = self.source
         return source.visible.log_end_offset if isinstance(source, Partition) else source.written().end_offset
 
     @property
     def high_watermark(self) -> int:
         """Return the high watermark: all in-sync replicas have the records below this offset. Without
-        replicas it is the log end offset.
+        replicas the high watermark is the log end offset.
         """
         return self._views.view.end_offset
 
@@ -251,8 +253,9 @@ class PartitionLog(PublicNames):
     ) -> int:
         """Append one record; returns its offset. `timestamp` is in ms since the epoch, by default now.
         Retention may soon delete a record whose timestamp is older than the topic's retention.ms, for example
-        because it is in seconds by mistake. If `expected_offset` is given and is not the log end offset,
-        nothing is written, and OffsetMismatchError is raised with the log end offset (compare and append).
+        because the timestamp is in seconds by mistake. If `expected_offset` is given and is not the log end
+        offset, nothing is written, and OffsetMismatchError is raised with the log end offset (compare and
+        append).
 
         Nothing is written if this raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, or
         InvalidTopicError (the topic is internal). If this raises StorageError, the record is not in the log.
@@ -394,8 +397,8 @@ class PartitionLog(PublicNames):
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Produce request from a non-blocking socket, and append its batch in C by the rules of
         `append_as_leader`. Return True if the request was answered. Return False if the request was not
-        answered: its bytes are in `exchange`, and the caller must handle them. Return None if nothing was
-        received. Raises StorageError.
+        answered: the request's bytes are in `exchange`, and the caller must handle them. Return None if
+        nothing was received. Raises StorageError.
         """
         source = self.source
         if self._internal or self.context.closed or not isinstance(source, Partition):
@@ -542,7 +545,8 @@ class PartitionLog(PublicNames):
         return records[0]
 
     def read_many(self, offsets: Any, *, isolation_level: str = _UNCOMMITTED) -> Records:
-        """Return one record for each of the `offsets`, in their order, as `read_one` returns it.
+        """Return one record for each of the `offsets`, in the order of `offsets`. Each record is the record
+        that `read_one` returns.
 
         `offsets` are a list or a numpy array of integers, in any order and with repetitions. After compaction
         several offsets may give the same record. The result's `next_offset` is the offset after the last
@@ -715,7 +719,8 @@ class PartitionLog(PublicNames):
         high watermark, up to the log end offset, is accepted, so that the reader waits until the high
         watermark rises (R39).
         """
-        # After a kill the high watermark may be lower than before, so a reader may have an offset above it.
+        # After a kill the high watermark may be lower than before, so a reader may have an offset above the
+        # high watermark.
         source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
@@ -736,12 +741,12 @@ class PartitionLog(PublicNames):
         is returned even if it is longer than `max_bytes`.
 
         The stretch is empty at the log's end; for `read_committed`, at the last stable offset. The file stays
-        readable until `release`, even if retention or compaction removes it. The records are not read, and no
-        CRC is checked, because the client checks the CRC. For `read_committed`, `Stretch.aborted` has the
-        aborted transactions of the batches. They are found by the log's control batches; control batches that
-        were not read before are read now. If more than `max_searched` offsets would have to be searched for
-        control batches, `aborted` is None instead, for callers that must not wait. If `whole`, the reader is
-        a replica, which reads up to the log end offset (R14).
+        readable until `release`, even if retention or compaction removes the file. The records are not read,
+        and no CRC is checked, because the client checks the CRC. For `read_committed`, `Stretch.aborted` has
+        the aborted transactions of the batches. They are found by the log's control batches; control batches
+        that were not read before are read now. If more than `max_searched` offsets would have to be searched
+        for control batches, `aborted` is None instead, for callers that must not wait. If `whole`, the reader
+        is a replica, which reads up to the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
@@ -768,9 +773,9 @@ class PartitionLog(PublicNames):
 
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Fetch request from a non-blocking socket, and answer it if the C code can copy the
-        batches from the open file of one segment. Return True if the request was answered. Return False if it
-        was not answered: its bytes are in `exchange`, and the caller must handle them. Return None if nothing
-        was received. Raises nothing.
+        batches from the open file of one segment. Return True if the request was answered. Return False if
+        the request was not answered: the request's bytes are in `exchange`, and the caller must handle them.
+        Return None if nothing was received. Raises nothing.
         """
         context = self.context
         if context.closed or not context.here[0]:

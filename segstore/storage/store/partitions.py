@@ -85,8 +85,9 @@ class PartitionLoader:
         the logs that an earlier host has left open.
         """
         self.adopted: set[TopicPartitionKey] = set()
-        """Partitions to which an earlier host has added the records of a staged append without publishing
-        them. These records are above the log end offset in the shared file, but are kept.
+        """Partitions to which an earlier host has added the records of a staged append, but without
+        publishing the new log end. These records are above the log end offset in the shared file, but are
+        kept.
         """
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
@@ -119,8 +120,8 @@ class PartitionLoader:
         epochs = os.path.join(directory, names.LEADER_EPOCHS)
         if not files.exists(epochs) or not files.size(epochs):
             self._context.make_way(epochs)
-            # A replica never begins an epoch by itself (R7), so its file is empty until a leader begins an
-            # epoch.
+            # A replica never begins an epoch by itself (R7), so the leader epoch file is empty until a leader
+            # begins an epoch.
             contents.append((epochs, format_leader_epochs([] if self._replicated else [(0, 0)])))
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
@@ -160,8 +161,8 @@ class PartitionLoader:
         return bool(found_id)
 
     def load(self, info: TopicInfo, partition: int, start_moved: Callable[[int], None]) -> Partition:
-        """Open a partition, recover it if needed, and publish its log end offset. Raises StorageError,
-        OSError.
+        """Open a partition, recover the partition if needed, and publish the log end offset. Raises
+        StorageError, OSError.
         """
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)

@@ -149,10 +149,10 @@ class Primary:
     # --- registration -------------------------------------------------------------------------
 
     def register(self, directory_id: str, sync: bool, peer: str = "") -> int:
-        """Register a standby at the address `peer`, or register it anew; returns its broker epoch. Raises
-        DemotedError, StorageError; DuplicateBrokerRegistrationError if another directory is registered;
-        InvalidRequestError if the mode would change from sync to async, or if the mode is sync and the store
-        is shared.
+        """Register a standby at the address `peer`, or register the standby anew. Return the standby's new
+        broker epoch. Raises DemotedError, StorageError; DuplicateBrokerRegistrationError if another directory
+        is registered; InvalidRequestError if the mode would change from sync to async, or if the mode is sync
+        and the store is shared.
         """
         with self._changing, os_errors():
             before = self.registration
@@ -209,8 +209,8 @@ class Primary:
             self.registration = made
             for partition in partitions.all_open():
                 with partition.token:
-                    # `acks` is set before the high watermark, because an append above the high watermark uses
-                    # `acks` to wait.
+                    # `acks` is set before the high watermark, because an append above the high watermark
+                    # waits by means of `acks`.
                     self._wait_for_standby(partition)
                     partition.visible.begin_replica(partition.segments.next_offset)
 
@@ -329,7 +329,7 @@ class Primary:
         if held.is_there and keeper is not None:
             away = self._away()
             self._log_loss(away, held.sync)
-            # A topic may have been deleted; the next call of `_note` leaves it out.
+            # A topic may have been deleted. The next call of `_note` leaves such a topic out.
             with suppress(SegstoreError):
                 keeper.note(held.directory_id, away, self.lags())
 

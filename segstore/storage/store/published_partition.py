@@ -96,9 +96,9 @@ class PublishedPartition:
         )
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic: the partition's metadata file has the
-        topic's id, or, if it has not, the settings of the topic with this name have the topic's id. A
-        broker's topic without an id can't be distinguished from a new topic of the same name.
+        """Return whether the directory still belongs to this topic: the topic's id is in the partition's
+        metadata file, or, if it is not in this file, in the settings of the topic with this name. A broker's
+        topic without an id can't be distinguished from a new topic of the same name.
         """
         found_id = self._topic_files.readable_id(self._info.name, self._number)
         if found_id == self._info.topic_id:

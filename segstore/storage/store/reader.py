@@ -143,7 +143,8 @@ class StoreReader:
     def _follow(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
         directory = self._topic_files.partition_path(info.name, partition)
         self.context.files.check_directory(directory)
-        # The open files may belong to an older topic of the same name, so they are closed.
+        # Open files in this directory may belong to an older topic of the same name, so these files are
+        # closed.
         self.context.pool.forget_directory(directory)
         published = PublishedPartition(self.context, self._ends, self._topic_files, info, partition)
         return ReadOnlyPartition(self.context.pool, directory, info.settings, published, info.of_broker)

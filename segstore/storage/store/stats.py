@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class StatisticsSource(NamedTuple):
-    """The calls of a store that its statistics need. `topics()` returns the topics by name. `partition(topic,
-    n)` returns a log. `states()` returns the states of sweeps, and `cleaned()` the cleaner's offsets, both by
-    (topic, partition).
+    """The calls of a store that are needed for the store's statistics. `topics()` returns the topics by name.
+    `partition(topic, n)` returns a log. `states()` returns the states of sweeps, and `cleaned()` the
+    cleaner's offsets, both by (topic, partition).
     """
 
     context: StoreContext
@@ -251,7 +251,7 @@ METRICS = (
 
 
 class MetricSample(NamedTuple):
-    """One value of a metric, and the values of its labels. A sample of a histogram has the `suffix`
+    """One value of a metric, and the values of the labels. A sample of a histogram has the `suffix`
     "_bucket", "_count" or "_sum". With "_bucket", the last label is "le".
     """
 

@@ -449,8 +449,8 @@ class Store(PublicNames):
 
     @calls_out
     def _forget(self, name: str, topic_id: str = "") -> None:
-        """Forget a deleted topic's logs, so that a new topic of the same name does not get them. Then call
-        the functions that were given to `on_topic_deleted`.
+        """Forget a deleted topic's logs, so that a new topic of the same name does not get these logs. Then
+        call the functions that were given to `on_topic_deleted`.
         """
         for key in self._logs.keys():  # noqa: SIM118  a list: other threads may add logs during the loop
             if key[0] == name:
@@ -604,8 +604,8 @@ class Store(PublicNames):
         return self.engine.wait_for(tailed, nudges, seconds)
 
     def wake(self) -> None:
-        """Wake all threads in `wait`, so that they return early. A client calls this if its waiting thread
-        must do other work.
+        """Wake all threads in `wait`, so that they return early. A client calls this if the client's waiting
+        thread must do other work.
         """
         self.engine.wake()
 
@@ -750,9 +750,9 @@ class Store(PublicNames):
 
         Raises UnwrittenRecordsError, with the number of records, if producers could not write records that
         they had accepted. This error is also logged, even if an interrupt, or the exception that leaves a
-        `with` block, is raised in its place. If this call is ended by a StorageError or Ctrl-C, the directory
-        is released nevertheless, and the next open recovers the store. In a producer's callback this call
-        raises InvalidArgumentError, and closes nothing.
+        `with` block, is raised in place of this error. If this call is ended by a StorageError or Ctrl-C, the
+        directory is released nevertheless, and the next open recovers the store. In a producer's callback
+        this call raises InvalidArgumentError, and closes nothing.
         """
         unwritten = self._close(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT), orderly=True)
         if unwritten is not None:

@@ -371,7 +371,7 @@ class StoreWriter:
 
     def _reserve_size(self) -> int:
         """Return the number of bytes to reserve on the disk for the deletion of a topic, which rewrites the
-        root's checkpoints: they have a line for each partition.
+        root's checkpoints: the checkpoints have a line for each partition.
         """
         partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
         return SIZE + partitions // _LINES * PIECE
@@ -552,7 +552,9 @@ class StoreWriter:
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:
-        """Stop the store's threads, close its files, and release its lock last. May be repeated."""
+        """Stop the store's threads, close the store's files, and release the store's lock last. May be
+        repeated.
+        """
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
@@ -568,11 +570,11 @@ class StoreWriter:
         return self._held.closed
 
     def close(self, broker_epoch: int | None = None) -> None:
-        """Close cleanly. `broker_epoch` is given in a replicated store: it is written into the clean shutdown
-        marker, and the next writer reads it as `clean_epoch`. After an error or an interrupt the lock is
-        released too, and the next open recovers the store. A second call only releases the lock. Raises
-        InvalidArgumentError if `broker_epoch` is below 1, before anything is closed. Raises the first error
-        of closing.
+        """Close cleanly. `broker_epoch` is given in a replicated store: the epoch is written into the clean
+        shutdown marker, and the next writer reads the epoch as `clean_epoch`. After an error or an interrupt
+        the lock is released too, and the next open recovers the store. A second call only releases the lock.
+        Raises InvalidArgumentError if `broker_epoch` is below 1, before anything is closed. Raises the first
+        error of closing.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
         with self._closing:

@@ -130,7 +130,7 @@ class WritingSide(Protocol):
         """Return a `Recovered` for each partition that was recovered, in the order of the recoveries."""
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the partition. In a replicated store it is the partition of the replica that leads now.
+        """Return the partition. In a replicated store this is the partition of the replica that leads now.
         Raises UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
         """
 
