@@ -31,8 +31,8 @@ log = Logger("segstore")
 
 
 class Importing(NamedTuple):
-    """The topic of an import, and the stager. The records that the block adds to the stager are appended when
-    the block ends.
+    """The topic of an import, and the stager. The records that the block of `importing` adds to the stager
+    are appended when the block ends.
     """
 
     topic: TopicInfo

@@ -97,7 +97,7 @@ class FoundNote:
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
-        # None if the note is damaged, because a power cut may do that
+        # `hint` returns None for a damaged note, because a power cut may damage the note.
         self.note, self.same = CLOSE_NOTE.hint(files, root), False
         if self.note is None:
             return

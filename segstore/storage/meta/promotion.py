@@ -1,4 +1,5 @@
-"""`Promotion`: the promotion of a standby to primary. On disk: `.segstore/promotion`, a `CheckedFile`.
+"""`Promotion`: the file `.segstore/promotion`, a `CheckedFile`, which records the promotion of a standby to
+primary.
 
 Threads: any, because a `Promotion` never changes.
 """

@@ -130,8 +130,8 @@ class RootCheckpoints:
             self._held = held
 
     def claim(self, key: TopicPartitionKey, log_start: int) -> None:
-        """Record that no source with a checksum confirms this log start offset of a partition. This is valid
-        until the log start offset changes, and becomes durable when the copy is next written.
+        """Record that no source with a checksum confirms this log start offset of a partition. The claim is
+        valid until the log start offset changes, and becomes durable when the copy is next written.
         """
         with self._lock:
             self._claims[key] = log_start

@@ -162,7 +162,7 @@ class TopicFiles:
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo | None:
-        """Return a topic without a settings file. The topic's id is the first topic id that is found in its
+        """Return a topic without a settings file. The topic's id is the first topic id that is found in the
         partitions' metadata. Return None if no directory of the topic has metadata or a log.
         """
         error = None

@@ -1,4 +1,4 @@
-"""The locks of a shared store's members: each member locks a byte of `.segstore/members`.
+"""Locks bytes of `.segstore/members`: each member of a shared store holds the lock of one byte.
 
 The file is empty. A member has an open file description lock on the byte whose offset is the index of the
 member's slot. When the member's process ends, the kernel releases the lock, so no pid, heartbeat or timeout

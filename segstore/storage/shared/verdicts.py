@@ -36,7 +36,7 @@ _KINDS: dict[int, type[SegstoreError]] = {
 }
 _MOST_TEXT = 132
 _LONGEST_WAIT = 100
-"""Milliseconds after which a waiting thread checks again whether its store was closed."""
+"""Milliseconds after which a waiting thread checks again whether the store was closed."""
 
 
 class MemberRequest(NamedTuple):

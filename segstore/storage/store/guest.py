@@ -130,7 +130,7 @@ class StoreGuest(StoreReader):
     # --- partitions -----------------------------------------------------------------------
 
     def appender(self, topic: str, partition: int) -> Partition:
-        """Return a `GuestPartition`, which has the appending calls of a `Partition`. Raises
+        """Return a `GuestPartition`, which has those methods of a `Partition` that append. Raises
         UnknownTopicOrPartitionError.
         """
         info = find_topic(self.topics, topic, partition)
@@ -157,8 +157,8 @@ class StoreGuest(StoreReader):
         return info.settings
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return (the partition's slot in `.segstore/ends`, new `seg_share *` of the partition's log); None
-        if the host has not opened the partition.
+        """Return (the partition's slot in `.segstore/ends`, a new `seg_share *`, by which C code uses the
+        log's part of the shared file). Return None if the host has not opened the partition.
         """
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:

@@ -24,7 +24,9 @@ _NOT_YET = "its lease was not given to it yet"
 
 
 class Leadership:
-    """Starts and stops the appends of one primary by a lease. Before `begin` the primary needs no lease."""
+    """Allows the appends of one primary only while the lease is held. Before `begin` the primary needs no
+    lease.
+    """
 
     def __init__(self, primary: Primary, scheduler: Scheduler) -> None:
         self._primary, self._scheduler = primary, scheduler

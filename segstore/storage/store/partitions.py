@@ -81,8 +81,8 @@ class PartitionLoader:
         """
         self.owed = OwedEpochs()
         self.sharing: Sharing | None = None
-        """The membership in a shared store; None if the store is not shared. The shared file has the ends of
-        the logs that an earlier host has left open.
+        """The membership of this process in a shared store; None if the store is not shared. The shared file
+        has the ends of the logs that an earlier host has left open.
         """
         self.adopted: set[TopicPartitionKey] = set()
         """Partitions to which an earlier host has added the records of a staged append, but without

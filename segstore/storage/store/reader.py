@@ -103,7 +103,9 @@ class StoreReader:
         return topics.found
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
-        """Forget partitions of deleted topics, whose files would stay mapped until this store is closed."""
+        """Forget the partitions of deleted topics, because the partitions' files would stay mapped until this
+        store is closed.
+        """
         # If a caller still has a `PartitionLog` of such a partition, the `PartitionLog` raises
         # StoreClosedError.
         with self._lock:

@@ -14,8 +14,8 @@ from segstore.storage.store.stats import Family, Metric, MetricSample
 
 class ReplicaLag(NamedTuple):
     """The lag of a replica: `records` is the number of records that it lacks. `bytes` is the stored size of
-    these records (-1 if it can't be counted). `ms` is the time in which the replica did not have the whole
-    log.
+    these records (-1 if it can't be counted). `ms` is the time that has passed after the replica last had the
+    whole log.
     """
 
     records: int

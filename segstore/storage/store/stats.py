@@ -88,8 +88,8 @@ def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[Pa
 
 
 def _full(context: StoreContext) -> FullNote | None:
-    """Return the note of a full disk, from memory in the writer's process, else from the note file; None if
-    no disk is full.
+    """Return the note about a full disk; None if the disk is not full. The writer's process has the note in
+    memory; other processes read it from `.segstore/full`.
     """
     return context.full.note if context.writable else read_note(context.files, context.root)
 

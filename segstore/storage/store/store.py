@@ -123,7 +123,8 @@ def open(
         try:
             return Store(context, StoreWriter(context, settings))
         except StoreLockedError:
-            # If this is true, this open runs in a signal handler that has interrupted another open.
+            # If `_is_within_open` returns True, this open runs in a signal handler that has interrupted
+            # another open.
             if _is_within_open(sys._getframe(1)):
                 raise
             let_go_of_lost(context.files, context.root)

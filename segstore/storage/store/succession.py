@@ -3,7 +3,7 @@ docs/shared.md).
 
 Each guest that may become the host has a thread with a connection to the host. When the host's process exits,
 the kernel closes the connection, and each thread tries to take the store's lock. The first thread that tries
-gets the lock, so a stopped member delays nobody. Threads: its own.
+gets the lock, so a member whose process is stopped (SIGSTOP) delays nobody. Threads: one, its own.
 """
 
 from __future__ import annotations
