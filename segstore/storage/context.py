@@ -124,9 +124,9 @@ class StoreContext:
 
     def remake(self, path: str, data: bytes, message: str, source: str) -> None:
         """Replace a damaged file by a file with the content `data`, which comes from `source`. Report the
-        damage, `message`, and the source. If a directory or special file is at `path`, it is moved to the
-        quarantine. If the disk is full, the file is not replaced, and the next open tries again. Raises
-        OSError.
+        damage, `message`, and the source. If a directory or special file is at `path`, it is moved to
+        `.segstore/quarantine`. If the disk is full, the file is not replaced, and the next open tries again.
+        Raises OSError.
         """
         try:
             aside = self.make_way(path)
@@ -140,8 +140,8 @@ class StoreContext:
 
     def make_way(self, path: str) -> str:
         """Make sure that a regular file can be written at `path`: a directory or special file at `path`, or
-        at the path of the temporary file, is moved to the quarantine. Return a clause for an error's text
-        that names the new paths, or "" if nothing was moved. Raises OSError.
+        at the path of the temporary file, is moved to `.segstore/quarantine`. Return a clause for an error's
+        text that names the new paths, or "" if nothing was moved. Raises OSError.
         """
         places = [place for place in (path, path + names.TEMPORARY) if self.files.exists(place)]
         moved = [put_aside(self.files, self.root, place) for place in places if not self.files.is_file(place)]

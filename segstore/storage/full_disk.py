@@ -2,8 +2,9 @@
 again.
 
 `.segstore/full`, a `CheckedFile`, exists while the disk is full, so that other processes (`segstore stats`)
-can show this. The disk space for the file comes from the reserve. Threads: any. The work is done in the
-store's scheduler, because `met` is called with an append token held.
+can show this. The disk space for the file comes from the store's reserve of disk space. Threads: any. The
+work is done in the store's scheduler, because the caller of `met` holds a partition's append token (the lock
+for appends).
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ class FullDisk:
             self._scheduler.after(LOOK, partial(self._look, self._met))
 
     def _look(self, met: int) -> None:
-        """Clear the note if there is room for the largest failed append and for the reserve, and no append
-        has failed since the last check.
+        """Clear the note if there is room for the largest failed append and for the reserve of disk space,
+        and no append has failed since the last check.
         """
         need = self._need if self._clock() - self._last_ms < FORGET_MS else 0
         # Small appends may succeed although there is no room for a large append, which a client will try

@@ -66,8 +66,8 @@ def broker_epoch_of(marker: int | None) -> int:
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """Return the marker's number; None if there is no marker; 0 if the marker has no number, or is no regular
-    file. Raises OSError.
+    """Return the number in the clean shutdown marker; None if there is no marker; 0 if the marker has no
+    number, or is no regular file. Raises OSError.
     """
     try:
         data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)
@@ -84,7 +84,9 @@ def read_marker(files: Files, root: str) -> int | None:
 
 
 def take_marker(files: Files, root: str) -> int | None:
-    """Remove the marker, durably. Return what `read_marker` returned before. Raises OSError."""
+    """Remove the clean shutdown marker, durably. Return the result of `read_marker` before the removal.
+    Raises OSError.
+    """
     nonce = read_marker(files, root)
     if nonce is not None:
         files.unlink(os.path.join(root, names.CLEAN_SHUTDOWN))
@@ -93,12 +95,12 @@ def take_marker(files: Files, root: str) -> int | None:
 
 
 def new_nonce() -> int:
-    """Return a new random number for a marker."""
+    """Return a new random number for a clean shutdown marker."""
     return secrets.randbits(62) | 1
 
 
 def put_marker(files: Files, root: str, nonce: int) -> None:
-    """Write the marker with a number, durably. Raises OSError."""
+    """Write the clean shutdown marker with the number `nonce`, durably. Raises OSError."""
     held = {"version": 0, "brokerEpoch": nonce}
     if nonce > REPLICATED:
         held = {"brokerEpoch": nonce - REPLICATED, "version": 0}

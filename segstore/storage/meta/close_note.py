@@ -39,10 +39,10 @@ the same epoch.
 
 @dataclass(frozen=True)
 class CloseNote:
-    """The content of the note. `number` is the marker's number, and `marker` is the identity of the marker's
-    file (`Files.which`). In a note that was written at an open, `number` is 0 and `marker` is empty. `own` is
-    the identity of the note's file. A partition whose slot key is in `owing` begins an epoch when it is next
-    opened; this epoch is `step` above its latest epoch.
+    """The content of the close note. `number` is the number in the clean shutdown marker, and `marker` is the
+    identity of the marker's file (`Files.which`). In a note that was written at an open, `number` is 0 and
+    `marker` is empty. `own` is the identity of the note's file. A partition whose slot key is in `owing`
+    begins an epoch when it is next opened; this epoch is `step` above its latest epoch.
     """
 
     number: int
@@ -91,9 +91,10 @@ class OwedEpochs:
 
 
 class FoundNote:
-    """The close note that an open finds, before the marker is removed. `note` is None if the file is missing
-    or damaged. `same`: whether the file of the marker (of the note if there is no marker) has the identity
-    that the note gives, and has only one hard link: `cp -al` copies a store by a second link to each file.
+    """The close note that an open finds, before the open removes the clean shutdown marker. `note` is None if
+    the file is missing or damaged. `same`: whether the file of the marker (of the note if there is no marker)
+    has the identity that the note gives, and has only one hard link: `cp -al` copies a store by a second link
+    to each file.
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
@@ -104,14 +105,14 @@ class FoundNote:
         path, noted = CLOSE_NOTE.path(root), self.note.own
         if has_marker:
             path, noted = names.below(root, names.CLEAN_SHUTDOWN), self.note.marker
-        # The file is missing if the marker was no regular file, and was moved to the quarantine.
+        # The marker is missing if it was no regular file: then it was moved to `.segstore/quarantine`.
         with suppress(FileNotFoundError):
             found = files.which(path, or_change=has_marker)
             self.same = found == noted and files.links(path) == 1
 
     def is_of_ours(self, number: int, published: int) -> bool:
-        """Return whether segstore, not a broker, wrote the marker with this `number`. `published` is the
-        number in `.segstore/ends`.
+        """Return whether segstore, not a broker, wrote the clean shutdown marker with this `number`.
+        `published` is the number in `.segstore/ends`.
         """
         return number > 0 and number in (published, 0 if self.note is None else self.note.number)
 
@@ -133,9 +134,9 @@ def owed_by(keys: Collection[int]) -> OwedEpochs:
 
 
 def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
-    """Write the note. `number` is the marker's number, 0 if there is no marker. `keys` are the slot keys of
-    all partitions; the note lists those that are in `owed`. If the disk is full, no note is written, so the
-    store counts as restored at the next open. Raises OSError.
+    """Write the close note. `number` is the number in the clean shutdown marker, 0 if there is no marker.
+    `keys` are the slot keys of all partitions; the note lists those that are in `owed`. If the disk is full,
+    no note is written, so the store counts as restored at the next open. Raises OSError.
     """
     marker = files.which(names.below(root, names.CLEAN_SHUTDOWN)) if number else ()
 

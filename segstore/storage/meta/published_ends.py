@@ -240,8 +240,9 @@ class _Mapped:
 
     @calls_out
     def wait_for_adoption(self, seconds: float) -> None:
-        """Sleep until `wake_sealers` is called in another thread or process, `seconds` have passed, or a
-        signal arrives. Publications don't end this sleep. A `wake_sealers` before this call has no effect.
+        """Sleep until staged appends were added to their logs or refused (`wake_sealers` is called in another
+        thread or process), `seconds` have passed, or a signal arrives. Publications don't end this sleep. A
+        `wake_sealers` before this call has no effect.
         """
         timeout = max(0, int(min(seconds, _LONGEST_WAIT) * 1e9))
         code = lib.seg_await_adoption(self._bytes, self._size, timeout)

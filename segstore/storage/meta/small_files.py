@@ -1,5 +1,5 @@
-"""Tools for the files in `.segstore`: two copies of a file, the errors of unreadable files, and the
-quarantine.
+"""Tools for the files in `.segstore`: two copies of a file, the errors of unreadable files, and the directory
+`.segstore/quarantine`.
 
 Both copies are written together. After a power cut one copy may be old. If both copies are valid, and differ,
 the first copy is used. Files are replaced by a rename and synced. A directory or link in the place of a file
@@ -155,9 +155,9 @@ def reason(error: Exception) -> str:
 
 
 def put_aside(files: Files, root: str, path: str, *, directory_only: bool = False) -> str:
-    """Move the file, directory or link at `path` into the quarantine, and return its new path. Raises OSError
-    if the object can't be moved, because it is a mount point, for example. If `directory_only`, and the
-    object is no directory, the errno is ENOTDIR.
+    """Move the file, directory or link at `path` into `.segstore/quarantine`, and return its new path. Raises
+    OSError if the object can't be moved, because it is a mount point, for example. If `directory_only`, and
+    the object is no directory, the errno is ENOTDIR.
     """
     directory = os.path.join(root, names.OURS, names.QUARANTINE)
     for made in (os.path.dirname(directory), directory):

@@ -115,7 +115,7 @@ class AbortedTransactions:
 
     def _forget(self) -> None:
         self._state = ProducerState()
-        # The errors of the markers that can't be read, by the marker's offset.
+        # The errors of the transaction markers that can't be read, by the marker's offset.
         self._damaged: dict[int, CorruptRecordError] = {}
         self._found: _ReadEntries | None = None
 
@@ -170,7 +170,7 @@ class AbortedTransactions:
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
         # All batches are below the last stable offset, so their transactions have ended. So if a transaction
-        # has no marker in the log, the marker was lost.
+        # has no transaction marker in the log, this marker was lost.
         for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
@@ -237,16 +237,16 @@ def doubtful(view: LogView, header: np.void, reason: str) -> CorruptRecordError:
 
 # --- commits -----------------------------------------------------------------------------------
 
-# These functions find committed transactions by a partition's markers. After a power cut the markers may be
-# the only record of the coordinator's decision to commit.
+# These functions find committed transactions by a partition's transaction markers. After a power cut the
+# markers may be the only record of the coordinator's decision to commit.
 
 log = Logger("segstore")
 
 
 def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-    """Return (producer id, epoch) of each committed transaction of these producers whose marker has the epoch
-    after the transaction's epoch (KIP-890). A transaction whose marker has the transaction's own epoch is
-    left out, because many transactions may have this epoch. Raises StorageError.
+    """Return (producer id, epoch) of each committed transaction of these producers whose transaction marker
+    has the epoch after the transaction's epoch (KIP-890). A transaction whose marker has the transaction's
+    own epoch is left out, because many transactions may have this epoch. Raises StorageError.
     """
     return source.with_view(lambda view: _committed(view, producer_ids))
 
@@ -269,8 +269,8 @@ def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, i
 
 
 def _commits(segment: Segment, marker: NDArray[np.void]) -> bool:
-    """Return whether a marker commits a transaction; False if compaction has removed the marker's record, or
-    if the marker is damaged.
+    """Return whether a transaction marker commits a transaction; False if compaction has removed the marker's
+    record, or if the marker is damaged.
     """
     try:
         return bool(marker["count"][0]) and read_marker(segment, marker)[0] == COMMIT

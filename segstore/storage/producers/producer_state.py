@@ -6,8 +6,8 @@ offset, so that a replay of the log gives the same state as the appends did. No 
 `append_info` checks sequences and epochs before an append. The state is in a table in C
 (`_native/producers.c`): C code applies its own appends to the table, and Python reads copies of the table's
 entries. Nothing is written here; `state_manager` writes the files. Threads: the holder of the partition's
-append token, after the holder has paused the appends of the C code; any thread may call the functions for
-snapshots.
+append token (the lock for appends), after the holder has paused the appends of the C code; any thread may
+call the functions for snapshots.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTxn(NamedTuple):
-    """A committed or aborted transaction: the offsets of its first record and of its marker."""
+    """A committed or aborted transaction: the offsets of its first record and of its transaction marker."""
 
     first_offset: int
     last_offset: int
@@ -213,8 +213,8 @@ class ProducerState:
         self.c.seed = int.from_bytes(os.urandom(8), "little")
         self.producers = ProducerTable(self.c)
         self.ended: list[CompletedTxn] | None = None
-        """In a replica, the completed transactions whose markers are not below the high watermark (Kafka:
-        ProducerStateManager.unreplicatedTxns). None if the partition is no replica.
+        """In a replica, the completed transactions whose transaction markers are at or above the high
+        watermark (Kafka: ProducerStateManager.unreplicatedTxns). None if the partition is no replica.
         """
 
     @classmethod

@@ -3,7 +3,8 @@
 Only `.txnindex` files are written. A segment gets this file at its first abort. The file is synced after the
 log, so if the file differs from the control batches in the log, the file is wrong. Brokers read the file;
 segstore's readers don't. Threads: the owner of the state calls `replay` and `take_in`; the holder of the
-partition's append token changes index files; `mend` is called before the partition is used.
+partition's append token (the lock for appends) changes index files; `mend` is called before the partition is
+used.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def take_in(
     """Apply batches of a segment to `state`, and return the transactions that they abort. `memory` is the
     memory of an array of `seg_batch` with the batch headers.
 
-    If a marker can't be read, and `damaged` is None, CorruptRecordError is raised. If `damaged` is given, the
-    error is put into `damaged` under the marker's offset, and the marker counts as an abort.
+    If a transaction marker can't be read, and `damaged` is None, CorruptRecordError is raised. If `damaged`
+    is given, the error is put into `damaged` under the marker's offset, and the marker counts as an abort.
     """
 
     def read_control(i: int) -> tuple[int, int]:
@@ -71,8 +72,8 @@ def take_in(
 
 
 def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
-    """Return (kind, coordinator epoch) of the marker in a control batch. `batch` is an array with this one
-    batch header. Raises CorruptRecordError.
+    """Return (kind, coordinator epoch) of the transaction marker in a control batch. `batch` is an array with
+    this one batch header. Raises CorruptRecordError.
     """
     position, size = int(batch["position"][0]), int(batch["size"][0])
     data = segment.pool.files.pread(segment.handle, size, position)
@@ -102,7 +103,9 @@ def index_size(files: Files, segment: Segment) -> int:
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
-    """Add transactions that markers in this segment aborted to the segment's `.txnindex`. Raises OSError."""
+    """Add transactions to the `.txnindex` of the segment whose transaction markers aborted them. Raises
+    OSError.
+    """
     size = index_size(files, segment)
     with files.open(segment.file(names.TXN_INDEX), write=True, create=True) as handle:
         files.pwrite(handle, format_entries(txns), size)
@@ -133,8 +136,8 @@ def mend(
     `.txnindex` file that is damaged, or differs from the aborts in a replayed segment. Raises OSError.
 
     `state_at(offset)` returns the state in the newest snapshot at or below this offset. A file's entries for
-    markers below the offset `synced` stay. An entry for a later marker stays only if the log has the marker,
-    because a power cut may have removed the marker.
+    transaction markers below the offset `synced` stay. An entry for a later marker stays only if the log has
+    the marker, because a power cut may have removed the marker.
     """
     ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):
@@ -165,7 +168,9 @@ def mend(
 
 
 def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) -> list[AbortedTxn]:
-    """Replay all `segments`, and return the transactions that markers in the last segment abort."""
+    """Replay all `segments`, and return the transactions that the transaction markers in the last segment
+    abort.
+    """
     found: list[AbortedTxn] = []
     for segment, end in zip(segments, ends, strict=False):
         found = replay(state, segment, segment.size, {}) if end > state.map_end_offset else []

@@ -3,7 +3,7 @@ writes the `<offset>.snapshot` files.
 
 A snapshot is written at each roll and at a clean close, as in Kafka, so that an open replays only the batch
 headers after the newest snapshot. An unreadable snapshot is removed, and the log is replayed instead.
-Threads: the holder of the partition's append token.
+Threads: the holder of the partition's append token (the lock for appends).
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class Producers:
 
     def take(self, batches: Any, marker: Marker | None = None) -> list[AbortedTxn]:
         """Apply written batches of one producer, and return the transactions that they abort. `batches` is
-        the memory of an array of `seg_batch`; `marker` is the marker in one of these batches, or None.
+        the memory of an array of `seg_batch`; `marker` is the transaction marker in one of these batches, or
+        None.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         return self.state.update(batches, lambda _: ended, self._clock())
@@ -117,7 +118,7 @@ class Producers:
         """Apply batches that were copied from a leader, and return the transactions that they abort. The
         batches may have different producers. Sequences and epochs are not checked (R35). `memory` is the
         memory of an array of `seg_batch`; the bytes of each batch are in `data`, at the batch's `position`.
-        Raises CorruptRecordError if a marker can't be read.
+        Raises CorruptRecordError if a transaction marker can't be read.
         """
         batches = np.frombuffer(memory, batch_type())
 
@@ -161,8 +162,8 @@ class Producers:
         self.state = state
 
     def ended_above(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
-        """Return the completed transactions of the log in `view` whose markers are at or above the high
-        watermark. Any thread may call this. Raises OSError.
+        """Return the completed transactions of the log in `view` whose transaction markers are at or above
+        the high watermark. Any thread may call this. Raises OSError.
         """
         taken = [at for at in snapshots(self._files, self._directory) if at <= high_watermark]
         state = _newest(self._files, self._directory, taken)

@@ -20,7 +20,8 @@ from segstore.storage.meta.published_ends import EndsReader, open_reader
 from segstore.storage.meta.topics import NOT_A_FILE
 
 _BELIEF_NS = 100_000_000  # nanoseconds for which the result of a check is used
-# Largest number of reads of the marker, one ms apart, while a writer opens or closes the store.
+# Largest number of reads of the clean shutdown marker, one ms apart, while a writer opens or closes the
+# store.
 _PATIENCE = 50
 
 
@@ -87,9 +88,9 @@ class BelievedEnds:
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
                 break
-            # A writer that opens or closes the store changes the marker first and `.segstore/ends` later, so
-            # both are read again. The end of the segment file can't be used instead, because the file may end
-            # with half of an atomic append.
+            # A writer that opens or closes the store changes the clean shutdown marker first and
+            # `.segstore/ends` later, so both files are read again. The end of the segment file can't be used
+            # instead, because the file may end with half of an atomic append.
             time.sleep(0.001)
         return ends if belief.holds else None
 

@@ -39,10 +39,10 @@ class StagedAppend:
         become visible all at once.
 
         Nothing is appended if this raises StorageError, RecordTooLargeError, UnknownTopicOrPartitionError,
-        StagedFilesError, StoreClosedError, or HostUnavailableError: the host has not begun the adoption
-        within `seconds`. Raises KafkaTimeoutError if the host has begun the adoption, and has not finished it
-        within another `seconds`. After KafkaTimeoutError or an interrupt either all records are appended, now
-        or later, or no record is ever appended.
+        StagedFilesError, StoreClosedError, or HostUnavailableError: the host has not begun to add the staged
+        files to the log (the adoption) within `seconds`. Raises KafkaTimeoutError if the host has begun the
+        adoption, and has not finished it within another `seconds`. After KafkaTimeoutError or an interrupt
+        either all records are appended, now or later, or no record is ever appended.
         """
         context = self._context
         with os_errors(), Stager(context.root, clock=context.clock, files=context.files) as stager:
@@ -85,8 +85,9 @@ class StagedAppend:
     def _begun(
         self, sealed: SealedManifest, id_: str, error: SegstoreError, seconds: float
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Wait for an adoption that the host has begun, and return its offsets by (topic, partition). Raises
-        a copy of `error` if the adoption failed; KafkaTimeoutError after `seconds`.
+        """Wait until the host, which has begun to add the staged files to the log (an adoption), has
+        finished. Return (first offset, next offset) by (topic, partition). Raises a copy of `error` if the
+        adoption failed; KafkaTimeoutError after `seconds`.
         """
         end = time.monotonic() + seconds
         while sealed.is_begun():

@@ -102,7 +102,7 @@ class KeptFiles:
         return PRODUCER_ID.hint(self._files, self._root)
 
     def set_producer_id(self, first: int) -> None:
-        """Write `producer-ids`. A damaged file is moved to the quarantine first, and reported."""
+        """Write `producer-ids`. A damaged file is moved to `.segstore/quarantine` first, and reported."""
         wrong = PRODUCER_ID.damage(self._files, self._root)
         if wrong:
             path = PRODUCER_ID.path(self._root)

@@ -698,9 +698,9 @@ class PartitionLog(PublicNames):
         return empty_records(max(at, offset))
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """Return the result of `use(reading)` for a `Reading` of the current view, up to the last stable
-        offset if `committed`. If files were removed, `use` is called again with a newer view. Raises the
-        errors of `read`.
+        """Return the result of `use(reading)`. The `Reading` has the current view, and the offset up to which
+        the view may be read: the last stable offset if `committed`. If files were removed, `use` is called
+        again with a newer view. Raises the errors of `read`.
         """
 
         def read(view: LogView) -> T:

@@ -327,8 +327,8 @@ class PartitionLoader:
             self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _put_aside(self, directory: str) -> None:
-        """Move directories, links and other special files with the name of an index, a snapshot or a
-        temporary file to the quarantine. Raises OSError.
+        """Move each directory, link or other special file in a partition's directory that has the name of an
+        index, a snapshot or a temporary file to `.segstore/quarantine`. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)

@@ -121,8 +121,8 @@ class Primary:
     # --- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: Partition) -> None:
-        """Apply sync mode, lease term and fence to a partition that was just opened. The caller holds the
-        store's lock.
+        """Make a partition that was just opened obey the sync mode, the lease term and the fence. The caller
+        holds the store's lock.
         """
         if self.registration.sync:
             self._wait_for_standby(partition)
@@ -349,8 +349,8 @@ class Primary:
     # --- a lease ------------------------------------------------------------------------------
 
     def lead_by(self, term: LeaseTerm, on_followed: Callable[[], None]) -> None:
-        """Refuse appends before the lease term begins, and after it has ended. `on_followed` is called at the
-        standby's first fetch after `ask_standby`. Raises StorageError.
+        """Accept appends only during the lease term, the time for which the lease is held. `on_followed` is
+        called at the standby's first fetch after `ask_standby`. Raises StorageError.
         """
         with self._changing, os_errors():
             partitions = self._partitions()

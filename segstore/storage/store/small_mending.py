@@ -1,8 +1,8 @@
 """Repairs the files in `.segstore` that belong to no topic, when a store is opened for writing: quotas,
 credentials, group settings, results of sweeps, producer ids, the cluster id and the format.
 
-Only these files change. A file that can't be made anew is moved to the quarantine. Repairs are reported
-(`StoreContext.report`). Threads: one, before the files are used.
+Only these files change. A file that can't be made anew is moved to `.segstore/quarantine`. Repairs are
+reported (`StoreContext.report`). Threads: one, before the files are used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def state_format(context: StoreContext, wrong: str) -> None:
 
 
 def _move(context: StoreContext, path: str, wrong: str) -> None:
-    """Move a file to the quarantine, and report its damage `wrong`. Do nothing if `wrong` is ""."""
+    """Move a file to `.segstore/quarantine`, and report its damage `wrong`. Do nothing if `wrong` is ""."""
     if wrong:
         context.report(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 

@@ -291,8 +291,9 @@ class StoreWriter:
         return topic_files
 
     def _open_adopted(self) -> None:
-        """Finish or undo the adoptions of staged appends that a crash interrupted. The partitions of
-        adoptions that can be finished are opened, and readers see the adopted records of all of them at once.
+        """Finish or undo the adoptions of staged appends (their addition to the logs) that a crash
+        interrupted. The partitions of adoptions that can be finished are opened, and readers see the added
+        records of all these partitions at once.
         """
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
@@ -603,8 +604,8 @@ class StoreWriter:
             # so the next open recovers the store.
             if self.partitions.is_clean() and not others_are_gone():
                 self.partitions.checkpoint_held(nonce)
-                # The ends are synced before the marker is written, because a marker is valid only with these
-                # ends.
+                # `.segstore/ends` is synced before the clean shutdown marker is written, because the marker
+                # is valid only with this content of the file.
                 self._ends.sync()
                 put_marker(self.context.files, self.context.root, nonce)
                 self._note(nonce)
