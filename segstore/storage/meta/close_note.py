@@ -41,8 +41,9 @@ the same epoch.
 class CloseNote:
     """The content of the close note. `number` is the number in the clean shutdown marker, and `marker` is the
     identity of the marker's file (`Files.which`). In a note that was written at an open, `number` is 0 and
-    `marker` is empty. `own` is the identity of the note's file. A partition whose slot key is in `owing`
-    begins an epoch when it is next opened; this epoch is `step` above its latest epoch.
+    `marker` is empty. `own` is the identity of the note's file. A partition whose slot key (a hash of topic
+    id and partition) is in `owing` begins an epoch when it is next opened; this epoch is `step` above its
+    latest epoch.
     """
 
     number: int
@@ -66,8 +67,8 @@ CLOSE_NOTE = CheckedFile(names.CLOSED, "note of a clean close", _made, 1 << 26)
 
 
 class OwedEpochs:
-    """The partitions, by slot key, that must begin a new epoch when they are next opened. The new epoch of a
-    partition is `step` above its latest epoch.
+    """The partitions that must begin a new epoch when they are next opened. Each is given by its slot key, a
+    hash of topic id and partition. The new epoch of a partition is `step` above its latest epoch.
 
     Threads: any, under the store's lock.
     """

@@ -82,16 +82,16 @@ Shown = tuple[int, Numbers, "Place | None"]
 
 
 class SharingSide(Protocol):
-    """The calls by which a host publishes log ends in the shared file, for the other processes that append.
-    `shared.sharing` implements this protocol.
+    """The calls by which a host publishes log ends in `.segstore/shared`, for the other processes that
+    append. `shared.sharing` implements this protocol.
     """
 
     def of(self, slot: int, key: int) -> Any:
         """Return the share (`seg_share *`) of the partition in this slot. Raises OSError."""
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Publish the ends of these logs in the shared file, all at one moment. `ends` is the memory mapping
-        of `.segstore/ends`.
+        """Publish the ends of these logs in `.segstore/shared`, all at one moment. `ends` is the memory
+        mapping of `.segstore/ends`.
         """
 
     def end(self, slot: int, key: int) -> None:
@@ -113,7 +113,7 @@ class _Mapped:
         self._files, self._path, self._write = files, path, write
         self._shared_path = path.rpartition("/")[0] + f"/{names.SHARED}"
         self.shared: SharedMap | None = None
-        """The memory mapping of the shared file, with the ends of shared logs; None if the store is not
+        """The memory mapping of `.segstore/shared`, with the ends of shared logs; None if the store is not
         shared.
         """
         self._map()
@@ -133,7 +133,7 @@ class _Mapped:
         self._map_shared()
 
     def _map_shared(self) -> None:
-        """Map the shared file with its present size, if the store is shared. Raises OSError."""
+        """Map `.segstore/shared` with its present size, if the store is shared. Raises OSError."""
         path = self._shared_path
         if not self._files.exists(path):
             self.shared = None
@@ -144,8 +144,8 @@ class _Mapped:
         self.shared = None if size is None else SharedMap(self._files, path, size, write=self._write)
 
     def _map_more(self, slots: list[int]) -> None:
-        """Map the shared file again if one of the slots is after the end of the present mapping, because the
-        file has grown.
+        """Map `.segstore/shared` again if one of the slots is after the end of the present mapping, because
+        the file has grown.
         """
         if self.shared is not None and max(slots, default=-1) >= self.shared.logs:
             self._map_shared()
@@ -320,7 +320,7 @@ class EndsWriter(_Mapped):
         """
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
-        """The shared file in which a host publishes too; None in other writers."""
+        """The object by which a host publishes in `.segstore/shared`, too; None in other writers."""
         # Whether another process becomes the host, so that this process must not publish any more.
         self._has_left = False
         self._claimed = False  # whether a key got a slot after the last publication
@@ -387,9 +387,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give the partitions of the shared file the same slots here, because guests use the slots' numbers.
-        A slot may be missing here if the writer was killed within a publication. `left` has the fields of
-        `Ends` by slot. Raises OSError.
+        """Give each partition in `.segstore/shared` the same slot in `.segstore/ends`, because guests use the
+        slots' numbers. A slot may be missing in `.segstore/ends` if the writer was killed within a
+        publication. `left` has the fields of `Ends` by slot. Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -408,9 +408,9 @@ class EndsWriter(_Mapped):
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
     def publish_sharing(self) -> None:
-        """Map the shared file again, and make all readers map it again, because sharing has begun or the file
-        has grown. Other processes must not append to logs in the new part of the shared file before this
-        call. Raises OSError.
+        """Map `.segstore/shared` again, and make all readers map it again, because sharing has begun or the
+        file has grown. Other processes must not append to logs in the new part of the file before this call.
+        Raises OSError.
         """
         with self.lock:
             self._map_shared()
@@ -424,9 +424,9 @@ class EndsWriter(_Mapped):
             self._has_left = True
 
     def end_sharing(self) -> None:
-        """Publish the ends of the shared logs in `.segstore/ends`, then mark the shared file as ended. In the
-        reverse order readers could see a smaller offset than before. The caller ensures that no other process
-        shares the store. Raises OSError.
+        """Publish the ends of the shared logs in `.segstore/ends`, then mark `.segstore/shared` as outdated.
+        In the reverse order readers could see a smaller offset than before. The caller ensures that no other
+        process shares the store. Raises OSError.
         """
         with self.lock:
             if self.shared is None:

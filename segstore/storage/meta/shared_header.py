@@ -22,7 +22,7 @@ _SEALED = 2 * lib.SEG_SEALED
 
 
 class SharedMap:
-    """A memory mapping of the shared file. The memory is unmapped when this object is freed. `logs` is the
+    """A memory mapping of `.segstore/shared`. The memory is unmapped when this object is freed. `logs` is the
     number of logs for which the mapping has room.
     """
 
@@ -72,7 +72,7 @@ def read(files: Files, path: str) -> tuple[Any, int] | None:
 
 
 def look(files: Files, path: str) -> int | None:
-    """Return the size of the shared file if it is valid and live, else None. Raises OSError."""
+    """Return the size of `.segstore/shared` if the file is valid and live, else None. Raises OSError."""
     found = read(files, path)
     if found is None:
         return None
@@ -82,9 +82,9 @@ def look(files: Files, path: str) -> int | None:
 
 
 def end_old(files: Files, path: str) -> None:
-    """Mark an outdated shared file as not live, and remove it. The file is outdated if the store was copied
-    while it was shared, or if the machine was booted after the file was made. The caller holds the store's
-    lock, and no member lives. Raises OSError.
+    """Mark an outdated file `.segstore/shared` as not live, and remove it. The file is outdated if the store
+    was copied while it was shared, or if the machine was booted after the file was made. The caller holds the
+    store's lock, and no member lives. Raises OSError.
     """
     size = files.size(path)
     # The file is marked because readers may have it mapped. A file with several hard links is only unlinked,

@@ -105,8 +105,8 @@ class Members:
         self.c.is_host = leads
 
     def become_host(self) -> None:
-        """Write into the shared file that this member is the host, and wake all members that wait for a host.
-        The caller holds `.lock`.
+        """Write into `.segstore/shared` that this member is the host, and wake all members that wait for a
+        host. The caller holds `.lock`.
         """
         header = self.shared.header
         header.host_slot, header.host_incarnation = self.slot, self.incarnation

@@ -55,9 +55,9 @@ def path_of(root: str) -> str:
 
 
 class SharedFile:
-    """Maps the shared file. `inode` is the inode of the mapped file, by which `is_there` notices that another
-    file is at its path. `which` is (device, inode). `is_host_s`: whether `make` returned this object, for the
-    host. `made`: whether `make` has rewritten the file.
+    """Maps `.segstore/shared`. `inode` is the inode of the mapped file, by which `is_there` notices that
+    another file is at its path. `which` is (device, inode). `is_host_s`: whether `make` returned this object,
+    for the host. `made`: whether `make` has rewritten the file.
     """
 
     def __init__(self, files: Files, root: str, *, write: bool = True) -> None:

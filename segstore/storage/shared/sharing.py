@@ -62,14 +62,14 @@ class Sharing:
         self.members, self.file, self.found = members, file, found
         self._shares: dict[int, Any] = {}
         self.on_grown: Callable[[], object] = _nothing
-        """This function is called after the shared file has grown, before any process appends to a log in the
-        new part.
+        """This function is called after `.segstore/shared` has grown, before any process appends to a log in
+        the new part of the file.
         """
 
     @classmethod
     def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
-        """Make the shared file, or continue with the file of a dead host, and become a member of the store.
-        The caller holds `.lock`. Raises StorageError, NotShareableError.
+        """Make `.segstore/shared`, or continue with the file of a dead host, and become a member of the
+        store. The caller holds `.lock`. Raises StorageError, NotShareableError.
         """
         file = SharedFile.make(
             files,
@@ -148,8 +148,8 @@ class Sharing:
         return AbandonedLog(end, int(share.log.synced), failed) if has_end else None
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Publish the ends of these logs in the shared file, all at one moment. `ends` is the memory mapping
-        of `.segstore/ends`.
+        """Publish the ends of these logs in `.segstore/shared`, all at one moment. `ends` is the memory
+        mapping of `.segstore/ends`.
         """
         marked = [(self._shares[slot], numbers, place) for slot, numbers, place in shown if place is not None]
         marks = ffi.new("seg_marks[]", [_marks(numbers, place) for _, numbers, place in marked])

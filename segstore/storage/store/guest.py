@@ -43,8 +43,8 @@ _CONNECT = 5.0  # the longest wait for the host when the store is opened, in sec
 
 
 def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
-    """Return the topic if its partition has this slot key. Raises StoreClosedError if the topic was deleted,
-    even if a new topic has the same name.
+    """Return the topic if `key` is the slot key (a hash of topic id and partition) of its partition. Raises
+    StoreClosedError if the topic was deleted, even if a new topic has the same name.
     """
     info = topics.get(topic)
     if info is None or slot_key(info.topic_id, topic, partition) != key:
@@ -80,9 +80,9 @@ class StoreGuest(StoreReader):
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Check that the host and this process have the same shared file mapped. If this process may become
-        the host, start the thread that waits until the host closes or dies. Raises NotShareableError,
-        HostUnavailableError.
+        """Check that the host and this process have mapped the same file `.segstore/shared`. If this process
+        may become the host, start the thread that waits until the host closes or dies. Raises
+        NotShareableError, HostUnavailableError.
         """
         HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
         if self._succession is not None:
@@ -158,7 +158,7 @@ class StoreGuest(StoreReader):
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
         """Return (the partition's slot in `.segstore/ends`, a new `seg_share *`, by which C code uses the
-        log's part of the shared file). Return None if the host has not opened the partition.
+        log's part of `.segstore/shared`). Return None if the host has not opened the partition.
         """
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:

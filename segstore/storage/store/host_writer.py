@@ -79,7 +79,9 @@ class HostWriter(StoreWriter):
         self.host.start()
 
     def _find(self, slot: int, key: int) -> Partition:
-        """Return the partition with this slot key. Raises UnknownTopicOrPartitionError."""
+        """Return the partition with this slot key (a hash of topic id and partition). Raises
+        UnknownTopicOrPartitionError.
+        """
         if key not in self._keys:
             self._keys = {
                 slot_key(info.topic_id, info.name, number): (info.name, number)
@@ -129,13 +131,13 @@ class HostWriter(StoreWriter):
         self._take_over_all()
         self._cut_sealed(sharing)
         super()._close_cleanly(nonce)
-        # After this line readers and the next open use `.segstore/ends`, not the shared file.
+        # After this line readers and the next open use `.segstore/ends`, not `.segstore/shared`.
         self._ends.end_sharing()
         mark_unshared(self.context.files, self.context.root)
 
     def _take_over_all(self) -> None:
         """Open the logs that an earlier host left open. Raises StorageError."""
-        # The ends of these logs are only in the shared file, and nobody reads that file after this close.
+        # The ends of these logs are only in `.segstore/shared`, and nobody reads that file after this close.
         assert self.sharing is not None
         try:
             for info in list(self.topics.values()):
@@ -149,8 +151,8 @@ class HostWriter(StoreWriter):
             raise
 
     def _others_live(self) -> bool:
-        """Return whether another member is alive. If no other member is alive, close the shared file to new
-        members.
+        """Return whether another member is alive. If no other member is alive, change `.segstore/shared` so
+        that no new member can join.
         """
         sharing = self.sharing
         assert sharing is not None

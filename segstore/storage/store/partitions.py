@@ -81,12 +81,12 @@ class PartitionLoader:
         """
         self.owed = OwedEpochs()
         self.sharing: Sharing | None = None
-        """The membership of this process in a shared store; None if the store is not shared. The shared file
-        has the ends of the logs that an earlier host has left open.
+        """The membership of this process in a shared store; None if the store is not shared.
+        `.segstore/shared` has the ends of the logs that an earlier host has left open.
         """
         self.adopted: set[TopicPartitionKey] = set()
         """Partitions to which an earlier host has added the records of a staged append, but without
-        publishing the new log end. These records are above the log end offset in the shared file, but are
+        publishing the new log end. These records are above the log end offset in `.segstore/shared`, but are
         kept.
         """
         self._made: set[TopicPartitionKey] = set()

@@ -152,8 +152,8 @@ class StoreReader:
         return ReadOnlyPartition(self.context.pool, directory, info.settings, published, info.of_broker)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
-        """Return {slot key: the partition's ends in `.segstore/ends`}, all read at the same moment; an empty
-        dict if this file can't be used, as in a broker's directory.
+        """Return the partitions' ends in `.segstore/ends` by slot key (a hash of topic id and partition), all
+        read at the same moment; an empty dict if this file can't be used, as in a broker's directory.
         """
         ends = self._ends.believed()
         return {} if ends is None else ends.get_all(keys)
@@ -193,8 +193,9 @@ class StoreReader:
             self._waiting.remove(me)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return an object by which `wait_for` waits until the log ends of these slot keys change; None if
-        the store's last writer did not write `.segstore/ends`, or if a key has no slot in this file.
+        """Return an object by which `wait_for` waits until the log ends of the partitions with these slot
+        keys (hashes of topic id and partition) change; None if the store's last writer did not write
+        `.segstore/ends`, or if a key has no slot in this file.
         """
         ends = self._ends.believed()
         if ends is None:

@@ -30,9 +30,9 @@ def mend_settings(
     published: Set[int],
     known: Copy[TopicSettingsFile] | None,
 ) -> TopicInfo:
-    """Repair both copies of a topic's settings, and return the topic. `published` has the slot keys in
-    `.segstore/ends`. `known` is a copy of the settings that was read before; None if none was read. Raises
-    OSError.
+    """Repair both copies of a topic's settings, and return the topic. `published` has the slot keys (hashes
+    of topic id and partition) in `.segstore/ends`. `known` is a copy of the settings that was read before;
+    None if none was read. Raises OSError.
     """
     if info.lost is not None:
         done = "its partitions and its id are known by its directories; nothing of it is deleted or compacted"

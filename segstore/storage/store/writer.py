@@ -144,7 +144,7 @@ class StoreWriter:
             files, root, root_names, marker, nonce, copied=self._ends.was_checked
         )
         left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
-        if sharing is not None and sharing.found:  # the ends of the logs come from the shared file
+        if sharing is not None and sharing.found:  # the ends of the logs come from `.segstore/shared`
             left, note = Left(True, True, left.gaps_known), None
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
@@ -327,7 +327,7 @@ class StoreWriter:
         """
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # The recorded ends are only in the shared file, which is not used after this. No member can append
+        # The recorded ends are only in `.segstore/shared`, which is not used after this. No member can append
         # now.
         for info in self.topics.values():
             for number in info.partition_ids:
@@ -496,8 +496,9 @@ class StoreWriter:
         self._ends.wait(seen, seconds)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return an object by which `wait_for` waits until the log ends of these slot keys change; None if
-        one of the keys has no slot in `.segstore/ends`.
+        """Return an object by which `wait_for` waits until the log ends of the partitions with these slot
+        keys (hashes of topic id and partition) change; None if one of the keys has no slot in
+        `.segstore/ends`.
         """
         try:
             return self._ends.tail(keys)

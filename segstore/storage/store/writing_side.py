@@ -158,8 +158,9 @@ class WritingSide(Protocol):
         """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return an object by which `wait_for` waits until the log ends of these slot keys change. Return
-        None if the log end of a key is not published. The caller must use `wait` then.
+        """Return an object by which `wait_for` waits until the log ends of the partitions with these slot
+        keys (hashes of topic id and partition) change. Return None if the log end of a key is not published.
+        The caller must use `wait` then.
         """
 
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
