@@ -630,8 +630,9 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of the sealed segments of a shared log to which another process
-        may still write. Bytes after this end are not part of the log.
+        """Return {base offset: end in bytes} of those segments of a shared log that were closed to appends
+        (sealed), and to which another process may still write after this end. Bytes after the end are not
+        part of the log.
         """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)

@@ -111,8 +111,8 @@ class PublishedPartition:
         return True
 
     def sealed(self) -> dict[int, int]:
-        """Return {base offset: end in bytes} of the sealed segments to which another process may still write
-        (rule A5 of shared stores).
+        """Return {base offset: end in bytes} of the segments that were closed to appends (sealed), and to
+        which another process may still write after this end (rule A5 of shared stores).
         """
         ends = self._ends.mapped
         return {} if ends is None or ends.shared is None else ends.sealed(self._key)

@@ -50,12 +50,12 @@ class StatisticsSource(NamedTuple):
 
 class PartitionStats(NamedTuple):
     """The statistics of a partition at one moment. `bytes` is the size of the segments. `index_bytes` is the
-    size of their indexes. `records` does not count control records. `dirty_ratio` is the share of the sealed
-    segments' bytes that was not compacted yet; None if the topic is not compacted (Kafka:
-    LogToClean.cleanableRatio). `swept_ms` is the time of the last sweep in ms since the epoch; -1 if there
-    was no sweep. `deleted_bytes` is the number of bytes that retention has freed, and `compacted_bytes` is
-    the number of bytes that compaction has freed. `error` is the error of reading the partition; if there is
-    none, a text about the full disk; if the disk is not full, the error of the last sweep, or None.
+    size of their indexes. `records` does not count control records. `dirty_ratio` is the share of the bytes
+    of all segments except the active segment that was not compacted yet; None if the topic is not compacted
+    (Kafka: LogToClean.cleanableRatio). `swept_ms` is the time of the last sweep in ms since the epoch; -1 if
+    there was no sweep. `deleted_bytes` is the number of bytes that retention has freed, and `compacted_bytes`
+    is the number of bytes that compaction has freed. `error` is the error of reading the partition; if there
+    is none, a text about the full disk; if the disk is not full, the error of the last sweep, or None.
     """
 
     topic: str
@@ -148,8 +148,8 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Return the share of the sealed segments' bytes at or above the offset `cleaned`; 0 if there are no
-    sealed segments.
+    """Of the bytes of all segments except the active segment, return the share at or above the offset
+    `cleaned`; 0 if there is only the active segment.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))

@@ -659,8 +659,8 @@ class Store(PublicNames):
         """Rewrite messages of magic 0 and 1, which Kafka wrote before 0.11, as record batches of magic 2: in
         all topics, in one topic, or in one partition. Offsets, keys, values, times and codecs stay.
 
-        Only partitions with such messages are changed. Their active segments are sealed first. Returns the
-        result of each of these partitions; a failure is in the result's `error`. Raises
+        Only partitions with such messages are changed. The active segments of these partitions are rolled
+        first. Returns the result of each of these partitions; a failure is in the result's `error`. Raises
         UnknownTopicOrPartitionError, InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
         """
         check_apart("upgrade()")

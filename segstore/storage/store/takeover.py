@@ -51,9 +51,9 @@ def cut_to(context: StoreContext, directory: str, end: Any) -> None:
 
 
 def cut_all_sealed(context: StoreContext, directory: str, log: Any, interval: int) -> None:
-    """Cut each sealed segment of this log at the end that was recorded when it was sealed, because guests may
-    have written bytes after that end [A5]. Then clear the recorded ends. `log` is a `seg_shared_log *`. The
-    caller ensures that no guest appends. Raises OSError.
+    """Cut each sealed segment (a segment that was closed to appends) of this log at the end that was recorded
+    when it was sealed, because guests may have written bytes after that end [A5]. Then clear the recorded
+    ends. `log` is a `seg_shared_log *`. The caller ensures that no guest appends. Raises OSError.
     """
     for sealed in log.sealed:
         if sealed.owner and sealed.generation != INT64_MAX:

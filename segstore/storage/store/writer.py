@@ -322,8 +322,8 @@ class StoreWriter:
             self._ends.release(key)
 
     def _cut_sealed(self, sharing: Sharing) -> None:
-        """Cut each sealed segment at the end that was recorded when it was sealed, because members may have
-        written bytes after that end. Raises OSError.
+        """Cut each sealed segment (a segment that was closed to appends) at the end that was recorded when it
+        was sealed, because members may have written bytes after that end. Raises OSError.
         """
         from segstore.storage.store.takeover import cut_all_sealed
 
