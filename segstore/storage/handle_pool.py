@@ -77,7 +77,7 @@ class HandlePool:
         return bool(dropped)
 
     def forget(self, path: str) -> None:
-        """Drop the file at `path`, which was renamed, replaced or removed."""
+        """Drop the file at `path`, because it was renamed, replaced or removed."""
         with self.lock:
             self._forgotten = object()
             self._drop((path, False))
@@ -94,7 +94,7 @@ class HandlePool:
                     self._drop(key)
 
     def close(self) -> None:
-        """Drop all files."""
+        """Drop all files from the pool."""
         with self.lock:
             for key in list(self._open):
                 self._drop(key)

@@ -68,7 +68,7 @@ class NewStore:
         remove_tree(self._files, self.path)
 
     def finish(self) -> None:
-        """Rename the store to its target, durably."""
+        """Rename the directory of the store to the target, durably."""
         self._files.rename(self.path, self._target)
         self._files.sync_dir(os.path.dirname(self._target))
 

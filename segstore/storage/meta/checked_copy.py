@@ -83,7 +83,7 @@ CHECKED_COPY = CheckedFile(names.CHECKPOINTS, "copy of the checkpoints", _parse,
 
 
 def write_copy(files: Files, root: str, offsets: Offsets, nonce: int, claims: Mapping[Key, int]) -> None:
-    """Replace the copy. The new copy is durable when this returns. Raises OSError."""
+    """Replace `.segstore/checkpoints`. The new file is durable when this returns. Raises OSError."""
     held = {name: dict(lines) for name, lines in offsets.items()}
     CHECKED_COPY.write(files, root, CheckedCopy(nonce, held, frozenset(claims.items())))
 

@@ -60,7 +60,7 @@ def _nesting(data: bytes) -> int:
 
 
 def frame(held: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a line with this JSON object."""
+    """Return the bytes of a line with this JSON object and a CRC."""
     body = compact(held)
     return b"%08x %s\n" % (crc32c(body), body)
 
@@ -123,7 +123,7 @@ def seal_word(word: object) -> bytes:
 
 
 def unseal_word(data: bytes) -> str:
-    """Return the word that `seal_word` was given. Raises ValueError."""
+    """Return the word that `seal_word` was given. Raises ValueError if the checksum does not match."""
     line, _, crc = data.rpartition(b" ")
     version, _, word = line.partition(b" ")
     if crc != b"%08x\n" % zlib.crc32(line) or version != b"1" or not word.isascii():

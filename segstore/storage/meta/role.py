@@ -57,7 +57,7 @@ def _role(held: dict[str, Any]) -> Role:
 
 
 ROLE = CheckedFile(names.ROLE, "role", _role, 1 << 20)
-"""An ordinary store has no such file; removing the file makes an ordinary store of a directory."""
+"""An ordinary store has no such file. Removing the file turns the directory into an ordinary store."""
 
 
 def has_only(files: Files, root: str, left: Collection[str] = ()) -> bool:

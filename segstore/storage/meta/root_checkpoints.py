@@ -103,7 +103,7 @@ class RootCheckpoints:
         return _is_checked(name, key, self._held[name].get(key), self._copy, self._current)
 
     def lines(self, name: str) -> Mapping[TopicPartitionKey, int]:
-        """Return the offsets by partition of the file with this name."""
+        """Return the offsets in the file with this name, by partition."""
         return self._held[name]
 
     def update(

@@ -78,7 +78,7 @@ class KeptFiles:
         return QUOTAS.read(self._files, self._root) or {}
 
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-        """Write `quotas.json`."""
+        """Write the limits into `quotas.json`."""
         QUOTAS.write(self._files, self._root, {each: dict(rates) for each, rates in limits.items()})
 
     def credentials(self) -> Credentials:
@@ -86,7 +86,7 @@ class KeptFiles:
         return SCRAM.read(self._files, self._root) or {}
 
     def set_credentials(self, credentials: Credentials) -> None:
-        """Write `scram.json`."""
+        """Write the credentials into `scram.json`."""
         SCRAM.write(self._files, self._root, credentials)
 
     def group_configs(self) -> GroupConfigs:
@@ -94,7 +94,7 @@ class KeptFiles:
         return GROUP_CONFIGS.read(self._files, self._root) or {}
 
     def set_group_configs(self, configs: GroupConfigs) -> None:
-        """Write `groups.json`."""
+        """Write the settings into `groups.json`."""
         GROUP_CONFIGS.write(self._files, self._root, configs)
 
     def producer_id(self) -> int | None:
@@ -102,7 +102,9 @@ class KeptFiles:
         return PRODUCER_ID.hint(self._files, self._root)
 
     def set_producer_id(self, first: int) -> None:
-        """Write `producer-ids`. A damaged file is moved to `.segstore/quarantine` first, and reported."""
+        """Write the id into `producer-ids`. A damaged file is moved to `.segstore/quarantine` first, and
+        reported.
+        """
         wrong = PRODUCER_ID.damage(self._files, self._root)
         if wrong:
             path = PRODUCER_ID.path(self._root)

@@ -14,11 +14,11 @@ from segstore.storage.context import StoreContext
 from segstore.storage.meta.lag_note import LAG_NOTE, LONGEST_MS, LagNote, NotedLag
 
 EVERY = 1.0
-"""Seconds between two calls of `note`."""
+"""Seconds between two calls of `LagKeeper.note`."""
 
 
 class Lagging(Protocol):
-    """The lag of a log in records, bytes and ms; `records` is -1 if it is not known."""
+    """The lag of a log in records, bytes and ms; `records` is -1 if the lag is not known."""
 
     @property
     def records(self) -> int: ...

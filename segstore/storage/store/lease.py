@@ -23,7 +23,7 @@ the lease, else None.
 
 
 def interval_option() -> int:
-    """Return the setting `lease.interval.ms`."""
+    """Return the definition of the setting `lease.interval.ms`."""
     option: int = whole(1_000, 1, MAX_LONG, "ms", "how often the lease is asked for")
     return option
 

@@ -327,8 +327,8 @@ class PartitionLoader:
             self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _put_aside(self, directory: str) -> None:
-        """Move each directory, link or other special file in a partition's directory that has the name of an
-        index, a snapshot or a temporary file to `.segstore/quarantine`. Raises OSError.
+        """Move directories, links and other special files to `.segstore/quarantine` if they have the name of
+        an index, a snapshot or a temporary file of a partition. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
@@ -524,11 +524,13 @@ class Partitions:
         return {n: p for (topic, n), p in self._open.items() if topic == info.name}
 
     def abandon(self, topic: str) -> None:
-        """Abandon the partitions of a topic that was deleted."""
+        """Forget the partitions of a topic that was deleted, and refuse further appends to them."""
         self._abandon({key for key in (*self._open, *self._broken) if key[0] == topic})
 
     def abandon_some(self, topic: str, numbers: Collection[int]) -> None:
-        """Abandon partitions that were removed from a topic, or moved to another data directory."""
+        """Forget partitions that were removed from a topic, or moved to another data directory, and refuse
+        further appends to them.
+        """
         self._abandon({(topic, number) for number in numbers})
 
     def _abandon(self, keys: Collection[TopicPartitionKey]) -> None:

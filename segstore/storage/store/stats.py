@@ -329,7 +329,7 @@ def prometheus_text(families: Iterable[Family]) -> str:
 
 
 def prometheus_family(family: Family) -> Any:
-    """Convert a family to prometheus-client's class."""
+    """Convert a `Family` to an object of prometheus-client."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric, labels, samples = family

@@ -55,7 +55,7 @@ class Swept(NamedTuple):
     error: str | None = None
 
     def failed(self, error: Exception) -> Swept:
-        """Return a copy with this error."""
+        """Return a copy of this result with the text of `error`."""
         return self._replace(error=str(error) or type(error).__name__)
 
     def plus(self, other: Swept) -> Swept:
@@ -373,7 +373,7 @@ class Sweeper:
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
         """Add a step's result to the partition's `SweepState`. If several steps have failed, the state gets
-        the error of the first one.
+        the error of the step that failed first.
         """
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)

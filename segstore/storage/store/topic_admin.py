@@ -50,8 +50,8 @@ class TopicAdmin:
         self._checkpoints, self._loader, self._partitions = checkpoints, loader, partitions
         self._lock = partitions.lock
         self._dying: set[str] = set()
-        """Names of topics that were deleted, or whose creation failed, and whose directories could perhaps
-        not be renamed.
+        """Names of topics that were deleted, or whose creation failed, and whose directories may still have
+        to be renamed.
         """
         copies: dict[str, Copy[TopicSettingsFile]] = {}
         found, dying = topic_files.load(copies)

@@ -278,7 +278,7 @@ class StoreWriter:
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
         """Make the directory `.segstore/`, the format file, and the directory for topics. If `stated`, the
-        format file is there, and is not damaged.
+        format file exists, and is not damaged, so it is not written.
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
