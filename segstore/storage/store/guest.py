@@ -1,8 +1,8 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
 A guest appends and reads without asking the host. Only the host changes topics, segments and checkpoints. A
-guest writes two kinds of files: it appends to segment files, and changes its own slot in `.segstore/shared`.
-Threads: any.
+guest appends to segment files, changes its own slot in `.segstore/shared`, and writes the files of long
+appends (`guest_staging`). Threads: any.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`HostWriter`, the writer of a shared store, which also answers the requests of guests: the other processes
 that append to the store (docs/shared.md).
 
-Writes `.segstore/shared`, `.segstore/members`, and the files that every writer of a store writes. Threads:
-any.
+Writes `.segstore/shared` and `.segstore/members`, makes the socket `.segstore/host`, and writes the files
+that every writer of a store writes. Threads: any.
 """
 
 from __future__ import annotations

@@ -699,8 +699,8 @@ class PartitionLog(PublicNames):
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
         """Return the result of `use(reading)`. The `Reading` has the current view, and the offset up to which
-        the view may be read: the last stable offset if `committed`. If files were removed, `use` is called
-        again with a newer view. Raises the errors of `read`.
+        `use` may read it: the last stable offset if `committed`. If files were removed, `use` is called again
+        with a newer view. Raises the errors of `read`.
         """
 
         def read(view: LogView) -> T:

@@ -1,8 +1,8 @@
 """`StoreWriter` opens a store for writing. It makes and closes the objects that work on parts of the store:
 `Partitions`, `TopicAdmin`, `Sweeper`, `Inbox`, `Primary`.
 
-Writes `.lock`, the clean shutdown marker and the close note; these objects write all other files. Threads:
-any; each object documents its locks.
+Writes `.lock`, the format file, the clean shutdown marker and the close note; these objects write most other
+files. Threads: any; each object documents its locks.
 """
 
 from __future__ import annotations
