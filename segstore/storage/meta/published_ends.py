@@ -658,8 +658,8 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter. The next number after the largest one, which a damaged file
-    may contain, is 0.
+    """Return the next number of an int64 counter: 0 after the largest number, which a damaged file may
+    contain.
     """
     return (number + 1) & INT64_MAX
 

@@ -88,8 +88,8 @@ def _state(held: Mapping[str, Any]) -> SweepState:
 
 
 def _states(held: Any) -> dict[TopicPartitionKey, SweepState]:
-    """Return the states from the file's JSON value, {"sweeps": rows}. An older segstore wrote only
-    the rows.
+    """Return the states from the file's JSON value: {"sweeps": rows}, or only the rows in a file of an older
+    segstore.
     """
     rows = held["sweeps"] if isinstance(held, dict) else held
     return {(str(t), int(p)): _state(state) for t, p, state in rows}

@@ -336,7 +336,9 @@ class TopicFiles:
 def _advised(
     error: CorruptCheckpointError | StorageError, path: str
 ) -> CorruptCheckpointError | StorageError:
-    """Return the error for damaged settings of a topic without logs. Its text has advice for the operator."""
+    """Return the error for damaged settings of a topic without logs, with advice for the operator in its
+    text.
+    """
     stem = os.path.basename(path).removesuffix(_FORM)
     advice = (
         f"the topic has no log: restore the file from a backup, or remove {stem}{_FORM} and {stem}{_COPY}"

@@ -224,8 +224,8 @@ def state_at(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """Return the state in the newest snapshot that can be read. Only the snapshots at the offsets in `taken`
-    are tried. If none can be read, return an empty state.
+    """Return the state in the newest readable snapshot at one of the offsets `taken`; an empty state if none
+    can be read.
     """
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):

@@ -174,9 +174,8 @@ class HostLine:
             pause = min(2 * pause, _LONGEST)
 
     def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
-        """Return the error to raise if the host does not listen. `first` is the host at the first try. If
-        `first` is still the host, the error is NotShareableError. If there is a new host or none, the error
-        is HostUnavailableError, because a new host may listen soon.
+        """Return NotShareableError if the host that does not listen is still `first`, the host at the first
+        try; else HostUnavailableError, because a new host may listen soon.
         """
         host = self._members.host()
         if host is None or host != first:

@@ -184,7 +184,7 @@ class SharedFile:
         return self._part("seg_shared_member *", at)
 
     def _part(self, kind: str, at: int) -> Any:
-        """Return a pointer into the newest mapping. The memory stays mapped while something refers to the
+        """Return a pointer into the newest mapping; the memory stays mapped while something refers to the
         pointer.
         """
         memory = self.memory
@@ -283,8 +283,8 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has only one hard link. If the file has more than one, a copy of the store has
-    the same file.
+    """Return whether the file has only one hard link, because a second link would belong to a copy of the
+    store.
     """
     return files.links(path_of(root)) == 1
 

@@ -87,7 +87,7 @@ class Host:
             self._cut_dead_members()
 
     def _dispatch(self, slot: int, number: int) -> None:
-        """Answer a request. If the answer may have to wait, another thread answers the request."""
+        """Answer a request, in another thread if the answer may have to wait."""
         known, thread = self._slow_requests.get(slot, (-1, None))
         if thread is not None and known == number and thread.is_alive():
             return

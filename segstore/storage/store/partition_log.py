@@ -415,8 +415,8 @@ class PartitionLog(PublicNames):
         return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
 
     def _leading(self, acks: Acks) -> Partition:
-        """Return the partition for an append. If there is no leader, wait for a leader at most
-        `acks.timeout_ms`.
+        """Return the partition for an append, and wait at most `acks.timeout_ms` for a leader if there is
+        none.
         """
         return self.partition_for_write()
 
@@ -796,8 +796,8 @@ class PartitionLog(PublicNames):
         self, view: LogView, found: StoredBatches | None, offset: int, max_searched: int
     ) -> list[tuple[int, int]] | None:
         """Return (producer id, first offset) of each aborted transaction to which the batches in `found` may
-        belong (Kafka: FetchResponse.AbortedTransaction). Return None if more than `max_searched` offsets
-        would have to be searched for control batches.
+        belong (Kafka: FetchResponse.AbortedTransaction); None if more than `max_searched` offsets would have
+        to be searched for control batches.
         """
         if found is None or not has_transactions(found, self.context.files):
             return []

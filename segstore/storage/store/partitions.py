@@ -316,8 +316,8 @@ class PartitionLoader:
         return taken
 
     def _doubt(self, key: int, published: Ends | None) -> None:
-        """Publish that a sync has failed during recovery. Because of this the next recovery writes the log's
-        bytes again.
+        """Publish that a sync has failed during recovery, so that the next recovery writes the log's bytes
+        again.
         """
         # After a failed sync the page cache may have bytes that are not on disk.
         if published is None:

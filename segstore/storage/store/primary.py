@@ -334,8 +334,8 @@ class Primary:
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:
-        """Log that the standby is lost (`away` is the reason), unless the store has a fence. Log that a lost
-        standby fetches again (`away` is "").
+        """Log the loss of the standby, for the reason `away`, unless the store has a fence; log its return if
+        `away` is "".
         """
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms

@@ -206,7 +206,7 @@ class StoreReader:
             return None
 
     def _publishes_into(self, tailed: TailedEnds) -> bool:
-        """Return whether `tailed` maps the files into which the store's last writer publishes. If not, set
+        """Return whether `tailed` maps the files into which the store's last writer publishes; if not, set
         `tailed.outdated`.
         """
         ends = self._ends.believed()

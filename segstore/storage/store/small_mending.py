@@ -59,7 +59,7 @@ def state_format(context: StoreContext, wrong: str) -> None:
 
 
 def _move(context: StoreContext, path: str, wrong: str) -> None:
-    """Move a file to `.segstore/quarantine`, and report its damage `wrong`. Do nothing if `wrong` is ""."""
+    """Unless `wrong` is "", move a file to `.segstore/quarantine`, and report its damage `wrong`."""
     if wrong:
         context.report(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 
@@ -70,7 +70,7 @@ def _mend_quotas(context: StoreContext) -> None:
 
 
 def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
-    """Replace a damaged copy by the good copy. Return whether there is a good copy without a checksum."""
+    """Replace a damaged copy by the good copy, and return whether there is a good copy without a checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
@@ -82,9 +82,7 @@ def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
 
 
 def _upgrade(context: StoreContext) -> None:
-    """Write the quotas with a checksum, in two copies. If the disk is full, nothing is written. Raises
-    OSError.
-    """
+    """Unless the disk is full, write the quotas with a checksum, in two copies. Raises OSError."""
     try:
         QUOTAS.write(context.files, context.root, (QUOTAS.read(context.files, context.root) or {}))
     except OSError as error:

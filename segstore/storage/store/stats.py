@@ -88,8 +88,8 @@ def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[Pa
 
 
 def _full(context: StoreContext) -> FullNote | None:
-    """Return the note about a full disk; None if the disk is not full. The writer's process has the note in
-    memory; other processes read it from `.segstore/full`.
+    """Return the note about a full disk, in the writer's process from memory, in other processes from
+    `.segstore/full`; None if the disk is not full.
     """
     return context.full.note if context.writable else read_note(context.files, context.root)
 
@@ -187,8 +187,8 @@ def _count(view: LogView, files: Files) -> int:
 
 
 def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
-    """Return the batch headers of a step. The count of a compressed message of magic 0 or 1 is replaced by
-    the number of messages inside it.
+    """Return the batch headers of a step, but with the number of inner messages as the count of a compressed
+    message of magic 0 or 1.
     """
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)

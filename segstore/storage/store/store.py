@@ -450,8 +450,8 @@ class Store(PublicNames):
 
     @calls_out
     def _forget(self, name: str, topic_id: str = "") -> None:
-        """Forget a deleted topic's logs, so that a new topic of the same name does not get these logs. Then
-        call the functions that were given to `on_topic_deleted`.
+        """Forget a deleted topic's logs, so that no new topic of the same name gets them, and call the
+        functions that were given to `on_topic_deleted`.
         """
         for key in self._logs.keys():  # noqa: SIM118  a list: other threads may add logs during the loop
             if key[0] == name:
@@ -798,8 +798,8 @@ class Store(PublicNames):
         return self._clients.unwritten()
 
     def _close_in_order(self, timeout: float, orderly: bool) -> None:
-        """Close the clients, then the store. If closing the clients raises an error, that error is raised,
-        and an error of closing the store is only logged.
+        """Close the clients, then the store, whose error is only logged if closing the clients has raised an
+        error.
         """
         try:
             self._clients.close(timeout, orderly)
@@ -835,8 +835,8 @@ class Store(PublicNames):
             return
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
-        # `failed` is only logged, so that the exception of the `with` block is raised.
         except Exception as failed:
+            # `failed` is only logged, so that the exception of the `with` block is raised.
             log_error(f"{self.context.root} could not be closed cleanly", failed)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -302,7 +302,7 @@ class Sweeper:
         return interval
 
     def _save(self) -> None:
-        """Write the file of sweep results. An error is only logged, because the next sweep tries again."""
+        """Write the file of sweep results; an error is only logged, because the next sweep tries again."""
         topics, reported = self._topics(), self._unsaved
         try:
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
@@ -372,8 +372,8 @@ class Sweeper:
             self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
-        """Add a step's result to the partition's `SweepState`. If several steps have failed, the state gets
-        the error of the step that failed first.
+        """Add a step's result to the partition's `SweepState`, with the error of the step that failed first,
+        if any step has failed.
         """
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
@@ -397,8 +397,8 @@ class Sweeper:
             self._clear(closing=True)
 
     def _clear(self, *, closing: bool = False) -> None:
-        """Remove the files of deleted segments whose delay is over. If `closing`, or if the disk is full, the
-        delay is ignored. An error is only logged.
+        """Remove the files of deleted segments whose delay is over (of all deleted segments if `closing`, or
+        if the disk is full), and log an error.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

@@ -71,9 +71,7 @@ def _identified(
 
 
 def _upgrade(context: StoreContext, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
-    """Write the settings with a checksum, in two copies. If the disk is full, nothing is changed. Raises
-    OSError.
-    """
+    """Unless the disk is full, write the settings with a checksum, in two copies. Raises OSError."""
     try:
         topic_files.write(info, deleting=deleting)
     except OSError as error:

@@ -255,8 +255,8 @@ class StoreWriter:
         return owed_by(keys)
 
     def _note(self, number: int) -> None:
-        """Write the close note. `number` is the number in the clean shutdown marker; 0 if there is
-        no marker.
+        """Write the close note; `number` is the number in the clean shutdown marker, or 0 if there is no
+        marker.
         """
         self.context.make_way(CLOSE_NOTE.path(self.context.root))
         write_note(self.context.files, self.context.root, number, self._loader.owed, self._ends.keys())
@@ -277,8 +277,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.damages or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directory `.segstore/`, the format file, and the directory for topics. If `stated`, the
-        format file exists, and is not damaged, so it is not written.
+        """Make the directory `.segstore/`, the directory for topics, and the format file, unless an undamaged
+        format file exists (`stated`).
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -360,9 +360,7 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints. If the disk is full, this is recorded, and no error is raised, because the
-        next call tries again.
-        """
+        """Write the checkpoints, but only record a full disk, because the next call tries again."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
