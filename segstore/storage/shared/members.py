@@ -53,9 +53,9 @@ class Members:
     """
 
     def __init__(self, files: Files, root: str, shared: SharedFile, *, may_host: bool) -> None:
-        """Become a member, in a free slot. Raises NotShareableError if no slot is free; StorageError. Raises
-        LookupError if the store is no longer shared, or has another shared file now: the caller must begin
-        again.
+        """Become a member, in a free slot. Raises StorageError, and NotShareableError if no slot is free.
+        Raises LookupError if the store is no longer shared, or has another shared file now: the caller must
+        begin again.
         """
         self._files, self.shared = files, shared
         here = self._here = forks.here()

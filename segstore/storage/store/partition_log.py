@@ -592,10 +592,10 @@ class PartitionLog(PublicNames):
 
         By default the scan is the whole log as it is now, without later appends. A scan never goes beyond the
         log's end, nor, with `read_committed`, beyond the last stable offset, even if `end` is larger. Raises
-        OffsetOutOfRangeError if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end`
-        is below `start`, or if both `start` and `from_time`, or both `end` and `to_time`, are given;
-        InvalidTypeError, also if `start` or `end` is None (`offset_for_time` returns None if no record is
-        that late); StoreClosedError. Iterating raises the errors of `read`.
+        StoreClosedError; OffsetOutOfRangeError if `start` is not in [start_offset, end_offset];
+        InvalidArgumentError if `end` is below `start`, if both `start` and `from_time` are given, or if both
+        `end` and `to_time` are given; InvalidTypeError, for example if `start` or `end` is None
+        (`offset_for_time` returns None if no record is that late). Iterating raises the errors of `read`.
         """
         self.context.check_open()
         _is_committed(isolation_level)
@@ -748,8 +748,8 @@ class PartitionLog(PublicNames):
         for control batches, `aborted` is None instead, for callers that must not wait. If `whole`, the reader
         is a replica, which reads up to the log end offset (R14).
 
-        Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
-        StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
+        Raises OffsetOutOfRangeError, StorageError, StoreClosedError, ForkedError, InvalidTypeError,
+        InvalidArgumentError; CorruptRecordError if the batch header at `offset` is damaged.
         """
         self.context.check_open()
         offset = arguments.whole("offset", offset, None)

@@ -335,9 +335,9 @@ class Store(PublicNames):
         `exist_ok`, a topic that exists is returned unchanged, provided that it has this number of partitions
         and the settings in `config`. Settings that are not in `config` may have any value.
 
-        Raises TopicAlreadyExistsError, or, if `exist_ok`, TopicMismatchError, which names the differences;
-        InvalidTopicError, ConfigError, InvalidReplicationFactorError, InvalidArgumentError, StorageError,
-        ReadOnlyError.
+        Raises InvalidTopicError, ConfigError, InvalidReplicationFactorError, InvalidArgumentError,
+        StorageError, ReadOnlyError. If the topic exists, raises TopicAlreadyExistsError, or, with `exist_ok`,
+        TopicMismatchError, which names the differences.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
         check_apart("create_topic()")
