@@ -1,5 +1,5 @@
-"""A bulk import, `importing`: appends records to one topic, all of them or none. The import may create the
-topic and the store.
+"""`importing`: appends many records to one topic, all of them or none. The import may create the topic and
+the store.
 
 The records are first written to staged files. Then all files are added to the logs together (an adoption).
 After a failure a topic or store that was made for the import is removed. If the process is killed, at most an
@@ -55,7 +55,7 @@ def importing(
     If `partitions` is given, the topic is created with `config`, and the store is created if it is missing.
     If `partitions` is None, the topic must exist. Raises TopicAlreadyExistsError,
     UnknownTopicOrPartitionError, InvalidTopicError, ConfigError, the errors of `segstore.open` and of
-    `Stager`. If the close of the store raises StorageError, the records are nevertheless in the log.
+    `Stager`. If closing the store raises StorageError, the records are nevertheless in the log.
     """
     check_not_internal(topic, "nothing is imported into it")
     path, files = arguments.path("path", path), files or Files()

@@ -1,4 +1,4 @@
-"""Delayed deletion: `.deleted` files stay for file.delete.delay.ms, then they are unlinked.
+"""`Graveyard`: keeps `.deleted` files for file.delete.delay.ms, then unlinks the files.
 
 A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
 found or renamed stay until their delay is over, even after a close or a crash. The delay begins when the file

@@ -1,4 +1,5 @@
-"""Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates by user and client id.
+"""The file `.segstore/quotas.json` and its second copy `quotas.copy`, with client quotas: byte rates by user
+and client id.
 
 The quotas are a `CheckedFile` in two copies. If a part of a copy is damaged, the whole copy is ignored,
 because a wrong limit could stop a client, or could be too high. A copy is replaced by a rename, so that a

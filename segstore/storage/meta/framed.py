@@ -1,4 +1,4 @@
-"""Three formats of files in `.segstore`, each with a checksum.
+"""Packs and unpacks three formats of files in `.segstore`, each with a checksum.
 
 - A line is the CRC-32C of the JSON in eight hex digits, a blank, and the JSON in ASCII without line breaks.
 - An object is JSON with a last member "crc32c", the CRC-32C of the bytes before this member in eight hex

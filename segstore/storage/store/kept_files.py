@@ -1,5 +1,5 @@
 """`Keeping`, an interface to the quotas, credentials, group settings and producer ids of a store; and
-`KeptFiles`, the `Keeping` of a store in one directory.
+`KeptFiles`, which implements `Keeping` for a store in one directory.
 
 Reads and writes `.segstore/quotas.json`, `.segstore/scram.json`, `.segstore/groups.json` and
 `.segstore/producer-ids`. The modules `client_quotas`, `scram_credentials`, `group_configs` and `sealed_file`

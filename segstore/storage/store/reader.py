@@ -40,8 +40,8 @@ class _Topics(NamedTuple):
     """`found` has the topics by name. `version` has the time stamps of the root and of the settings directory
     before the topics were read. `names` has (topic, partition) of each partition directory; the set of these
     directories has not changed since `since_ns`. `settled` says whether, at the read, `since_ns` and the
-    settings directory's time stamp were older than a clock tick of the file system: each later change then
-    alters a time stamp.
+    settings directory's time stamp were longer ago than a clock tick of the file system: each later change
+    then alters a time stamp.
     """
 
     version: tuple[int, int]

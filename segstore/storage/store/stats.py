@@ -1,4 +1,4 @@
-"""Statistics and metrics of each partition, for an operator.
+"""Makes statistics and metrics of each partition, for an operator.
 
 Reads only batch headers, and the compressed messages of magic 0 and 1. Another process may write the store at
 the same time. Threads: any. Each metric has two names: Kafka's name (kafka.log:type=Log,

@@ -1,4 +1,4 @@
-"""The sweeper of a store: retention and compaction, in the background and on request.
+"""`Sweeper`: runs retention and compaction on one store, in the background and on request.
 
 Retention removes segments by the methods of `Partition`, and the cleaner rewrites segments.
 `meta.sweep_states` writes a file with the results of each partition's sweeps. Threads: one background thread,
@@ -207,8 +207,9 @@ class Sweeper:
     """Sweeps one store. `topics()` returns the current topics; `partition(topic, n)` opens a partition;
     `cleaned` is the cleaner's checkpoint; `checkpoint()` writes the checkpoints of the store.
 
-    If a compaction has failed, background sweeps don't compact this partition again until the store is opened
-    anew (Kafka: LogCleanerManager.markPartitionUncleanable), unless the disk was full; `sweep` tries again.
+    If the compaction of a partition has failed for another reason than a full disk, background sweeps don't
+    compact the partition again until the store is opened anew (Kafka:
+    LogCleanerManager.markPartitionUncleanable). A call of `sweep` tries again.
     """
 
     def __init__(
