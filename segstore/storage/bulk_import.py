@@ -1,9 +1,9 @@
-"""A bulk import, `importing`: appends records to one topic, all of them or none. The import may create the
-topic and the store.
+"""`importing`: appends many records to one topic, all of them or none. The import may create the topic and
+the store.
 
-The records are staged, and appended together by one adoption. After a failure a topic or store that was made
-for the import is removed. If the process is killed, at most an empty topic stays. Threads: one. Processes:
-this one is the store's writer during the import.
+The records are first written to staged files. Then all files are added to the logs together (an adoption).
+After a failure a topic or store that was made for the import is removed. If the process is killed, at most an
+empty topic stays. Threads: one. Processes: this process is the store's writer during the import.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ log = Logger("segstore")
 
 
 class Importing(NamedTuple):
-    """The topic of an import, and the stager whose records are appended when the block ends."""
+    """The topic of an import, and the stager. The records that the block of `importing` adds to the stager
+    are appended when the block ends.
+    """
 
     topic: TopicInfo
     stager: Stager
@@ -47,13 +49,13 @@ def importing(
     files: Files | None = None,
 ) -> Iterator[Importing]:
     """Run a block that stages records for `topic`. When the block has ended, the records become durable and
-    visible, all at once. If the block raises, or the records can't be appended, the store is left as it was
-    before.
+    visible, all at once. If the block raises an error, or if the records can't be appended, the store is not
+    changed.
 
     If `partitions` is given, the topic is created with `config`, and the store is created if it is missing.
-    Otherwise the topic must exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError,
-    InvalidTopicError, ConfigError, the errors of `segstore.open` and of `Stager`. If closing the store raises
-    StorageError, the records are in the log already.
+    If `partitions` is None, the topic must exist. Raises TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError, InvalidTopicError, ConfigError, the errors of `segstore.open` and of
+    `Stager`. If closing the store raises StorageError, the records are nevertheless in the log.
     """
     check_not_internal(topic, "nothing is imported into it")
     path, files = arguments.path("path", path), files or Files()
@@ -74,7 +76,7 @@ def importing_into(
     store: Store, topic: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
 ) -> Iterator[Importing]:
     """Import as `importing` does, into a store that this process has open for writing. The store may be
-    replicated. Raises the errors of `importing`, and those of an append with acks="all".
+    replicated. Raises the errors of `importing`, and the errors of an append with acks="all".
     """
     check_not_internal(topic, "nothing is imported into it")
     with ExitStack() as stack:
@@ -90,8 +92,8 @@ def importing_into(
 
 @contextmanager
 def _perhaps_new(path: str, files: Files) -> Iterator[None]:
-    """Run a block that may create a store at `path`. If the block raises, remove a store that it has
-    created.
+    """Run a block that may create a store at `path`. If the block raises an error, and has created a store,
+    remove the store.
     """
     with os_errors():
         missing = not files.exists(path)
@@ -139,5 +141,5 @@ def _new_topic(store: Store, topic: str, partitions: int, config: Mapping[str, A
 def _logging_failure(what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # a StorageError is an OSError too
+    except OSError as error:  # this catches StorageError too
         log.warning("%s, can't be removed: %s", what, error)

@@ -1,6 +1,7 @@
-"""The context of one open store: the objects that its parts share. Nothing is on disk.
+"""`StoreContext`: the objects that all parts of one open store use. Nothing is on disk.
 
-Threads: built once at open; each of these objects documents its own threads.
+Threads: one thread makes the context when the store is opened; each of these objects documents its own
+threads.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _ignored(error: Exception) -> None:
 
 
 class OsErrors:
-    """A block in which an OSError becomes a StorageError with the same errno.
+    """A context manager: an OSError in its block becomes a StorageError with the same errno.
 
     This is a class, not a generator with `contextmanager`, because since Python 3.12 an OSError that passes
     such a generator gets into a reference cycle: a frame of contextlib in its traceback refers to the error.
@@ -68,7 +69,7 @@ _os_errors = OsErrors()
 
 
 def os_errors() -> OsErrors:
-    """Run a block in which an OSError becomes a StorageError with its errno."""
+    """Return a context manager: an OSError in its block becomes a StorageError with the same errno."""
     return _os_errors
 
 
@@ -89,7 +90,9 @@ class StoreContext:
     demoted: str = ""
     """The reason why this store refuses changes, "" if it accepts changes."""
     on_background_error: Callable[[Exception], object] = _ignored
-    """Called with errors of background work, such as errors of the disk. It must not wait."""
+    """`on_background_error(error)` is called for each error of background work, such as an error of the disk.
+    It must not wait.
+    """
 
     def __post_init__(self) -> None:
         self.here = forks.here()
@@ -99,8 +102,8 @@ class StoreContext:
         """
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
         self.reserve = Reserve(self.files, names.below(self.root, f"{names.OURS}/{names.RESERVE}"))
-        """Disk space that is kept for small files: those of a change that frees space, and those of an open
-        and a close.
+        """Reserved disk space for small files that must be written even if the disk is full: by a change that
+        frees space, and by an open or a close.
         """
         self.full = FullDisk(
             self.files,
@@ -121,8 +124,9 @@ class StoreContext:
 
     def remake(self, path: str, data: bytes, message: str, source: str) -> None:
         """Replace a damaged file by a file with the content `data`, which comes from `source`. Report the
-        damage, `message`, and the source. Move a directory or special file in its place to the quarantine. If
-        the disk is full, leave the file to the next open. Raises OSError.
+        damage, `message`, and the source. If a directory or special file is at `path`, it is moved to
+        `.segstore/quarantine`. If the disk is full, the file is not replaced, and the next open tries again.
+        Raises OSError.
         """
         try:
             aside = self.make_way(path)
@@ -135,16 +139,16 @@ class StoreContext:
             self.report(path, message, f"made anew from {source}{aside}")
 
     def make_way(self, path: str) -> str:
-        """If a directory or special file is at the path of a file or of its temporary file, move it to the
-        quarantine. Return a clause for an error's text that names the new paths, or "" if nothing was moved.
-        Raises OSError.
+        """Make sure that a regular file can be written at `path`: a directory or special file at `path`, or
+        at the path of the temporary file, is moved to `.segstore/quarantine`. Return a clause for an error's
+        text that names the new paths, or "" if nothing was moved. Raises OSError.
         """
         places = [place for place in (path, path + names.TEMPORARY) if self.files.exists(place)]
         moved = [put_aside(self.files, self.root, place) for place in places if not self.files.is_file(place)]
         return f"; what was there is in {' and '.join(moved)}" if moved else ""
 
     def check_leads(self) -> None:
-        """Raise DemotedError if the store was demoted; StoreClosedError, ForkedError."""
+        """Raise DemotedError if the store refuses changes (`demoted`). Raises the errors of `check_open`."""
         self.check_open()
         if self.demoted:
             raise DemotedError(self.demoted)
@@ -160,7 +164,9 @@ class StoreContext:
         return self.writable and self.inherited
 
     def check_open(self) -> None:
-        """Raise StoreClosedError, ForkedError."""
+        """Raise StoreClosedError if the store is closed, and ForkedError if this process is a child of the
+        process that opened the store for writing.
+        """
         if self.closed:
             raise StoreClosedError(f"{self.root} is closed")
         if self.writable and not self.here[0]:
@@ -170,7 +176,7 @@ class StoreContext:
             )
 
     def check_writable(self) -> None:
-        """Raise StoreClosedError, ForkedError, ReadOnlyError."""
+        """Raise ReadOnlyError if the store is open for reading. Raises the errors of `check_open`."""
         if self.writable and not self.closed and self.here[0]:
             return
         self.check_open()

@@ -1,9 +1,10 @@
-"""`copy`: a snapshot of a store as a new store, also while a writer uses the source.
+"""`copy` makes a new store that is a snapshot of another store, the source. A writer may use the source at
+the same time.
 
-The source is only read. The target is made as `<target>.copying`, synced whole, and renamed last. Bytes are
-shared with the source if the file system can (copy_file_range). Threads and processes: any. All partitions
-are copied up to ends that were published at one moment, so that the copy has each transaction in all of its
-partitions or in none.
+The source is only read. The copy is made in `<target>.copying`. When all files of the copy are synced, this
+directory is renamed to `<target>`. The two stores share disk blocks if the file system allows that
+(copy_file_range). Threads and processes: any. All partitions are copied up to their log ends at one moment,
+so that the copy has each transaction either in all partitions of the transaction, or in none of them.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ class FrozenLog(NamedTuple):
 
 
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
-    """Return the log of `view` as it is now. Its first `most` files stay open; a later file is opened, and
-    checked for changes, when it is copied. Raises FileNotFoundError if a file was removed, or compaction is
-    swapping segments, because some records are in two files during a swap.
+    """Return the log of `view` as it is now. The files of the first `most` segments stay open. The file of a
+    later segment is opened, and checked for changes, when it is copied. Raises FileNotFoundError if a file
+    was removed. Raises FileNotFoundError also during a swap of segments by compaction, because some records
+    are in two files then.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -70,12 +72,12 @@ def hold(files: Files, view: LogView, most: int) -> FrozenLog:
 
 
 class PartitionCopy:
-    """The copy of one partition up to an offset. After `run`, which is called once, `start` and `end` are the
-    start and end offset of the copy, `segments` is the number of its segments, and `size` the size of its log
-    in bytes.
+    """Copies one partition up to an offset. `run` is called once. After `run`, `start` and `end` are the
+    start offset and end offset of the copy, `segments` is the number of copied segments, and `size` is the
+    size of the copied log in bytes.
 
-    `ends` are the published ends of the moment that is copied. If `ends` is None, the log is copied as it is
-    now.
+    `ends` has the partition's offsets at the moment that is copied. If `ends` is None, the log is copied as
+    it is now.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class PartitionCopy:
         progress: Callable[[int], None],
         held: FrozenLog | None = None,
     ) -> None:
-        """If `held` is given, its open segments are copied, even if other files have their paths by now."""
+        """If `held` is given, the open files of its segments are copied, even if other files are now at the
+        paths of these files.
+        """
         self._files, self._source, self._target, self._progress = files, source, target, progress
         self._held = held
         view = held.view if held else source.view
@@ -117,7 +121,7 @@ class PartitionCopy:
         return True
 
     def _limit(self, view: LogView, slot: int) -> int:
-        """Return the number of bytes of a segment that are copied, from its beginning on."""
+        """Return the number of bytes to copy from the beginning of a segment."""
         size = view.end_of(slot)
         if view.next_base(slot) <= self.end and slot < len(view.segments) - 1:
             return size
@@ -152,7 +156,7 @@ class PartitionCopy:
                 self._small(name)
 
     def _small(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # there may be no such file
+        with contextlib.suppress(FileNotFoundError):  # the partition may not have this file
             data = self._files.read_file(os.path.join(self._source.directory, name))
             self._files.write_atomic(os.path.join(self._target, name), data)
 
@@ -160,7 +164,7 @@ class PartitionCopy:
 # --- copy ------------------------------------------------------------
 
 Progress = Callable[[int], None]
-_TRIES = 5  # a try fails if compaction removes segments during it
+_TRIES = 5  # number of tries to copy a store; a try fails if compaction removes segments during the try
 _LOOKS = 1000
 _NOT_COPIED = frozenset(
     (
@@ -168,8 +172,8 @@ _NOT_COPIED = frozenset(
         *(names.CLOSED, names.FORMAT, names.SHARED, names.MEMBERS, names.HOST),
     )
 )
-"""Files that are not copied. The format file is among them, because it is written anew when the copy, which
-is not shared, is opened.
+"""The names of files that are not copied. The format file is not copied, because the open of the copy writes
+a new format file: the copy is not shared, even if the source is shared.
 """
 
 
@@ -188,13 +192,14 @@ def copy(
     progress: Progress | None = None,
     files: Files | None = None,
 ) -> Copied:
-    """Copy a store, also one that is in use, to `target`, which must be missing or an empty directory.
+    """Copy a store to `target`, which must be missing or an empty directory. The source may be in use.
 
     The copy is a closed store with the topics, records, committed offsets and producer states of one moment.
-    Its partitions begin a new leader epoch. If the source is a directory of a replicated store, its replicas
-    are copied up to their high watermarks, and the copy is a store without replicas. `progress` is called
-    with the bytes of each copied log. Raises StorageError, with EBUSY if another copy is being made at
-    `target`; CorruptRecordError if the end of a log can't be found.
+    Each partition of the copy begins a new leader epoch. If the source is a directory of a replicated store,
+    the replicas in this directory are copied up to their high watermarks, and the copy is a store without
+    replicas. `progress` is called after each copied segment, with the number of copied bytes. Raises
+    CorruptRecordError if the end of a log can't be found; StorageError, whose errno is EBUSY if another copy
+    is being made at `target`.
     """
     path = arguments.path("target", target)
     with os_errors(), ExitStack() as stack:
@@ -229,7 +234,7 @@ def _lies_in(files: Files, path: str, root: str) -> bool:
 
 
 def _check_opens(files: Files, path: str) -> None:
-    """Open and close the copy. The open builds its indexes, and raises an error if the copy is not sound."""
+    """Open the copy, build its missing indexes, and close it. Raises an error if the copy is damaged."""
     with store_module.open(path, files=files) as store:
         build_indexes(store)
 
@@ -246,16 +251,16 @@ class _Copying:
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
-        """Copy the store, and return the counts. Return None if the copy is not sound because the source was
-        changed, for example if compaction removed records of the copied moment; the caller must then remove
+        """Copy the store, and return a `Copied`. Return None if the copy can't be used because the source was
+        changed, for example if compaction removed records of the copied moment. The caller must then remove
         the target, and copy again.
         """
         topics = self._topics()
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
-        # Read the cleaner's offsets before the published ends: the copied logs are then compacted at least up
-        # to these offsets.
+        # The cleaner's offsets are read before `.segstore/ends`, so that the copied logs are compacted at
+        # least up to these offsets.
         path = os.path.join(self._store.path, names.CLEANER_OFFSETS)
         self._cleaned = try_offsets(self._files, path)[0] or {}
         moment = self._moment(topics, keys)
@@ -286,8 +291,8 @@ class _Copying:
         return {name: info for name, info in self._store.topics().items() if name != CLUSTER_METADATA}
 
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Return whether settings of a copied topic were altered. If so, the copy's logs may have offset gaps
-        that its settings do not allow.
+        """Return whether the settings about compaction were altered for a copied topic. If they were, the
+        copied logs may have offset gaps that the copied settings do not allow.
         """
         now = self._topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]
@@ -296,12 +301,12 @@ class _Copying:
     def _moment(
         self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]
     ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, FrozenLog]] | None:
-        """Return (published ends of one moment, open files of compacted logs at that moment), or None if the
-        files keep changing.
+        """Return (`Ends` of all partitions at one moment, by slot key; `FrozenLog` of each compacted log at
+        that moment). Return None if the files change again and again.
         """
-        # The files of compacted logs stay open. After this moment a newer record of a key may be appended,
-        # and compaction may then remove the older one; without the open files the copy would have neither of
-        # the two.
+        # The files of compacted logs stay open: after this moment a newer record of a key may be appended,
+        # and compaction may remove the older record of this key. Without the open files the copy would have
+        # neither of these two records.
         compacted = [
             k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
         ]
@@ -345,14 +350,18 @@ class _Copying:
         return one
 
     def _check_same(self, info: TopicInfo, number: int) -> None:
-        """Check by the copied `partition.metadata` that the partition still belongs to this topic."""
+        """Check by the topic id in the copied `partition.metadata` that the copied partition belongs to this
+        topic. Raises UnknownTopicOrPartitionError.
+        """
         path = os.path.join(self._target, names.partition_dir(info.name, number), names.PARTITION_METADATA)
         said = self._files.read_file(path) if self._files.exists(path) else b""
         if info.ours and info.topic_id and info.topic_id.encode() not in said:
             raise _deleted(StoreClosedError(f"{names.partition_dir(info.name, number)} is another one's now"))
 
     def _copy_small_files(self) -> None:
-        """Copy the small files. They are copied last, because they must agree with all copied logs."""
+        """Copy the files of `small_files`, and write the checkpoints. This is the last step, because these
+        files must agree with all copied logs.
+        """
         for path in small_files(self._files, self._store.path):
             data, name = self._files.read_file(path), os.path.basename(path)
             if name in (names.ADOPTED, names.ADOPTED_COPY):
@@ -363,7 +372,7 @@ class _Copying:
 
 
 def small_files(files: Files, root: str) -> Iterator[str]:
-    """Yield the paths of the files in `.segstore` that belong into a copy of a store."""
+    """Yield the paths of the files in `.segstore` that must be copied with a store."""
     ours = os.path.join(root, names.OURS)
     if files.exists(ours):
         folders = set(files.directories(ours))

@@ -1,9 +1,9 @@
-"""Delayed deletion: `.deleted` files stay for file.delete.delay.ms, then they are unlinked.
+"""`Graveyard`: keeps `.deleted` files for file.delete.delay.ms, then unlinks the files.
 
 A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
-found or renamed stay until their delay is over, also across closes and crashes. The delay begins at the
-rename, which is the modification time of the file. Threads: any; one lock, which is not held while files are
-unlinked.
+found or renamed stay until their delay is over, even after a close or a crash. The delay begins when the file
+is renamed; this time is the file's modification time. Threads: any; one lock, which is not held while files
+are unlinked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = Logger("segstore")
 
 
 class _WaitingFiles(NamedTuple):
-    """Files that are unlinked at the time `due` (ms). `found`: an open has found them."""
+    """Files to unlink at the time `due` (ms). `found`: whether an open has found or renamed these files."""
 
     due: int
     delay_ms: int
@@ -30,7 +30,7 @@ class _WaitingFiles(NamedTuple):
 
 
 class Graveyard:
-    """The `.deleted` files that wait, each until the time (ms) at which it is unlinked."""
+    """Unlinks `.deleted` files after their delay."""
 
     def __init__(self, files: Files, clock: Callable[[], int], scheduler: Scheduler) -> None:
         self._files, self._clock, self._scheduler = files, clock, scheduler
@@ -38,8 +38,8 @@ class Graveyard:
         self._waiting: list[_WaitingFiles] = []
 
     def put(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink the files after `delay_ms`. If the delay is 0, unlink them now; only then OSError
-        is raised.
+        """Unlink the files after `delay_ms`. If the delay is 0, the files are unlinked now, and this raises
+        OSError if that fails.
         """
         if delay_ms <= 0:
             self._unlink(paths)
@@ -47,9 +47,9 @@ class Graveyard:
             self._wait(_WaitingFiles(self._clock() + delay_ms, delay_ms, False, paths))
 
     def put_found(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink `.deleted` files of a partition that is being opened, `delay_ms` after their rename. A
-        failure to unlink is logged, and `clear` tries again. Raises OSError if the files' times can't be
-        read.
+        """Unlink `.deleted` files of a partition that is being opened, `delay_ms` after their rename. If a
+        file can't be unlinked, the error is logged, and `clear` tries again. Raises OSError if the
+        modification time of a file can't be read.
         """
         now = self._clock()
         by_due: dict[int, list[str]] = {}
@@ -76,8 +76,8 @@ class Graveyard:
 
     def clear(self, *, closing: bool = False) -> None:
         """Unlink the files that are due. If `closing`, unlink all files except those that an open has found.
-        All files are tried; then the last OSError is raised. Files that could not be unlinked are tried again
-        by the next call.
+        An error does not stop the call: the last OSError is raised at the end. The next call tries to unlink
+        the remaining files.
         """
         failed: OSError | None = None
         for entry in self._take(closing):
@@ -94,10 +94,10 @@ class Graveyard:
                 del failed
 
     def _take(self, closing: bool) -> list[_WaitingFiles]:
-        """Return the files to unlink now, oldest first."""
+        """Stop waiting for the files that must be unlinked now, and return them, oldest first."""
         with self._lock:
             now = self._clock()
-            # If the clock was set back, the files wait only their delay from now on.
+            # If the clock was set back, a file waits at most its whole delay, counted from now.
             waiting = [one._replace(due=min(one.due, now + one.delay_ms)) for one in self._waiting]
             taken = [one for one in waiting if one.due <= now or (closing and not one.found)]
             self._waiting = [one for one in waiting if one.due > now and not (closing and not one.found)]
@@ -105,5 +105,5 @@ class Graveyard:
 
     def _unlink(self, paths: Sequence[str]) -> None:
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # its topic was deleted
+            with contextlib.suppress(FileNotFoundError):  # the file is missing if the topic was deleted
                 self._files.unlink(path)

@@ -1,4 +1,6 @@
-"""Findings of `check`, and their repairs by `repair` or by an open for writing. Nothing is on disk."""
+"""`Finding`, a result of `check`, and `Repaired`, a repair by `repair` or by an open for writing. Nothing is
+on disk.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,9 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """A violated invariant: the faulty file or directory, with the byte position and the offset of the fault,
-    each None if it has none.
+    """A violated invariant. `path` is the faulty file or directory. `position` is the byte position of the
+    fault in the file; None if the fault has no position. `offset` is the offset of the faulty record; None if
+    no record is faulty.
     """
 
     path: str
@@ -25,7 +28,9 @@ class Finding(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """The repair of a finding: the finding's fields, and the action in words (`done`)."""
+    """The repair of a finding. `done` is a text about the action; all other fields are the fields of the
+    `Finding`.
+    """
 
     path: str
     position: int | None

@@ -1,8 +1,10 @@
-"""A full disk: logs once when appends find no room, and once when there is room again.
+"""`FullDisk`: logs a line when appends begin to find no room on the disk, and another line when there is room
+again.
 
-`.segstore/full`, a `CheckedFile`, exists while the disk is full, so that other processes see this state
-(`segstore stats`). Its bytes come from the reserve. Threads: any. The work is done in the store's scheduler,
-because `met` is called with an append token held.
+`.segstore/full`, a `CheckedFile`, exists while the disk is full, so that other processes (`segstore stats`)
+can show this. The disk space for the file comes from the store's reserve of disk space. Threads: any. The
+work is done in the store's scheduler, because the caller of `met` holds a partition's append token (the lock
+for appends).
 """
 
 from __future__ import annotations
@@ -25,17 +27,19 @@ from segstore.storage.scheduler import Scheduler
 log = Logger("segstore")
 
 LOOK = 2.0
-"""Seconds between two checks for room. Most clients retry sooner, so a check sees whether their
-retry failed.
+"""Seconds between two checks for room. Most clients retry within this time, so at the next check it is known
+whether the retries have failed.
 """
 FORGET_MS = 600_000
-"""After this many ms the size of a failed append is ignored: it may be larger than the disk."""
+"""After this many ms without a failed append, the checks ignore the size of the failed appends, because an
+append may have been larger than the disk.
+"""
 
 
 @dataclass(frozen=True)
 class FullNote:
     """The note of a full disk. Appends fail since `since_ms` (ms since the epoch). `path` is the file of the
-    first failed append, and `error` the system's error text.
+    first failed append, and `error` is the system's error text.
     """
 
     since_ms: int
@@ -62,8 +66,8 @@ def read_note(files: Files, root: str) -> FullNote | None:
 
 
 class FullDisk:
-    """Whether one store's disk is full. `reserve` is the store's `Reserve`. `hurry` unlinks `.deleted` files
-    without their delay.
+    """Finds out whether one store's disk is full. `reserve` is the store's `Reserve`. `hurry()` unlinks
+    `.deleted` files before their delay is over.
     """
 
     def __init__(
@@ -80,12 +84,13 @@ class FullDisk:
         self.note: FullNote | None = None
         """The note while the disk is full; None if there is room."""
         self._met = 0  # number of appends that found no room
-        self._need, self._last_ms = 0, 0  # of these: bytes of the largest, time of the last
+        # Size in bytes of the largest of these appends, and time (ms) of the last of them.
+        self._need, self._last_ms = 0, 0
         self._noted = False
-        self._begun = False  # used by the scheduler's thread only
+        self._begun = False  # only the scheduler's thread uses this
 
     def met(self, error: OSError, need: int = 0) -> None:
-        """Note that an append of `need` bytes found no room."""
+        """Record that an append of `need` bytes found no room."""
         self._met += 1
         self._last_ms = self._clock()
         if self.note is not None:
@@ -98,7 +103,8 @@ class FullDisk:
 
     def _begin(self, note: FullNote) -> None:
         if self._begun:
-            return  # appends of two threads found no room at once
+            # `_begin` has already run, because the appends of two threads found no room at the same time.
+            return
         self._begun = True
         log.warning(
             "%s: %s (%d bytes are free): appends fail until there is room",
@@ -115,16 +121,18 @@ class FullDisk:
             self._scheduler.after(LOOK, partial(self._look, self._met))
 
     def _look(self, met: int) -> None:
-        """Clear the note if there is room for the largest failed append and for the reserve, and no append
-        has failed since the last check.
+        """Clear the note if there is room for the largest failed append and for the reserve of disk space,
+        and no append has failed since the last check.
         """
         need = self._need if self._clock() - self._last_ms < FORGET_MS else 0
-        # Small appends may succeed while there is no room for a large one, which its client retries later.
+        # Small appends may succeed although there is no room for a large append, which a client will try
+        # again.
         if met != self._met or not self._reserve.has_room(need):
             self._scheduler.after(LOOK, partial(self._look, self._met))
             return
         self._begun = False
-        # Cleared before the log line, so that an append that fails from now on makes a new note.
+        # The note is cleared before the line is logged, so that an append that fails after this makes a new
+        # note.
         note, self.note = self.note, None
         self.forget()
         seconds = (self._clock() - (note.since_ms if note else 0)) / 1000
@@ -132,7 +140,7 @@ class FullDisk:
         log.warning("%s: there is room again after %.0f s (%d bytes are free)", self._root, seconds, free)
 
     def forget(self) -> None:
-        """Remove the note, because its writer is dead, or there is room again."""
+        """Remove the note file, because the process that wrote the note is dead, or there is room again."""
         with suppress(OSError):
             if self._noted or self._files.exists(FULL_NOTE.path(self._root)):
                 self._files.unlink(FULL_NOTE.path(self._root))

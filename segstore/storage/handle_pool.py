@@ -1,4 +1,4 @@
-"""A pool of open files, so that many partitions fit under a small RLIMIT_NOFILE.
+"""`HandlePool`: a pool of open files, by which a process with a small RLIMIT_NOFILE can use many partitions.
 
 Threads: any. A `Handle` stays open while it is referenced. Eviction drops only the pool's own reference, so
 that no descriptor is closed during a read.
@@ -17,7 +17,9 @@ from segstore.mutex import nesting
 
 
 def default_limit() -> int:
-    """Return half of RLIMIT_NOFILE's soft limit, because the application needs descriptors too."""
+    """Return half of RLIMIT_NOFILE's soft limit, because the application needs descriptors too. Return at
+    least 8, and 512 if there is no limit.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 512 if soft == resource.RLIM_INFINITY else max(8, soft // 2)
 
@@ -30,12 +32,14 @@ class HandlePool:
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
         self.limit = limit
-        self.lock = nesting()  # a signal handler may read while this thread has the lock
+        # This lock can be taken again by the same thread, because a signal handler may read while the thread
+        # has it.
+        self.lock = nesting()
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
-        """Return the open file with the key (path, write), or None if the pool has no such file."""
-        # Replaced by each `forget`: a `get` that was opening a file at that time opens the path again,
-        # because another file may be there now.
+        """`opened((path, write))` returns the open file, or None if the pool has no such file."""
+        # Each `forget` replaces this object. A `get` that notices this while it opens a file opens the path
+        # again, because another file may be there now.
         self._forgotten = object()
         idle_files.register(self)
 
@@ -50,7 +54,7 @@ class HandlePool:
             handle = self.files.open(path, write=write)
             with self.lock:
                 if seen is not self._forgotten:
-                    continue  # another file may be at the path now
+                    continue  # the file is opened again, because another file may be at the path now
                 handle = self._open.setdefault(key, handle)
             if len(self._open) > self.limit:
                 self._drop_oldest(lambda _: self.limit)
@@ -65,29 +69,32 @@ class HandlePool:
         whether a file was dropped.
         """
         with self.lock:
-            kept = limit(len(self._open))  # under the lock, because another thread may drop files too
+            # The files are counted under the lock, because another thread may drop files too.
+            kept = limit(len(self._open))
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
-        for each in dropped:  # not under the lock: `let_go` may wait for an append in C
+        for each in dropped:  # the lock is not held here, because `let_go` may wait for an append in C
             each.let_go()
         return bool(dropped)
 
     def forget(self, path: str) -> None:
-        """Drop the file at `path`, which was renamed, replaced or removed."""
+        """Drop the file at `path`, because it was renamed, replaced or removed."""
         with self.lock:
             self._forgotten = object()
             self._drop((path, False))
             self._drop((path, True))
 
     def forget_directory(self, directory: str) -> None:
-        """Drop all files in `directory`, which was renamed, or whose files are listed anew."""
+        """Drop all files in `directory`, because the directory was renamed, or because its files may have
+        been replaced.
+        """
         with self.lock:
             self._forgotten = object()
-            for key in list(self._open):  # a copy: a signal handler may open a file
+            for key in list(self._open):  # the loop uses a copy, because a signal handler may open a file
                 if os.path.dirname(key[0]) == directory:
                     self._drop(key)
 
     def close(self) -> None:
-        """Drop all files."""
+        """Drop all files from the pool."""
         with self.lock:
             for key in list(self._open):
                 self._drop(key)

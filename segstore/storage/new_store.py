@@ -1,8 +1,8 @@
-"""`NewStore`: a copied or restored store, which is made in a temporary directory, and renamed when it is
-complete.
+"""`NewStore`: makes a copied or restored store in a temporary directory, and renames the directory when the
+store is complete.
 
 `<target><suffix>` is synced whole before it is renamed to `<target>`. `<target><suffix>.lock` is locked while
-the store is made. Threads and processes: any, but only one at a time makes a store at the same place.
+the store is made. Threads and processes: any, but only one at a time can make a store at the same target.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class NewStore:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run a block in which no other store is made at the same place. Raises StorageError (EBUSY)."""
+        """Run a block during which nobody else can make a store at the same target. Raises StorageError; the
+        errno is EBUSY if another store is being made at this target.
+        """
         path = self.path + names.LOCK
         try:
             lock = self._files.lock(path)
@@ -51,8 +53,8 @@ class NewStore:
                 self._files.unlink(path)
 
     def begin(self) -> None:
-        """Make the directory, in place of a directory that a killed process left. Raises StorageError
-        (EEXIST) if the target exists, and is not an empty directory.
+        """Remove the directory that a killed process may have left, and make a new directory. Raises
+        StorageError (EEXIST) if the target exists, and is not an empty directory.
         """
         files, target = self._files, self._target
         if files.exists(target) and (files.is_symlink(target) or files.listdir(target)):
@@ -66,20 +68,20 @@ class NewStore:
         remove_tree(self._files, self.path)
 
     def finish(self) -> None:
-        """Rename the store to its target, durably."""
+        """Rename the directory of the store to the target, durably."""
         self._files.rename(self.path, self._target)
         self._files.sync_dir(os.path.dirname(self._target))
 
 
 class NewCheckpoints:
-    """The checkpoints of a new store's root."""
+    """Collects the offsets for the checkpoints in a new store's root, and writes the checkpoints."""
 
     def __init__(self) -> None:
         self._lines: dict[str, dict[TopicPartitionKey, int]] = {name: {} for name in names.OFFSET_CHECKPOINTS}
 
     def add(self, key: TopicPartitionKey, start: int, end: int, cleaned: int | None) -> None:
-        """Add a partition whose log is synced from offset `start` to `end`. `cleaned` is the offset for the
-        cleaner's checkpoint, or None.
+        """Add a partition whose log has the offsets from `start` to `end`, exclusive, and is synced.
+        `cleaned` is the offset for the cleaner's checkpoint, or None.
         """
         lines = {names.RECOVERY_POINTS: end, names.LOG_STARTS: start, names.HIGH_WATERMARKS: end}
         if cleaned is not None:
@@ -93,7 +95,9 @@ class NewCheckpoints:
         return self._lines[names.HIGH_WATERMARKS]
 
     def write(self, files: Files, root: str) -> None:
-        """Write the root's checkpoint files. They are durable once the directory is synced."""
+        """Write the checkpoint files in the store's root. They are durable after the caller has synced the
+        directory.
+        """
         for name, lines in self._lines.items():
             write_offsets(files, os.path.join(root, name), lines)
 

@@ -1,7 +1,7 @@
-"""`ReportedFailures`: the last failures of work that is tried again and again. A failure is reported again
-only if its cause changes.
+"""`ReportedFailures`: keeps the last failures of work that is tried again and again. A failure is reported
+again only if its cause changes.
 
-Nothing is on disk. Threads: one at a time; the owner of a `ReportedFailures` ensures that.
+Nothing is on disk. Threads: one at a time, which the owner of a `ReportedFailures` must ensure.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class ReportedFailures(dict[Hashable, "tuple[BaseException, float]"]):
     """
 
     def is_new(self, key: Hashable, error: BaseException) -> bool:
-        """Note a failure. Return whether it must be reported: it is the first one, or its cause differs from
-        that of the failure before.
+        """Store a failure. Return whether it must be reported: the key had no failure before, or a failure
+        with another cause.
         """
         before = self.get(key)
         self[key] = copy_of(error), time.monotonic()
@@ -31,7 +31,9 @@ class ReportedFailures(dict[Hashable, "tuple[BaseException, float]"]):
         return None if last is None or last[1] < moment else last[0]
 
     def over(self, key: Hashable) -> bool:
-        """Note that the work of a key succeeded, or is given up. Return whether it had failed before."""
+        """Remove the failure of a key, because the work of this key has succeeded, or will not be tried
+        again. Return whether there was a failure.
+        """
         return self.pop(key, None) is not None
 
 

@@ -1,7 +1,8 @@
-"""The scheduler: one background thread for periodic and delayed work (flush.ms, checkpoints, sweeps).
+"""`Scheduler`: runs periodic and delayed work (flush.ms, checkpoints, sweeps) in one background thread.
 
-Nothing is on disk. Threads: any may call `after`, `every` and `soon`. Tasks run one after the other in the
-scheduler's thread, which starts with the first task. A task's error is logged, and does not end the thread.
+Nothing is on disk. Threads: any thread may call `after`, `every` and `soon`. Tasks run one after the other in
+the scheduler's thread, which starts with the first task. A task's error is logged, and does not end the
+thread.
 """
 
 from __future__ import annotations
@@ -21,26 +22,28 @@ from segstore.threads import Background, others_are_gone, take
 
 log = Logger("segstore")
 Task = Callable[[], object]
-LONGEST_WAIT = 86_400.0  # seconds; a condition can't wait for years
+LONGEST_WAIT = 86_400.0  # the longest wait in seconds, because a condition can't wait for years
 NICER = 5
 MOST_NICE = 19
 
 
 def step_back() -> None:
-    """Lower the priority of this thread: it preempts no other thread when it wakes, and if there are too few
-    processors, it gets a third of another thread's share.
+    """Lower the priority of this thread: when it wakes, it preempts no other thread, and if there are too few
+    processors, it gets a third of the time that another thread gets.
 
-    Background threads wake thousands of times a second, after the disk or to take the GIL. At normal priority
-    each wake-up might take the processor from the appending thread, for milliseconds on a busy machine.
+    Background threads wake thousands of times a second, when the disk has finished a call, or to take the
+    GIL. At normal priority each wake-up might take the processor from the appending thread, for milliseconds
+    on a busy machine.
     """
-    with suppress(OSError):  # if a sandbox refuses this, the threads have equal shares
+    with suppress(OSError):  # if a sandbox refuses this, this thread keeps the normal priority
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        nice = os.getpriority(os.PRIO_PROCESS, 0)  # 0 means this thread, on Linux
+        nice = os.getpriority(os.PRIO_PROCESS, 0)  # on Linux 0 means this thread
         os.setpriority(os.PRIO_PROCESS, 0, min(nice + NICER, MOST_NICE))
 
 
 class Scheduler:
-    """Runs tasks at times of the monotonic clock, in seconds. If `background`, its thread calls `step_back`.
+    """Runs tasks at times of the monotonic clock, in seconds. If `background`, the scheduler's thread calls
+    `step_back`.
 
     Ctrl-C may come anywhere within a call: see `segstore.threads`.
     """
@@ -51,27 +54,28 @@ class Scheduler:
         self._tasks: list[tuple[float, int, Task]] = []
         self._count = itertools.count()
         self._started = self._closed = False
-        self._running = threading.Lock()  # held by the thread while it runs
+        self._running = threading.Lock()  # the scheduler's thread holds this lock while it runs
         self._ident = -1
 
     def soon(self, task: Task) -> None:
-        """Run `task` as soon as the thread is free."""
+        """Run `task` as soon as the scheduler's thread is free."""
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, after `seconds`. The task is dropped if the store is closed or the interpreter
-        exits before.
+        """Run `task` once, after `seconds`. If the store is closed or the interpreter exits before that, the
+        task is dropped.
         """
         if self._closed or others_are_gone():
             return
         self._queue.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
             Background(self._run, self._name).start()
-            self._started = True  # set last: after an interrupt the next call starts a thread
+            # This line comes last, so that after an interrupt the next call starts a thread.
+            self._started = True
 
     def every(self, seconds: float, task: Task) -> None:
-        """Run `task` after `seconds`, and again `seconds` after each run has ended. A failure is logged again
-        only if its cause changes, or the task has succeeded since.
+        """Run `task` after `seconds`, and again `seconds` after each run has ended. A failure is logged
+        unless the run before failed with the same cause.
         """
         reported = ReportedFailures()
 
@@ -88,7 +92,7 @@ class Scheduler:
         self.after(seconds, again)
 
     def _run(self) -> None:
-        if self._running.acquire(blocking=False):  # if it fails, another thread runs the tasks
+        if self._running.acquire(blocking=False):  # if the lock is held, another thread runs the tasks
             self._ident = threading.get_ident()
             try:
                 self._work()
@@ -130,4 +134,4 @@ class Scheduler:
         self._queue.put(None)
         if self._ident != threading.get_ident() and not others_are_gone():
             with self._running:
-                """The task has ended, and a later task finds the scheduler closed."""
+                """The running task has ended, and no later task is run, because the scheduler is closed."""

@@ -1,3 +1,3 @@
-"""The files of a store besides its logs: checkpoints, topic settings, published ends, quotas, clean shutdown
-marker.
+"""Reads and writes the files of a store that are not part of a log: checkpoints, topic settings, published
+log ends, quotas, the clean shutdown marker.
 """

@@ -1,8 +1,7 @@
-"""Moves a directory, symbolic link, FIFO, socket or device out of the way if it has the name of one of the
-store's files in the root or in `.segstore`, before the store is opened for writing.
+"""Moves a directory, symbolic link, FIFO, socket or device into `.segstore/quarantine` if it has the name of
+one of the store's files in the root or in `.segstore`, before the store is opened for writing.
 
-Such an object is renamed into the quarantine, never followed or removed. Threads: one, with the store's lock
-held.
+Such an object is renamed, not removed, and a link is not followed. Threads: one, with the store's lock held.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ def check_readable(files: Files, root: str) -> set[str]:
 
 
 def free_lock(files: Files, root: str) -> str:
-    """If a directory has the lock file's name, move it into the quarantine, and return its new path; else
-    return "". A lock file is never moved. Raises OSError.
+    """If a directory has the lock file's name, move the directory into `.segstore/quarantine`, and return its
+    new path; else return "". A lock file is never moved. Raises OSError.
     """
     path = os.path.join(root, names.LOCK)
     if not files.exists(path) or files.is_symlink(path) or not files.is_directory(path):
@@ -69,8 +68,8 @@ def free_lock(files: Files, root: str) -> str:
 
 
 def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
-    """Move each object that is no regular file, but has the name of one of the store's files or of its
-    temporary file, into the quarantine. Return (old path, new path) of each. Raises OSError.
+    """Move each object that is no regular file, and has the name of one of the store's files or temporary
+    files, into `.segstore/quarantine`. Return (old path, new path) of each object. Raises OSError.
     """
     odd = set(files.irregular(root))
     taken = set[str]()

@@ -1,11 +1,12 @@
-"""A copy of the root's offset checkpoints with a CRC, `.segstore/checkpoints`. Kafka's texts have no CRC.
+"""A copy, with a CRC, of the offset checkpoints in the store's root: `.segstore/checkpoints`. The checkpoints
+themselves are text files in Kafka's format, which has no CRC.
 
 The copy is one framed line: {"version": 0, "nonce": n, "offsets": {file's name: [[topic, partition, offset],
-...]}, "claims": [[topic, partition, offset], ...]}. The copy is written and synced before the texts, so that
-after a crash the texts may be older than the copy, but never newer. `nonce` is the number in the clean
-shutdown marker after a clean close, and 0 while the store is open. `claims` are log start offsets that were
-read from a text without a checksum; a copy of an older segstore has no claims. Threads: functions without
-state.
+...]}, "claims": [[topic, partition, offset], ...]}. The copy is written and synced before the text files, so
+that after a crash the text files may be older than the copy, but never newer. `nonce` is the number in the
+clean shutdown marker after a clean close, and 0 while the store is open. `claims` are log start offsets that
+were read from a text file and had no checksum. A copy that an older segstore wrote has no claims. Threads:
+any, because the functions have no state.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _VERSION = 0
 
 
 class CopyState(Enum):
-    """Whether the last writer wrote the copy (CURRENT) or not (STALE). UNSURE: the clean shutdown marker is
-    damaged, or a broker that was killed may have written the texts after the copy.
+    """CURRENT: the last writer of the store wrote the copy. STALE: the last writer did not write the copy.
+    UNSURE: the clean shutdown marker is damaged, or a broker that was killed may have written the text files
+    after the copy.
     """
 
     CURRENT = "current"
@@ -38,16 +40,16 @@ class CopyState(Enum):
 
 
 class CheckedCopy(NamedTuple):
-    """The content of the copy."""
+    """The content of `.segstore/checkpoints`."""
 
     nonce: int
     offsets: dict[str, dict[Key, int]]
     claims: frozenset[tuple[Key, int]] = frozenset()
 
     def standing(self, marker: int | None, published: int | None, copied: bool) -> CopyState:
-        """Return the state of the copy. `marker` is the number in the clean shutdown marker, `published` the
-        number in the published ends; each is None if the file is missing. `copied` is False if an older
-        segstore, which makes no copy, wrote the published ends.
+        """Return the state of the copy. `marker` is the number in the clean shutdown marker, and `published`
+        the number in `.segstore/ends`; each is None if the file is missing. `copied` is False if an older
+        segstore, which makes no copy, wrote `.segstore/ends`.
         """
         if not copied or (marker and marker != self.nonce):
             return CopyState.STALE
@@ -81,13 +83,15 @@ CHECKED_COPY = CheckedFile(names.CHECKPOINTS, "copy of the checkpoints", _parse,
 
 
 def write_copy(files: Files, root: str, offsets: Offsets, nonce: int, claims: Mapping[Key, int]) -> None:
-    """Replace the copy, durable when this returns. Raises OSError."""
+    """Replace `.segstore/checkpoints`. The new file is durable when this returns. Raises OSError."""
     held = {name: dict(lines) for name, lines in offsets.items()}
     CHECKED_COPY.write(files, root, CheckedCopy(nonce, held, frozenset(claims.items())))
 
 
 def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
-    """Return (copy, ""), (None, the copy's damage), or (None, "") if the copy is missing. Raises OSError."""
+    """Return (copy, ""). Return (None, text about the damage) if the copy is damaged, and (None, "") if it is
+    missing. Raises OSError.
+    """
     try:
         return CHECKED_COPY.read(files, root), ""
     except CorruptCheckpointError as error:

@@ -1,5 +1,5 @@
-"""`CheckedFile`: a file in `.segstore` that holds one value with a checksum, in one copy or in two (see
-`framed` for its forms, `small_files` for two copies). Threads: any; objects without state.
+"""`CheckedFile`: a file in `.segstore` with one value and a checksum, in one copy or in two. `framed`
+describes the formats, and `small_files` handles two copies. Threads: any, because the objects don't change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VERSION = 1
 
 
 class Form(NamedTuple):
-    """The form of a file. `pack(value)` returns the bytes for a JSON value. `unpack(bytes)` returns (value,
+    """The format of a file. `pack(value)` returns the bytes for a JSON value. `unpack(bytes)` returns (value,
     whether the bytes had a checksum), or raises ValueError.
     """
 
@@ -29,17 +29,19 @@ class Form(NamedTuple):
 LINE = Form(framed.frame, lambda data: (framed.unframe(data), True))
 OBJECT = Form(framed.seal, lambda data: (framed.unseal_checked(data), True))
 OLD_OBJECT = Form(framed.seal, framed.unseal)
-"""As OBJECT, but an object without a checksum is accepted too, because an older segstore wrote none."""
+"""Like OBJECT, but an object without a checksum is accepted too, because an older segstore wrote no
+checksum.
+"""
 WORD = Form(framed.seal_word, lambda data: (framed.unseal_word(data), True))
 
 
 class CheckedFile(Generic[T]):
-    """A file in `.segstore` with one value, of `most_bytes` at most. `what` names the content in texts of
-    errors. `copy` is the name of the second copy, "" if there is one copy only.
+    """A file in `.segstore` with one value. The file has at most `most_bytes` bytes. `what` names the content
+    in texts of errors. `copy` is the name of the second copy, "" if there is only one copy.
 
-    `to_json(value)` returns the JSON value to write, and `make` converts it back. If `to_json` is None, the
-    version and the value's attributes are written. `make` raises ValueError, TypeError or KeyError for a JSON
-    value that `to_json` never returns. `advice` is added to the texts of errors.
+    `to_json(value)` returns the JSON value to write, and `make(json_value)` returns the value again. If
+    `to_json` is None, the version and the value's attributes are written. `make` raises ValueError, TypeError
+    or KeyError for a JSON value that `to_json` never returns. `advice` is added to the texts of errors.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class CheckedFile(Generic[T]):
         self._form, self._to_json, self._copy, self._advice = form, to_json, copy, advice
 
     def path(self, root: str) -> str:
-        """Return the path of a store's file."""
+        """Return the path of the file in the store at `root`."""
         return names.below(root, self._below)
 
     def copies(self, files: Files, root: str) -> Copies[T]:
@@ -86,8 +88,8 @@ class CheckedFile(Generic[T]):
             raise CorruptCheckpointError(where, 0, f"no {self._what}: {error}{advice}") from error
 
     def read(self, files: Files, root: str) -> T | None:
-        """Return the value; None if the file is missing. Raises CorruptCheckpointError, OSError. A file with
-        two copies raises an error only if neither can be read; this may be a StorageError.
+        """Return the value; None if the file is missing. Raises CorruptCheckpointError, OSError. If the file
+        has two copies, an error is raised only if neither copy can be read; it may be a StorageError.
         """
         if self._copy:
             return self.copies(files, root).read()
@@ -108,8 +110,8 @@ class CheckedFile(Generic[T]):
             return None
 
     def damage(self, files: Files, root: str) -> str:
-        """Return the reason why the file is damaged, "" if it is sound or missing. Raises a transient OSError
-        (EMFILE, EIO).
+        """Return a text about the file's damage; "" if the file is not damaged, or is missing. Raises a
+        transient OSError (EMFILE, EIO).
         """
         try:
             self.read(files, root)
@@ -118,8 +120,8 @@ class CheckedFile(Generic[T]):
         return ""
 
     def write(self, files: Files, root: str, value: T, *, durably: bool = True) -> None:
-        """Replace the file, or both copies; durable when this returns, unless `durably` is False. Raises
-        OSError; then one of two copies may have the new value.
+        """Replace the file, or both copies. They are durable when this returns, unless `durably` is False. If
+        this raises OSError, one of two copies may have the new value.
         """
         if self._copy:
             self.copies(files, root).write(self.pack(value))
@@ -127,8 +129,8 @@ class CheckedFile(Generic[T]):
             files.write_atomic(self.path(root), self.pack(value), sync=durably)
 
     def write_as_itself(self, files: Files, root: str, value: Callable[[tuple[int, ...]], T]) -> None:
-        """Write a file that contains its own identity: the content is `value(identity)`, with the identity of
-        the new file (`Files.which`, without the time of the last change). Nothing is synced. Raises OSError.
+        """Write a file that contains its own identity: the device, inode and birth time of the new file
+        (`Files.which`). The content is `value(identity)`. Nothing is synced. Raises OSError.
         """
         files.write_as_itself(self.path(root), lambda which: self.pack(value(which)))
 

@@ -1,12 +1,12 @@
 """The clean shutdown marker, `.kafka_cleanshutdown`: a file that exists if the store was closed cleanly, and
-was not opened since.
+was not opened after that.
 
-The content is Kafka's (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place of
-the broker epoch segstore writes a random number, and writes the same number into the published ends. If the
+The file has Kafka's format (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place
+of the broker epoch segstore writes a random number, and writes the same number into `.segstore/ends`. If the
 two numbers differ, a broker has closed the directory. In a replicated store the marker has a real broker
-epoch, and its two JSON keys have the other order than a broker's marker. This module returns such an epoch as
-the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close;
-`read_marker` any.
+epoch, and its two JSON keys are in the reverse order of a broker's marker. This module returns such an epoch
+as the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close; any
+thread may call `read_marker`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OURS = b'{"brokerEpoch":'
 
 
 class Left(NamedTuple):
-    """The state in which a store was left.
+    """How the last writer left a store.
 
-    `clean`: there was a clean shutdown. `ends_hold`: the last writer wrote the published ends, because no
-    broker has closed the directory since. `gaps_known`: no broker was killed in this directory since, so each
-    compaction that may have left offset gaps is in segstore's checkpoints.
+    `clean`: there was a clean shutdown. `ends_hold`: the last writer wrote `.segstore/ends`, because no
+    broker has closed the directory after segstore. `gaps_known`: no broker was killed in this directory after
+    segstore had closed it, so each compaction that may have left offset gaps is in segstore's checkpoints.
     """
 
     clean: bool
@@ -40,36 +40,40 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Return the state by the number in the `marker` and the `nonce` in the published ends. If `ours`,
-        segstore was the last writer, and a marker without a number is damaged, because segstore's markers
-        have one.
+        """Compare the number in the `marker` with the `nonce` in `.segstore/ends`, and return the result. If
+        `ours`, segstore was the last writer. Then a marker without a number is damaged, because segstore
+        writes a number into each marker.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # A broker was killed here if the published ends have a number, and there is no marker.
+        # A broker was killed here if `.segstore/ends` has a nonce, and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
 def replicated_nonce(broker_epoch: int) -> int:
-    """Return the marker's number for a replicated store's broker epoch. Raises InvalidArgumentError."""
+    """Return the number that stands for a replicated store's broker epoch in this module. Raises
+    InvalidArgumentError.
+    """
     if not 0 < broker_epoch < REPLICATED:
         raise InvalidArgumentError(f"broker_epoch={broker_epoch}: must be from 1 to {REPLICATED - 1}")
     return broker_epoch | REPLICATED
 
 
 def broker_epoch_of(marker: int | None) -> int:
-    """Return the broker epoch in the marker of a replicated store; -1 for another marker, or for None."""
+    """Return the broker epoch for a `marker` number of a replicated store; -1 for any other number, or for
+    None.
+    """
     return marker - REPLICATED if marker is not None and marker > REPLICATED else -1
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """Return the marker's number; None if there is no marker; 0 if the marker has no number, or is no regular
-    file. Raises OSError.
+    """Return the number in the clean shutdown marker; None if there is no marker; 0 if the marker has no
+    number, or is no regular file. Raises OSError.
     """
     try:
         data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)
         held = int(parse_json(data)["brokerEpoch"])
         return held | REPLICATED if data.startswith(_OURS) and 0 < held < REPLICATED else held
-    except FileNotFoundError:  # also if another process removes the marker at this moment
+    except FileNotFoundError:  # this is also raised if another process removes the marker during the call
         return None
     except (ValueError, KeyError, TypeError, OverflowError):
         return 0
@@ -80,7 +84,9 @@ def read_marker(files: Files, root: str) -> int | None:
 
 
 def take_marker(files: Files, root: str) -> int | None:
-    """Remove the marker, durably. Return its number as `read_marker` does. Raises OSError."""
+    """Remove the clean shutdown marker, durably. Return the result of `read_marker` before the removal.
+    Raises OSError.
+    """
     nonce = read_marker(files, root)
     if nonce is not None:
         files.unlink(os.path.join(root, names.CLEAN_SHUTDOWN))
@@ -89,12 +95,12 @@ def take_marker(files: Files, root: str) -> int | None:
 
 
 def new_nonce() -> int:
-    """Return a new random number for a marker."""
+    """Return a new random number for a clean shutdown marker."""
     return secrets.randbits(62) | 1
 
 
 def put_marker(files: Files, root: str, nonce: int) -> None:
-    """Write the marker with a number, durably. Raises OSError."""
+    """Write the clean shutdown marker with the number `nonce`, durably. Raises OSError."""
     held = {"version": 0, "brokerEpoch": nonce}
     if nonce > REPLICATED:
         held = {"brokerEpoch": nonce - REPLICATED, "version": 0}

@@ -1,7 +1,8 @@
-"""Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates by user and client id.
+"""The file `.segstore/quotas.json` and its second copy `quotas.copy`, with client quotas: byte rates by user
+and client id.
 
 The quotas are a `CheckedFile` in two copies. If a part of a copy is damaged, the whole copy is ignored,
-because a wrong limit could stop a client, or fail to limit one. A copy is replaced by a rename, so that a
+because a wrong limit could stop a client, or could be too high. A copy is replaced by a rename, so that a
 crash leaves the old limits or the new limits. Threads: any may read; a thread that writes holds the lock of
 `segstore.coordinator.quotas`.
 """
@@ -24,7 +25,7 @@ RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 class Entity(NamedTuple):
     """The clients to which limits apply (Kafka: ClientQuotaEntity, KIP-55): all clients of a user, all
     clients with a client id, or a user's clients with a client id. A field is a name, DEFAULT, or None for
-    any name; one of the fields is not None.
+    any name. At least one of the two fields is not None.
     """
 
     user: str | None
@@ -38,8 +39,8 @@ _VERSION, _WITH_USERS = 1, 2
 
 
 def to_json(limits: Mapping[Entity, Mapping[str, int]]) -> dict[str, Any]:
-    """Return the limits as JSON values. "clients" has rates by client id. "users", only there if users have
-    limits, has "rates" and "clients" of each user.
+    """Return the limits as JSON values. "clients" has rates by client id. "users" has "rates" and "clients"
+    of each user; it is missing if no user has limits.
     """
     clients = {
         each.client_id: dict(rates) for each, rates in sorted(limits.items(), key=_order) if each.user is None

@@ -4,16 +4,16 @@ note has the identities (device, inode, birth time) of its own file and of the c
 An open compares the identity of the marker's file with the identity in the note. After a kill there is no
 marker, and the note's own file is compared. If the identities differ, the store was copied.
 
-A restored store may be older than the original, and may append other records at the same offsets. So each of
-its partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new
-epoch is at least two above the latest epoch, because after a crash the original begins the epoch one above.
-The note lists the partitions that have not begun such an epoch yet.
+A restored store may be older than the original, and may append other records at the same offsets. So each
+partition of the restored store begins a leader epoch when it is next opened (KIP-101 distinguishes logs by
+epochs). The new epoch is at least two above the latest epoch, because after a crash the original begins the
+epoch one above. The note lists the partitions that have not begun such an epoch yet.
 
 The note is a new file at each close and after each recovery, and the marker is a new file at each close. So a
 copy of the store that was copied over the store itself is recognized, too. A snapshot of a whole file system
-or machine is not recognized, because its files have the same identities.
+or machine is not recognized, because the files in the snapshot have the same identities.
 
-On disk: one `CheckedFile`, which is never synced. A power cut may remove it, and then the store counts as
+On disk: one `CheckedFile`, which is never synced. A power cut may remove this file; the store then counts as
 restored. Threads: one, at open and at close, except for `OwedEpochs`.
 """
 
@@ -39,10 +39,11 @@ the same epoch.
 
 @dataclass(frozen=True)
 class CloseNote:
-    """The content of the note. `number` is the marker's number, and `marker` the identity of the marker's
-    file (`Files.which`); they are 0 and empty in a note that was written at an open. `own` is the identity of
-    the note's file. The partitions with the slot keys `owing` begin an epoch when they are next opened,
-    `step` above their latest epoch.
+    """The content of the close note. `number` is the number in the clean shutdown marker, and `marker` is the
+    identity of the marker's file (`Files.which`). In a note that was written at an open, `number` is 0 and
+    `marker` is empty. `own` is the identity of the note's file. A partition whose slot key (a hash of topic
+    id and partition) is in `owing` begins an epoch when it is next opened; this epoch is `step` above its
+    latest epoch.
     """
 
     number: int
@@ -66,8 +67,8 @@ CLOSE_NOTE = CheckedFile(names.CLOSED, "note of a clean close", _made, 1 << 26)
 
 
 class OwedEpochs:
-    """The slot keys of the partitions that must begin an epoch when they are next opened, `step` above their
-    latest epoch.
+    """The partitions that must begin a new epoch when they are next opened. Each is given by its slot key, a
+    hash of topic id and partition. The new epoch of a partition is `step` above its latest epoch.
 
     Threads: any, under the store's lock.
     """
@@ -82,46 +83,49 @@ class OwedEpochs:
         return self.step if key in self._keys else 0
 
     def begun(self, key: int) -> None:
-        """Note that a partition was opened, and has begun its epoch."""
+        """Remove a partition, because it was opened, and has begun its new epoch."""
         self._keys.discard(key)
 
     def among(self, keys: Collection[int]) -> tuple[int, ...]:
-        """Return those of the `keys` whose partitions have not begun their epoch yet."""
+        """Return those of the `keys` whose partitions must still begin their new epoch."""
         return tuple(sorted(self._keys.intersection(keys)))
 
 
 class FoundNote:
-    """The close note that an open finds, before the marker is removed. `note` is None if the file is missing
-    or damaged. `same`: whether the marker, or the note if there is no marker, has the noted identity, and a
-    single hard link (`cp -al` makes a second one).
+    """The close note that an open finds, before the open removes the clean shutdown marker. `note` is None if
+    the file is missing or damaged. `same`: whether the file of the marker (of the note if there is no marker)
+    has the identity that the note gives, and has only one hard link: `cp -al` copies a store by a second link
+    to each file.
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
-        self.note, self.same = CLOSE_NOTE.hint(files, root), False  # a power cut may damage it
+        # `hint` returns None for a damaged note, because a power cut may damage the note.
+        self.note, self.same = CLOSE_NOTE.hint(files, root), False
         if self.note is None:
             return
         path, noted = CLOSE_NOTE.path(root), self.note.own
         if has_marker:
             path, noted = names.below(root, names.CLEAN_SHUTDOWN), self.note.marker
-        with suppress(FileNotFoundError):  # the marker was no regular file, and is in the quarantine
+        # The marker is missing if it was no regular file: then it was moved to `.segstore/quarantine`.
+        with suppress(FileNotFoundError):
             found = files.which(path, or_change=has_marker)
             self.same = found == noted and files.links(path) == 1
 
     def is_of_ours(self, number: int, published: int) -> bool:
-        """Return whether segstore wrote the marker with this `number`, and not a broker. `published` is the
-        number in the published ends.
+        """Return whether segstore, not a broker, wrote the clean shutdown marker with this `number`.
+        `published` is the number in `.segstore/ends`.
         """
         return number > 0 and number in (published, 0 if self.note is None else self.note.number)
 
     @property
     def is_restored(self) -> bool:
-        """Return whether the store was copied since the note was written. A store without a note, for example
-        of an older segstore, counts as copied.
+        """Return whether the store was copied after the note was written. A store without a note, which an
+        older segstore may have written, counts as copied.
         """
         return not self.same
 
     def owed(self) -> OwedEpochs:
-        """Return the epochs that the note lists, for a store that was not copied."""
+        """Return the partitions that the note lists, for a store that was not copied."""
         return OwedEpochs() if self.note is None else OwedEpochs(self.note.step, self.note.owing)
 
 
@@ -131,9 +135,9 @@ def owed_by(keys: Collection[int]) -> OwedEpochs:
 
 
 def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
-    """Write the note. `number` is the marker's number, 0 if there is no marker. Those of the slot `keys` that
-    are in `owed` are listed in the note. If the disk is full, no note is written, so the next open takes the
-    store for restored. Raises OSError.
+    """Write the close note. `number` is the number in the clean shutdown marker, 0 if there is no marker.
+    `keys` are the slot keys of all partitions; the note lists those that are in `owed`. If the disk is full,
+    no note is written, so the store counts as restored at the next open. Raises OSError.
     """
     marker = files.which(names.below(root, names.CLEAN_SHUTDOWN)) if number else ()
 

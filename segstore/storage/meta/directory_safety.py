@@ -2,8 +2,8 @@
 
 The target of a symbolic link may belong to another program. `Files.open` follows no link to a file, and this
 module checks the directories in which the files are. The root itself may be a link, because the user has
-named it. On disk trees are removed; a symbolic link in a tree is removed, and its target stays. Threads: any,
-but only one removes a tree; functions without state.
+named the root. If a tree with a symbolic link is removed, the link is removed, and its target stays. Threads:
+any, because the functions have no state, but only one thread may remove a tree.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def is_store(files: Files, root: str, held: set[str]) -> bool:
 
 
 def strangers(files: Files, root: str, held: set[str]) -> list[str]:
-    """Return the sorted names of the files, except for hidden files, if the directory is no store; an empty
-    list for a store. `held` are the names of all files. Raises OSError.
+    """Return the names of the files that are not hidden, sorted, if the directory is no store; an empty list
+    if it is a store. `held` are the names of all files in the directory. Raises OSError.
     """
     shown = sorted(name for name in held if not name.startswith(".") and name != "lost+found")
     return [] if not shown or is_store(files, root, held) else shown
 
 
 def check_holds_store(files: Files, root: str) -> None:
-    """Raise StorageError if a directory is no store and has files that are not hidden; OSError."""
+    """Raise StorageError if a directory is no store, and has files that are not hidden. Raises OSError."""
     if strangers(files, root, set(files.listdir(root))):
         raise StorageError(errno.EINVAL, NEITHER, root)
 
@@ -82,8 +82,8 @@ def check_places(files: Files, root: str) -> set[str]:
 
 
 def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
-    """Return the mode of new files in this store, by the mode of the directory `.segstore`; `otherwise` if
-    that directory does not exist.
+    """Return the mode of new files in this store: the mode of the directory `.segstore`, without the bits
+    that MOST_MODE lacks. Return `otherwise` if that directory does not exist.
     """
     try:
         return files.mode(names.below(root, names.OURS)) & MOST_MODE | FILE_MODE
@@ -95,13 +95,15 @@ def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
 
 
 def remove_tree(files: Files, directory: str) -> None:
-    """Remove a directory and its content. Raises OSError; then a part of the content stays."""
+    """Remove a directory and its content. If this raises OSError, a part of the content stays."""
     empty_tree(files, directory)
     files.rmdir(directory)
 
 
 def empty_tree(files: Files, directory: str, but: str = "") -> None:
-    """Remove the content of a directory, except the file named `but`. Raises OSError; then a part stays."""
+    """Remove the content of a directory, except the file named `but`. If this raises OSError, a part of the
+    content stays.
+    """
     folders = set(files.directories(directory))
     for name in sorted(set(files.listdir(directory)) - {but}):
         path = os.path.join(directory, name)
@@ -113,8 +115,8 @@ def empty_tree(files: Files, directory: str, but: str = "") -> None:
 
 def remove_begun(files: Files, root: str, *, made: bool) -> None:
     """Remove the files that a failed open of a new store has made. Files of other programs stay. The lock
-    file, whose lock the caller holds, is removed last, and then the directory, if the open has `made` it.
-    Raises OSError; then a part of the files stays.
+    file, whose lock the caller holds, is removed last, and then the directory, if the open has `made` it. If
+    this raises OSError, some of the files stay.
     """
     remove_logs_begun(files, root)
     for name in [*sorted(_OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
@@ -135,7 +137,7 @@ def remove_logs_begun(files: Files, root: str) -> None:
 
 def remove_unused(files: Files, root: str) -> bool:
     """Remove the content of a store without topics, and return True. Return False, and remove nothing, if the
-    store has topics. Raises BlockingIOError if the store is open for writing, OSError.
+    store has topics. Raises OSError, and BlockingIOError if the store is open for writing.
     """
     path = os.path.join(root, names.LOCK)
     with files.lock(path):

@@ -1,20 +1,20 @@
-"""The header of the published ends: the first 64 bytes of `.segstore/ends`. The slots follow (see
-`published_ends`).
+"""The header of the published ends: the first 64 bytes of `.segstore/ends`. After the header the file has a
+slot for each partition (`published_ends`).
 
 | at | field | |
 |---|---|---|
 | 0 | sequence | int64, odd while a publication is under way |
 | 8 | publications | uint32, for threads that wait |
-| 12 | format | uint32: CHECKED, or UNCHECKED in files from before checks |
+| 12 | format | uint32: CHECKED, or UNCHECKED in files of an older segstore, which have no checks |
 | 16 | nonce | int64: the number in the clean shutdown marker; 0 while the store is open |
-| 24 | generation | int64: counts changes of which partition has which slot |
-| 32 | boot | int64: identifies the boot of the machine since which an open store publishes |
+| 24 | generation | int64: counts the changes of the assignment of slots to partitions |
+| 32 | boot | int64: identifies the start of the machine after which the last writer opened the store |
 | 40 | doubt | int64: 1 if the recovery of a partition without a slot has failed |
 | 48 | check | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
 | 56 | spare | zero |
 
-The check does not cover the counters, because no value of a counter is wrong. All numbers are in host byte
-order. Threads: functions without state.
+The check does not cover the counters, because each value of a counter is valid. All numbers are in host byte
+order. Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 
 SIZE = lib.SEG_ENDS_HEADER
 CHECKED, UNCHECKED = lib.SEG_ENDS_CHECKED, lib.SEG_ENDS_UNCHECKED
-MOST = 1 << 28  # bytes of the largest file, for four million partitions
+MOST = 1 << 28  # the largest size of the file in bytes, with room for four million partitions
 
 PUBLICATIONS_AT, FORMAT_AT, NONCE_AT, GENERATION_AT, BOOT_AT = 8, 12, 16, 24, 32
 _CHECK_AT, _SPARE_AT = 48, 56
-_TRIES = 10  # milliseconds to wait for a writer that is changing the header
+_TRIES = 10  # the longest wait, in milliseconds, for a writer that is changing the header
 
 
 class EndsHeader(NamedTuple):
@@ -47,8 +47,10 @@ class EndsHeader(NamedTuple):
 
 
 class FoundHeader(NamedTuple):
-    """The result of `look`. `header` is None if the file is missing or damaged, or if an open store wrote it
-    before the machine was booted. `damage` is the reason if the file is damaged, else "".
+    """The result of `look`. `header` is None if the file is missing or damaged, or if a store that was open
+    wrote it before the last boot of the machine. `size` is the file's size, or 0 if the file is missing, is
+    no regular file, or has an impossible size. `damage` is a text about the damage; "" if the file is not
+    damaged.
     """
 
     header: EndsHeader | None
@@ -68,7 +70,9 @@ def _check(held: bytes) -> bytes:
 
 
 def parse(data: bytes) -> EndsHeader | None:
-    """Return the header; None if the check is wrong, or the file holds no published ends."""
+    """Return the header in these bytes; None if the check is wrong, or if they are no header of
+    `.segstore/ends`.
+    """
     form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
     boot, doubt = struct.unpack_from("=qq", data, BOOT_AT)
     if form == CHECKED:
@@ -86,7 +90,7 @@ def look(files: Files, path: str) -> FoundHeader:
     for _ in range(_TRIES):
         if found.header is not None or found.size < SIZE:
             break
-        time.sleep(0.001)  # a writer may have written the header, and not its check yet
+        time.sleep(0.001)  # a writer may have written the header, but not yet the check
         found = _look(files, path)
     if found.header is not None and found.header.nonce == 0 and found.header.boot != files.boot():
         return FoundHeader(None, found.size)

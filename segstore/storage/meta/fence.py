@@ -1,7 +1,8 @@
-"""`Fence`: the file `.segstore/fence`, a `CheckedFile`, which states that the store was demoted because its
+"""`Fence`: the file `.segstore/fence`, a `CheckedFile`, which says that the store was demoted, because its
 standby leads from a later leader epoch on.
 
-A store with a fence refuses appends and changes of topics, in every process. Threads: any; immutable.
+A store with a fence refuses appends and changes of topics, in every process. Threads: any, because a `Fence`
+never changes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 @dataclass(frozen=True)
 class Fence:
-    """The demotion of a store. The node with the id `leader` leads from `leader_epoch` on; `directory_id` is
-    the id of this node's directory, "" if it is not known. `at_ms` is the time of the demotion, `why` its
-    reason in words.
+    """The demotion of a store. The node with the id `leader` leads from `leader_epoch` on. `directory_id` is
+    the id of that node's directory, "" if it is not known. `at_ms` is the time of the demotion. `why` is a
+    text with the reason.
     """
 
     leader_epoch: int
@@ -27,7 +28,7 @@ class Fence:
     why: str
 
     def message(self, root: str) -> str:
-        """Return the error text for a refused append."""
+        """Return the text of the error that refuses an append."""
         return (
             f"{root} was demoted: node {self.leader} leads from leader epoch {self.leader_epoch} on "
             f"({self.why}); "

@@ -1,11 +1,11 @@
-"""The three forms of a file with a checksum in `.segstore`.
+"""Packs and unpacks three formats of files in `.segstore`, each with a checksum.
 
 - A line is the CRC-32C of the JSON in eight hex digits, a blank, and the JSON in ASCII without line breaks.
 - An object is JSON with a last member "crc32c", the CRC-32C of the bytes before this member in eight hex
   digits. Files of an older segstore have no such member.
-- A word is "1 <word> <CRC>": 1 is the version, and the CRC-32 in hex is that of "1 <word>".
+- A word is "1 <word> <CRC>": 1 is the version, and <CRC> is the CRC-32 of "1 <word>" in hex.
 
-Threads: any; functions without state.
+Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import Any
 from segstore._native import crc32c
 
 CHECKSUM = "crc32c"
-_DEEPEST = 20  # the deepest nesting of JSON that is accepted; files of segstore have less
-# Finds a checksum with a damaged name. Files of an older segstore, without a checksum, don't end in this way.
+# The deepest nesting of JSON that is accepted; the JSON in segstore's files is not nested so deeply.
+_DEEPEST = 20
+# Matches a checksum whose name, "crc32c", is damaged. Files of an older segstore, which have no checksum,
+# never match.
 _NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
 
@@ -58,7 +60,7 @@ def _nesting(data: bytes) -> int:
 
 
 def frame(held: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a line with this object."""
+    """Return the bytes of a line with this JSON object and a CRC."""
     body = compact(held)
     return b"%08x %s\n" % (crc32c(body), body)
 
@@ -80,7 +82,7 @@ def unframe(line: bytes) -> dict[str, Any]:
 
 
 def seal(held: Mapping[str, Any]) -> bytes:
-    """Return the bytes of an object with a checksum, for `unseal`. The object must have a member."""
+    """Return the bytes of a JSON object with a checksum, for `unseal`. The object must not be empty."""
     head = json.dumps(held, indent=1).encode().removesuffix(b"\n}")
     return b'%s,\n "%s": "%08x"\n}\n' % (head, CHECKSUM.encode(), crc32c(head))
 
@@ -121,7 +123,7 @@ def seal_word(word: object) -> bytes:
 
 
 def unseal_word(data: bytes) -> str:
-    """Return the word that `seal_word` was given. Raises ValueError."""
+    """Return the word that `seal_word` was given. Raises ValueError if the checksum does not match."""
     line, _, crc = data.rpartition(b" ")
     version, _, word = line.partition(b" ")
     if crc != b"%08x\n" % zlib.crc32(line) or version != b"1" or not word.isascii():

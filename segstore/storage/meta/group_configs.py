@@ -1,5 +1,5 @@
-"""Settings of single groups, `.segstore/groups.json` and its second copy `groups.copy`: the settings that
-were set for each group, by Kafka's names (KIP-848; Kafka: GroupConfig).
+"""The file `.segstore/groups.json` and its second copy `groups.copy`, with the settings that were set for
+single groups, by Kafka's names (KIP-848; Kafka: GroupConfig).
 
 The settings are a `CheckedFile` in two copies. If a part of a copy is damaged, the whole copy is ignored. A
 copy is replaced by a rename, so that a crash leaves the old settings or the new settings. Threads: any may
@@ -18,7 +18,7 @@ from segstore.storage.meta.checked_file import OBJECT, CheckedFile
 _VERSION = 1
 
 GroupConfigs = Mapping[str, GroupConfig]
-"""Settings by group; a group without settings of its own is missing."""
+"""The settings by group id. A group without settings of its own is missing."""
 
 
 def _from_json(held: Any) -> GroupConfigs:

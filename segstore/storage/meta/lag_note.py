@@ -1,7 +1,7 @@
-"""`LagNote`: the standby's lag, which the process that has the primary or the standby open writes for other
-processes. On disk: `.segstore/lags`, a `CheckedFile`, never synced.
+"""`LagNote`: the standby's lag, for other processes. The process that has the primary or the standby open
+writes the lag into `.segstore/lags`, a `CheckedFile` that is never synced.
 
-Threads: any; immutable.
+Threads: any, because a `LagNote` never changes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 PRIMARY = "primary"
 LONGEST_MS, FRESH_MS = 5_000, 15_000
-"""A live process writes the note at least every LONGEST_MS, so a note that is older than FRESH_MS is a dead
-process's.
+"""A live process writes the note at least every LONGEST_MS, so the process that wrote a note older than
+FRESH_MS has died.
 """
 _INTS = (int, int, int, int)
 
@@ -34,10 +34,10 @@ class NotedLag(NamedTuple):
 
 @dataclass(frozen=True)
 class LagNote:
-    """The lag of a standby. `side` is PRIMARY or `role.STANDBY`: which of the two has written the note.
-    `directory_id` is that of the standby. `at_ms` is the time of the note. `waits` is the reason why the
-    standby does not fetch, "" if it does. A replica that has lagged for `lag_time_max_ms` is not in sync.
-    `partitions` has the partitions that the standby has fetched.
+    """The lag of a standby. `side` is PRIMARY or `role.STANDBY`, and says which of the two stores has written
+    the note. `directory_id` is the standby's directory id. `at_ms` is the time of the note. `waits` is the
+    reason why the standby does not fetch, "" if it fetches. A replica that has lagged for `lag_time_max_ms`
+    is not in sync. `partitions` has the partitions that the standby has fetched.
     """
 
     side: str

@@ -1,4 +1,5 @@
-"""Kafka's text checkpoints: offsets by partition in the root, leader epochs in a partition's directory.
+"""Reads and writes Kafka's checkpoint files, which are texts: offsets by partition in the root, leader epochs
+in a partition's directory.
 
 A file has a line with the version (0), a line with the number of entries, and a line per entry, "topic
 partition offset" or "epoch startOffset"; each line ends in a newline
@@ -6,7 +7,7 @@ partition offset" or "epoch startOffset"; each line ends in a newline
 raises CorruptCheckpointError. Files are replaced by a rename and synced, so that a crash leaves the old
 content or the new content.
 
-Threads: any for the functions; a `LeaderEpochs` is used under the partition's lock.
+Threads: any thread may call the functions; a `LeaderEpochs` is used under the partition's lock.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
 
 
 def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the offsets in the form that `parse_offsets` reads, in order of topic and partition."""
+    """Return the content of a file with these offsets, in order of topic and partition; `parse_offsets` reads
+    it.
+    """
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
     return _format(lines)
 
@@ -64,7 +67,7 @@ def parse_leader_epochs(data: bytes, where: Path) -> list[tuple[int, int]]:
 
 
 def format_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """Return the epochs in the form that `parse_leader_epochs` reads."""
+    """Return the content of a file with these epochs, which `parse_leader_epochs` reads."""
     return _format([f"{epoch} {start}\n" for epoch, start in epochs])
 
 
@@ -73,11 +76,11 @@ def _format(lines: list[str]) -> bytes:
 
 
 def _entries(data: bytes, where: Path, width: int) -> list[tuple[int, list[bytes]]]:
-    """Return (line number from 1, its `width` fields) of each entry."""
+    """Return (number of the line, counted from 1, and the `width` fields of the line) for each entry."""
     if not data:
         return []
     *lines, rest = data.split(b"\n")
-    if rest:  # a line without a newline may end in a number whose last digits are missing
+    if rest:  # the last digits of a line without a newline may be missing
         raise CorruptCheckpointError(where, len(lines) + 1, "the last line does not end")
     version = _number(lines[0], MAX_OFFSET, where, 1)
     if version != VERSION:
@@ -137,7 +140,7 @@ def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | 
 
 
 def write_offsets(files: Files, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace the file, durable when this returns. Raises OSError."""
+    """Replace the file. The new file is durable when this returns. Raises OSError."""
     files.write_atomic(path, format_offsets(offsets))
 
 
@@ -149,7 +152,7 @@ def _read(files: Files, path: Path) -> bytes:
 
 
 class LeaderEpochs(LeaderEpochCache):
-    """The leader epochs of a partition and their file (Kafka: LeaderEpochFileCache with its
+    """Keeps the leader epochs of a partition, and writes their file (Kafka: LeaderEpochFileCache with its
     LeaderEpochCheckpointFile). Changes are in memory until `save`.
 
     `save` may leave out the sync (Kafka: KAFKA-15046). Then a power cut may leave the old file, and the
@@ -164,15 +167,15 @@ class LeaderEpochs(LeaderEpochCache):
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
-        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry replaces all
-        earlier entries whose epoch or start offset is not smaller.
+        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry removes all
+        earlier entries with the same or a larger epoch or start offset.
 
         Raises CorruptCheckpointError, OSError.
         """
         return cls(files, path, parse_leader_epochs(_read(files, path), path))
 
     def save(self, *, sync: bool = True) -> None:
-        """Replace the file. If `sync`, it is durable when this returns. Raises OSError."""
+        """Replace the file. If `sync`, the new file is durable when this returns. Raises OSError."""
         with self._saving:
             self._unsynced = True
             self._files.write_atomic(self._path, format_leader_epochs(tuple(self._entries)), sync=sync)
@@ -182,7 +185,8 @@ class LeaderEpochs(LeaderEpochCache):
         """Sync the file if `save` has left out the sync. Any thread may call this. Raises OSError."""
         if not self._unsynced:
             return
-        self._unsynced = False  # cleared before the sync, because a `save` during the sync sets it again
+        # This is cleared before the sync, because a `save` during the sync sets it again.
+        self._unsynced = False
         try:
             with suppress(FileNotFoundError), self._files.open(self._path, write=True) as handle:
                 self._files.sync(handle)

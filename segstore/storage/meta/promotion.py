@@ -1,6 +1,7 @@
-"""`Promotion`: the promotion of a standby to primary. On disk: `.segstore/promotion`, a `CheckedFile`.
+"""`Promotion`: the file `.segstore/promotion`, a `CheckedFile`, which records the promotion of a standby to
+primary.
 
-Threads: any; immutable.
+Threads: any, because a `Promotion` never changes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from segstore.storage.meta.checked_file import CheckedFile
 @dataclass(frozen=True)
 class Promotion:
     """A promotion of the standby with directory id `directory_id`. `leader_epoch` is the first epoch in which
-    the standby leads. `source` is the address of the former primary, and `told` whether the former primary
-    has acknowledged the promotion. `reason` is in words.
+    the standby leads. `source` is the address of the former primary. `told` says whether the former primary
+    has acknowledged the promotion. `reason` is a text.
     """
 
     leader_epoch: int

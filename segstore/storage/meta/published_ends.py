@@ -6,9 +6,9 @@ key, log start offset, log end offset, high watermark, last stable offset, recov
 changes of the list of segments) and leader epoch, with a check (_native/ends.c). The key is a hash of topic
 id and partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and
 ignored. If an older segstore wrote the file, its slots have no checks (`checked` is False), and an offset is
-only used if another source confirms it. Numbers are in host byte order, because only this machine uses the
-file. The ends of an open store are valid only until the machine is booted again, because a power cut may
-leave some pages of the file old and others new.
+used only if a checkpoint or the log confirms it. Numbers are in host byte order, because only this machine
+uses the file. The ends of an open store are valid only until the machine is booted again, because a power cut
+may leave some pages of the file old and others new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
 grows, and is never truncated, so that a mapping of the file is always safe. A damaged header or slot is
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
-_LONGEST_WAIT = 86_400.0  # seconds; a longer wait is cut to this time
+_LONGEST_WAIT = 86_400.0  # the longest wait, in seconds; longer waits are shortened to this time
 _SPINS = 1000
-_PATIENCE = 50  # milliseconds that a reader waits for the end of a publication
+_PATIENCE = 50  # the longest wait of a reader for the end of a publication, in milliseconds
 
 
 class Ends(NamedTuple):
-    """The published ends of one partition. `start` is the log start offset, `end` the log end offset, and
-    `stable` the last stable offset. After a failed sync `recovery_point` is the bitwise complement of the
+    """The published ends of one partition. `start` is the log start offset. `end` is the log end offset.
+    `stable` is the last stable offset. After a failed sync `recovery_point` is the bitwise complement of the
     recovery point, a negative number.
     """
 
@@ -69,7 +69,7 @@ class Ends(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """Return the recovery point, also after a failed sync."""
+        """Return the recovery point itself, even if a sync has failed."""
         return max(self.recovery_point, ~self.recovery_point)
 
 
@@ -82,16 +82,16 @@ Shown = tuple[int, Numbers, "Place | None"]
 
 
 class SharingSide(Protocol):
-    """The host's calls that publish in the shared file, for the other processes that append. `shared.sharing`
-    implements this protocol.
+    """The calls by which a host publishes log ends in `.segstore/shared`, for the other processes that
+    append. `shared.sharing` implements this protocol.
     """
 
     def of(self, slot: int, key: int) -> Any:
         """Return the share (`seg_share *`) of the partition in this slot. Raises OSError."""
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Publish the ends of these logs in the shared file, all at one moment. `ends` is the mapping of the
-        published ends.
+        """Publish the ends of these logs in `.segstore/shared`, all at one moment. `ends` is the memory
+        mapping of `.segstore/ends`.
         """
 
     def end(self, slot: int, key: int) -> None:
@@ -99,21 +99,23 @@ class SharingSide(Protocol):
 
 
 def slot_key(topic_id: str, topic: str, partition: int) -> int:
-    """Return the key of a partition in the published ends: a hash of 63 bits, never 0."""
+    """Return the key of a partition in `.segstore/ends`: a hash of 63 bits, never 0."""
     digest = hashlib.blake2b(f"{topic_id} {topic} {partition}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 1) | 1
 
 
 class _Mapped:
-    """The mapping of the published ends, for the writer and for readers: finds the slot of a key, reads,
-    waits.
+    """Maps `.segstore/ends` into memory, for the writer or for a reader. Finds the slot of a key, reads
+    slots, and waits for publications.
     """
 
     def __init__(self, files: Files, path: str, *, write: bool) -> None:
         self._files, self._path, self._write = files, path, write
         self._shared_path = path.rpartition("/")[0] + f"/{names.SHARED}"
         self.shared: SharedMap | None = None
-        """The mapping of the shared file, with the ends of shared logs; None if the store is not shared."""
+        """The memory mapping of `.segstore/shared`, with the ends of shared logs; None if the store is not
+        shared.
+        """
         self._map()
 
     def _map(self) -> None:
@@ -122,7 +124,8 @@ class _Mapped:
             if not HEADER <= size <= ends_header.MOST:
                 raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
-            self.inode = self._files.inode(handle)  # unique while this file is mapped
+            # No other file can get this inode while this file is mapped.
+            self.inode = self._files.inode(handle)
         self._bytes = held("uint8_t[]", self._memory)
         self._size = size
         self._generation = self._read_generation()
@@ -130,7 +133,7 @@ class _Mapped:
         self._map_shared()
 
     def _map_shared(self) -> None:
-        """Map the shared file in its present size, if the store is shared. Raises OSError."""
+        """Map `.segstore/shared` with its present size, if the store is shared. Raises OSError."""
         path = self._shared_path
         if not self._files.exists(path):
             self.shared = None
@@ -141,7 +144,9 @@ class _Mapped:
         self.shared = None if size is None else SharedMap(self._files, path, size, write=self._write)
 
     def _map_more(self, slots: list[int]) -> None:
-        """Map the shared file again, because it has grown, if one of the slots is after the mapping's end."""
+        """Map `.segstore/shared` again if one of the slots is after the end of the present mapping, because
+        the file has grown.
+        """
         if self.shared is not None and max(slots, default=-1) >= self.shared.logs:
             self._map_shared()
 
@@ -156,14 +161,15 @@ class _Mapped:
             slots.cast("q") as numbers,
             numbers[:: SLOT // 8] as keys,
         ):
-            # `tolist` copies the keys first, because the writer may change them meanwhile.
+            # `tolist` copies all keys before the dict is built, because the writer may change them at any
+            # time.
             found = dict(zip(keys.tolist(), range(count), strict=True))
         found.pop(0, None)  # a free slot has the key 0
         return found
 
     @property
     def memory(self) -> Any:
-        """Return the mapping, for C."""
+        """Return the memory mapping of `.segstore/ends`, for calls of C."""
         return self._bytes
 
     @property
@@ -211,11 +217,13 @@ class _Mapped:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with each `nudge`, and if another file replaces this one."""
-        shared = self.shared  # a local name, because another thread may replace `self.shared`
+        """Return a number that changes with each `nudge` (a wake-up without a publication), and if another
+        file replaces this file.
+        """
+        shared = self.shared  # this is a local variable, because another thread may replace `self.shared`
         return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size, _of_c(shared)))
 
-    @calls_out  # a signal handler that runs while this sleeps may call the store
+    @calls_out  # a signal handler that runs during the sleep may call the store
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until `publications` differs from `seen`, `seconds` have passed, or a signal arrives."""
         code = lib.seg_await(self._bytes, self._size, seen, max(0, int(min(seconds, _LONGEST_WAIT) * 1e9)))
@@ -232,8 +240,9 @@ class _Mapped:
 
     @calls_out
     def wait_for_adoption(self, seconds: float) -> None:
-        """Sleep until `wake_sealers` is called in another thread or process, `seconds` have passed, or a
-        signal arrives. Publications don't end this sleep. A `wake_sealers` before this call has no effect.
+        """Sleep until staged appends were added to their logs or refused (`wake_sealers` is called in another
+        thread or process), `seconds` have passed, or a signal arrives. Publications don't end this sleep. A
+        `wake_sealers` before this call has no effect.
         """
         timeout = max(0, int(min(seconds, _LONGEST_WAIT) * 1e9))
         code = lib.seg_await_adoption(self._bytes, self._size, timeout)
@@ -241,16 +250,16 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake_sealers(self) -> None:
-        """Wake all threads in `wait_for_adoption`, because staged appends were adopted or refused. Raises
-        OSError.
+        """Wake all threads in `wait_for_adoption`, because staged appends were added to their logs (adopted),
+        or were refused. Raises OSError.
         """
         code = lib.seg_wake_sealers(self._bytes, self._size)
         if code < 0:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def tail(self, keys: list[int]) -> TailedEnds:
-        """Return the published ends of these keys, for waits. Raises LookupError if a key has no slot, or if
-        its slot can't be read now.
+        """Return a `TailedEnds`, which waits for changes of the published ends of these keys. Raises
+        LookupError if a key has no slot, or if the slot can't be read now.
         """
         if self._read_generation() != self._generation and not self._write:
             self._map()
@@ -266,10 +275,10 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int], shared: SharedMap | None = None) -> list[int] | None:
-        """Return the eight fields of `Ends` of each of these slots, one list for all; the ends of shared logs
-        come from `shared`. Return None if a publication does not end.
+        """Return the eight fields of `Ends` of each of these slots, all in one flat list. The ends of shared
+        logs come from `shared`. Return None if a publication is under way, and does not end.
         """
-        # `shared` is referenced by the caller, so its memory stays mapped.
+        # The caller refers to `shared`, so the memory of `shared` stays mapped during the call of C.
         n, numbers = len(slots), ffi.new("int64_t[]", slots)
         values = ffi.new("int64_t[]", 8 * n)
         code = lib.seg_snapshot(self._bytes, self._size, _of_c(shared), numbers, values, n, _SPINS)
@@ -277,11 +286,11 @@ class _Mapped:
 
 
 class EndsWriter(_Mapped):
-    """The writer of the published ends. One lock, held for nanoseconds, serves the publications of all
+    """Writes `.segstore/ends`. One lock, which a thread holds for nanoseconds, guards the publications of all
     partitions.
 
-    `damage` lists the damages that were found at the open, and repaired; a damaged slot is freed. `found`:
-    whether the file had a sound header. `was_checked`: whether the header and the slots had checks. `lost`:
+    `damage` lists the damages that were found and repaired at the open; a damaged slot is freed. `found`:
+    whether the file had a valid header. `was_checked`: whether the header and the slots had checks. `lost`:
     whether the file was damaged.
     """
 
@@ -306,14 +315,15 @@ class EndsWriter(_Mapped):
         because the publishing thread may hold locks of the partition.
         """
         self._outgrown: list[Any] = []
-        """Mappings that were made before the file grew. C may still publish in them, because they map the
-        same pages as the new mapping.
+        """Mappings that were made before the file grew. C may still publish through them, because they map
+        the same pages as the new mapping.
         """
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
-        """The shared file in which a host publishes too; None in other writers."""
-        self._has_left = False  # whether this process has left the store to another host
-        self._claimed = False  # whether a key got a slot since the last publication
+        """The object by which a host publishes in `.segstore/shared`, too; None in other writers."""
+        # Whether another process becomes the host, so that this process must not publish any more.
+        self._has_left = False
+        self._claimed = False  # whether a key got a slot after the last publication
         self.was_checked = there.header.checked if self.found and there.header else True
         self._mend()
         self._free = self._find_free()
@@ -325,8 +335,9 @@ class EndsWriter(_Mapped):
             files.allocate(handle, size, STEP - size % STEP)
 
     def _mend(self) -> None:
-        """Make the sequence even, add missing checks, and free damaged slots."""
-        # A writer that was killed within a publication leaves an odd sequence. Readers wait until it is even.
+        """Make the sequence number even, add missing checks, and free damaged slots."""
+        # A writer that was killed within a publication leaves an odd sequence number. Readers wait until the
+        # number is even.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -344,7 +355,7 @@ class EndsWriter(_Mapped):
             lib.seg_publish(self._bytes, self._size, [slot], list(_FREE), 1)
         if bad and not torn:
             self.damage.append(f"{len(bad)} of its slots are damaged")
-        if torn and self.nonce:  # not by a kill, because nothing is published after a clean close
+        if torn and self.nonce:  # a kill is not the cause, because nothing is published after a clean close
             self.damage.append("its sequence is odd")
         if bad or not self.was_checked:
             self._slots = self._scan_keys()
@@ -364,8 +375,8 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """Return the slot of `key`. If there is none, `key` gets a free slot, which stays empty until its
-        first publication. Raises OSError if the disk is full.
+        """Return the slot of `key`. If `key` has no slot, it gets a free slot, which stays empty until the
+        first publication of `key`. Raises OSError if the disk is full.
         """
         with self.lock:
             if key not in self._slots:
@@ -376,9 +387,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give the partitions of the shared file the same slots here, because guests use the slots' numbers.
-        A slot may be missing here if the writer was killed within a publication. `left` has the fields of
-        `Ends` by slot. Raises OSError.
+        """Give each partition in `.segstore/shared` the same slot in `.segstore/ends`, because guests use the
+        slots' numbers. A slot may be missing in `.segstore/ends` if the writer was killed within a
+        publication. `left` has the fields of `Ends` by slot. Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -397,23 +408,25 @@ class EndsWriter(_Mapped):
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
     def publish_sharing(self) -> None:
-        """Map the shared file again, and have all readers do so, because sharing has begun or the file has
-        grown. Other processes must not append to logs in the new part of the file before this call. Raises
-        OSError.
+        """Map `.segstore/shared` again, and make all readers map it again, because sharing has begun or the
+        file has grown. Other processes must not append to logs in the new part of the file before this call.
+        Raises OSError.
         """
         with self.lock:
             self._map_shared()
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing from now on, also after a late sync, because another process becomes the host."""
+        """Publish nothing from now on, because another process becomes the host. A sync that ends later is
+        not published either.
+        """
         with self.lock:
             self._has_left = True
 
     def end_sharing(self) -> None:
-        """Publish the ends of the shared logs in `.segstore/ends`, then mark the shared file as ended: in
-        this order readers see no offset go back. The caller ensures that no other process shares the store.
-        Raises OSError.
+        """Publish the ends of the shared logs in `.segstore/ends`, then mark `.segstore/shared` as outdated.
+        In the reverse order readers could see a smaller offset than before. The caller ensures that no other
+        process shares the store. Raises OSError.
         """
         with self.lock:
             if self.shared is None:
@@ -429,14 +442,16 @@ class EndsWriter(_Mapped):
 
     @property
     def mapping(self) -> tuple[Any, int]:
-        """Return (mapping, its size), for publications by C code."""
+        """Return (memory mapping of `.segstore/ends`, size of the mapping in bytes), for publications by C
+        code.
+        """
         return self._bytes, self._size
 
     def _grow(self) -> None:
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
-        # Keep the old mapping, because C code may still use it: an append in C wakes readers after it has
+        # The old mapping is kept, because C code may still use it: an append in C wakes readers after it has
         # released its lock.
         self._outgrown.append(self._bytes)
         try:
@@ -480,8 +495,8 @@ class EndsWriter(_Mapped):
             call()
 
     def publish(self, slots: list[int], ends: Sequence[Numbers], places: Sequence[Place | None] = ()) -> None:
-        """Publish the ends of several partitions, all at one moment. `places` are the places of the logs'
-        ends, which a shared store needs.
+        """Publish the ends of several partitions, all at one moment. `places` has the `Place` of each log's
+        end; only a shared store needs it.
         """
         with self.lock:
             if self._has_left:
@@ -493,7 +508,8 @@ class EndsWriter(_Mapped):
             shown = [
                 each
                 for each in zip(slots, ends, places, strict=True)
-                # Leave out the ends of a deleted topic, whose slot may belong to another partition now.
+                # The ends of a deleted topic are not published, because the slot may belong to another
+                # partition now.
                 if not each[1][0] or self._slots.get(each[1][0]) == each[0]
             ]
             if slots and not shown:
@@ -503,7 +519,7 @@ class EndsWriter(_Mapped):
             slots = [slot for slot, _, _ in shown]
             flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
-            if self._claimed:  # have readers read the keys again
+            if self._claimed:  # this makes readers read the keys again
                 self._bump_generation()
                 self._claimed = False
         for call in self.on_published:
@@ -511,8 +527,8 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Delay all publications until the end of the block, then make them at one moment. One thread at a
-        time may call this.
+        """Delay all publications until the end of the `with` block, then publish all of them at one moment.
+        One thread at a time may call this.
         """
         self._gathered = {}
         try:
@@ -524,7 +540,9 @@ class EndsWriter(_Mapped):
             self.publish(list(gathered), [ends for ends, _ in held], [place for _, place in held])
 
     def set_nonce(self, nonce: int) -> None:
-        """Write the number of the clean shutdown marker into the header; 0 if the store is open."""
+        """Write `nonce` into the header: the number of the clean shutdown marker, or 0 if the store
+        is open.
+        """
         self._doubt = self._doubt and not nonce
         self._write_header(nonce)
 
@@ -534,18 +552,18 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether `doubt` was called since the last clean close."""
+        """Return whether `doubt` was called after the last clean close."""
         return self._doubt
 
     def doubt(self) -> None:
-        """Note, in the header, that the recovery of a partition without published ends has failed."""
+        """Record in the header that the recovery of a partition without a slot has failed."""
         self._doubt = True
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark the ends as an open store's, durably. Otherwise a power cut could bring back the nonce of the
-        last clean close, and the next open takes a nonce without a marker for a sign that a broker was killed
-        here. Raises OSError.
+        """Record durably in the header that the store is open. Without that, a power cut could bring back the
+        nonce of the last clean close, and from a nonce without a marker the next open would conclude that a
+        broker was killed here. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
@@ -562,26 +580,29 @@ class EndsWriter(_Mapped):
         self.nudge()
 
     def nudge(self) -> None:
-        """Wake the waiting threads of all processes, so that they look for changes of topics and groups."""
+        """Wake the waiting threads of all processes without a publication, so that they look for changes of
+        topics and groups.
+        """
         lib.seg_nudge(self._bytes, self._size)
 
 
 class EndsReader(_Mapped):
-    """Reads the published ends, in any process, without a lock."""
+    """Reads `.segstore/ends`, in any process, without a lock."""
 
     def __init__(self, files: Files, path: str) -> None:
         super().__init__(files, path, write=False)
         self._last: dict[int, Ends] = {}
 
     def get(self, key: int) -> Ends | None:
-        """Return the published ends of `key`; None if there are none. If the writer was killed within a
-        publication, the ends that this reader last read are returned.
+        """Return the ends of the partition with this key; None if they were not published. If the writer was
+        killed within a publication, the ends that this reader last read are returned.
         """
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends by key, all read at one moment; keys without published ends are left out.
-        If the writer was killed within a publication, the ends that this reader last read are returned.
+        """Return the published ends by key, all read at one moment. If the ends of a key were not published,
+        the key is missing in the result. If the writer was killed within a publication, the ends that this
+        reader last read are returned.
         """
         if self._read_generation() != self._generation:
             self._map()
@@ -590,7 +611,7 @@ class EndsReader(_Mapped):
         for _ in range(_PATIENCE):
             if found is not None:
                 break
-            # Wait a little, because a writer that is only preempted within a publication goes on soon.
+            # A writer that is only preempted within a publication will soon finish the publication.
             time.sleep(0.001)
             found = self._read(slots)
         self._last.update((ends.key, ends) for ends in found or () if ends.key > 0)
@@ -598,8 +619,8 @@ class EndsReader(_Mapped):
         return {key: self._last[key] for key in there if key in self._last}
 
     def glance(self, ends: Ends) -> EndsGlance | None:
-        """Return an `EndsGlance` that compares the published ends with `ends`, a result of `get`; None if the
-        partition has no slot any more.
+        """Return an `EndsGlance`, which finds out whether the published ends still equal `ends`, a result of
+        `get`. Return None if the partition has no slot any more.
         """
         generation, memory, shared = self._generation, self._bytes, self.shared
         slot = self._slots.get(ends.key)
@@ -609,23 +630,26 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of the sealed segments of a shared log to which another process
-        may still write. Bytes after this end are not part of the log.
+        """Return {base offset: end in bytes} of those segments of a shared log that were closed to appends
+        (sealed), and to which another process may still write after this end. Bytes after the end are not
+        part of the log.
         """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
 
 
 class EndsGlance:
-    """Compares one partition's published ends with the ends that were last read, by one call of C."""
+    """Finds out, by one call of C, whether one partition's published ends still equal the ends that were last
+    read.
+    """
 
     __slots__ = ("_memory", "_seen")
 
     def __init__(self, seen: Any, memory: tuple[Any, SharedMap | None]) -> None:
-        self._seen, self._memory = seen, memory  # C reads the memory, which must stay mapped
+        self._seen, self._memory = seen, memory  # `_memory` keeps the memory mapped, because C reads it
 
     def unchanged(self) -> bool:
-        """Return whether the published ends are still the same; False also during a publication."""
+        """Return whether the published ends are still the same. Return False during a publication."""
         return bool(lib.seg_unchanged(self._seen))
 
 
@@ -634,8 +658,8 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter; 0 after the largest number, which a damaged
-    file may have.
+    """Return the next number of an int64 counter: 0 after the largest number, which a damaged file may
+    contain.
     """
     return (number + 1) & INT64_MAX
 
@@ -654,9 +678,10 @@ def _create(files: Files, path: str) -> None:
 def _wipe(files: Files, path: str, size: int) -> None:
     """Overwrite a damaged file, which readers may have mapped, with free slots."""
     with files.open(path, write=True) as handle:
-        files.allocate(handle, 0, size)  # fills holes in the file
+        files.allocate(handle, 0, size)  # this allocates disk space for holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # The new random generation has readers that have the file mapped read the keys again.
+        # The generation changes to a new random number, so that readers that have the file mapped read the
+        # keys again.
         _write_anew(files, handle, secrets.randbits(62))
 
 
@@ -666,7 +691,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return a reader of the published ends; None if the file is missing or damaged, or an open store wrote
-    it before the machine was booted. Raises OSError.
+    """Return a reader of `.segstore/ends`; None if the file is missing or damaged, or if a store that was
+    open wrote it before the last boot of the machine. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

@@ -1,8 +1,8 @@
-"""`Role`: states that a directory is a mirror or a standby of another machine's store. On disk:
-`.segstore/role`, a `CheckedFile`.
+"""`Role`: the file `.segstore/role`, a `CheckedFile`, which says that the directory is a mirror or a standby
+of another machine's store.
 
-Only the mirror or standby that wrote the role may write the directory, because each of its partitions is a
-replica. Threads: any; immutable.
+Only the mirror or standby that wrote the file may write the directory, because each partition in the
+directory is a replica. Threads: any, because a `Role` never changes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NOT_PROMOTING = -1
 @dataclass(frozen=True)
 class Role:
     """The role of a directory. `kind` is one of ROLES. `cluster_id` and `source` identify the cluster that
-    the directory copies, and `topics` are the chosen topics. `leader_epoch` is the largest epoch that was
-    seen, -1 for none. `ending`: whether an operator has begun to end the role.
+    the directory copies, and `topics` are the chosen topics. `leader_epoch` is the largest leader epoch that
+    is known, -1 if none is known. `ending`: whether an operator has begun to end the role.
 
     A standby also has its `mode`, "async" or "sync", and a permanent `directory_id`. `promoting` is the
     leader epoch of a promotion that has begun, else NOT_PROMOTING; `old` and `reason` describe the promotion.
-    `own` are the ids of topics from the time when this directory was the primary, as long as they were not
-    seen at the new primary.
+    If this directory was the primary before, `own` has the ids of topics that this directory had as the
+    primary, and that the standby has not found at the new primary yet.
     """
 
     kind: str
@@ -57,12 +57,12 @@ def _role(held: dict[str, Any]) -> Role:
 
 
 ROLE = CheckedFile(names.ROLE, "role", _role, 1 << 20)
-"""An ordinary store has no such file; removing the file makes an ordinary store of a directory."""
+"""An ordinary store has no such file. Removing the file turns the directory into an ordinary store."""
 
 
 def has_only(files: Files, root: str, left: Collection[str] = ()) -> bool:
-    """Return whether a directory has no files except `left` and temporary files of segstore, which a process
-    leaves that was killed before it wrote the role. Raises OSError.
+    """Return whether a directory has no files except `left` and temporary files of segstore. A process that
+    was killed before it wrote the role may leave such temporary files. Raises OSError.
     """
     found = {*files.listdir(root)}.difference(left)
     if not found:

@@ -1,13 +1,14 @@
-"""The checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner offsets.
+"""The checkpoint files in the store's root: recovery points, log start offsets, high watermarks, cleaner
+offsets.
 
-Each file is a text of (topic, partition, offset) in Kafka's form, which has no checksum; `checked_copy` has
-the same offsets with a checksum. If the last writer wrote the copy, the copy is used, and the texts are
-written anew from the copy. If a broker that was killed may have written the texts after the copy, the texts
-are used; of two different log start offsets the smaller is used, because it keeps more records. If the copy
-is missing or damaged, or a broker has closed the directory since, only the texts are used, and no record is
-deleted because of a text. A log start offset that is in a text only is a "claim": the copy lists it in
-`claims` until the log start offset moves. Partitions that were not opened since the store was opened keep
-their lines.
+Each file is a text of (topic, partition, offset) in Kafka's format, which has no checksum. A copy with a
+checksum (`checked_copy`) has the same offsets. If the last writer wrote the copy, the copy is used, and the
+text files are written anew from the copy. If a broker that was killed may have written the text files after
+the copy, the text files are used, but the smaller log start offset of text file and copy is used, because it
+keeps more records. If the copy is missing or damaged, or if a broker has closed the directory after the copy
+was written, only the text files are used, and no record is deleted because of a text file. A log start offset
+that only a text file has is a "claim": the copy lists it in `claims` until the log start offset moves. If a
+partition is not opened, its lines stay.
 
 Threads: any; one lock, held while files are written.
 """
@@ -36,16 +37,19 @@ LOG_START_FILES = (
     _COPY,
     os.path.join(names.OURS, names.ENDS),
 )
-"""The files that contain log start offsets, and those by which `read_log_start` chooses, below the root."""
+"""The paths, below the root, of all files that `read_log_start` needs: the files that contain log start
+offsets, and the clean shutdown marker, which helps to choose between them.
+"""
 
 
 class RootCheckpoints:
-    """The four checkpoint files. `damages` lists (file's path below the root, damage, repair).
+    """Reads and writes the four checkpoint files. `damages` lists (file's path below the root, damage,
+    repair).
 
     `there` are the paths, below the root, of all files in the root and in `.segstore`. `marker` and
-    `published` are the numbers that the clean shutdown marker and the published ends had before this open;
-    None if the file was missing. `copied` is False if an older segstore, which makes no copy, wrote the
-    published ends.
+    `published` are the numbers that the clean shutdown marker and `.segstore/ends` had before this open; None
+    if the file was missing. `copied` is False if an older segstore, which makes no copy, wrote
+    `.segstore/ends`.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class RootCheckpoints:
         if damage or (copy is None and copied and marker and published == marker):
             self.damages.append((_COPY, damage or "missing", "made anew"))
         self.copied = copy is not None or bool(damage)
-        """Whether there was a copy, sound or damaged, when the store was opened."""
+        """Whether there was a copy, even a damaged one, when the store was opened."""
         standing = CopyState.STALE if copy is None else copy.standing(marker, published, copied)
         current = standing is CopyState.CURRENT
         held = None if standing is CopyState.STALE else copy
@@ -93,26 +97,26 @@ class RootCheckpoints:
         return lines
 
     def is_checked(self, name: str, key: TopicPartitionKey) -> bool:
-        """Return whether the copy with a checksum confirmed a partition's offset when the store
-        was opened.
+        """Return whether the copy with a checksum confirmed a partition's offset in the file `name` when the
+        store was opened.
         """
         return _is_checked(name, key, self._held[name].get(key), self._copy, self._current)
 
     def lines(self, name: str) -> Mapping[TopicPartitionKey, int]:
-        """Return the offsets by partition of the file with this name."""
+        """Return the offsets in the file with this name, by partition."""
         return self._held[name]
 
     def update(
         self, changes: Mapping[str, Changes] | Callable[[], Mapping[str, Changes]], nonce: int = 0
     ) -> None:
-        """Write the copy, then the files with changes, all synced. `changes` has new offsets by the file's
-        name, or is a function that returns them. If nothing has changed, nothing is written, except the copy
-        if `nonce` is not 0: `nonce` is the number in the clean shutdown marker of a clean close. Raises
-        OSError.
+        """Write the copy, then the files with changes, and sync all of them. `changes` has new offsets by the
+        file's name, or is a function that returns such a mapping. `nonce` is the number in the clean shutdown
+        marker of a clean close, else 0. If nothing has changed, and `nonce` is 0, nothing is written; if
+        `nonce` is not 0, the copy is written nevertheless. Raises OSError.
         """
         with self._lock:
-            # Call the function under the lock, so that two threads can't write their offsets in the wrong
-            # order.
+            # The function is called under the lock, so that a thread with older offsets can't write after a
+            # thread with newer offsets.
             changes = changes() if callable(changes) else changes
             held = {name: _changed(lines, changes.get(name, {})) for name, lines in self._held.items()}
             self._unwritten |= {name for name, lines in held.items() if lines != self._held[name]}
@@ -126,7 +130,7 @@ class RootCheckpoints:
             self._held = held
 
     def claim(self, key: TopicPartitionKey, log_start: int) -> None:
-        """Note that no source with a checksum confirms this log start offset of a partition. The note is
+        """Record that no source with a checksum confirms this log start offset of a partition. The claim is
         valid until the log start offset changes, and becomes durable when the copy is next written.
         """
         with self._lock:
@@ -140,8 +144,8 @@ class RootCheckpoints:
         return at is not None and at == self._held[names.LOG_STARTS].get(key)
 
     def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
-        """Remove the lines of a topic's partitions except `but`, so that new partitions with the same numbers
-        don't get these offsets. Raises OSError.
+        """Remove the lines of a topic's partitions, except the partitions in `but`, so that new partitions
+        with the same numbers don't get these offsets. Raises OSError.
         """
         self.update(
             {
@@ -156,7 +160,7 @@ def _changed(lines: Lines, changes: Changes) -> Lines:
 
 
 class OffsetCheckpoint:
-    """One of the checkpoint files."""
+    """Reads and writes the lines of one of the checkpoint files."""
 
     def __init__(self, all_of_them: RootCheckpoints, name: str) -> None:
         self._all, self._name = all_of_them, name
@@ -165,7 +169,7 @@ class OffsetCheckpoint:
         return self._all.lines(self._name).get(key)
 
     def update(self, changes: Changes) -> None:
-        """Write the file with these changes, synced. Raises OSError."""
+        """Write the file with these changes, and sync it. Raises OSError."""
         self._all.update({self._name: changes})
 
 
@@ -189,9 +193,9 @@ def _is_checked(
 
 
 def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """Return the log start offset to use: the checkpoint's offset `noted` (None if it has none), or the
-    published offset. If only the published offset has a checksum, it is used; else the smaller offset, which
-    keeps more records.
+    """Return the log start offset to use: `noted`, the offset in the checkpoint (None if the partition has no
+    line), or the published offset. If only the published offset has a checksum, it is used. In all other
+    cases the smaller of the two offsets is used, because it keeps more records.
     """
     if published is None:
         return noted or 0
@@ -203,8 +207,8 @@ def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_
 def differences(
     text: Mapping[TopicPartitionKey, int], counts: Mapping[TopicPartitionKey, int]
 ) -> Iterator[str]:
-    """Yield a sentence for each partition whose offset in `text` differs from the offset in `counts`, which
-    is used.
+    """Yield a sentence for each partition whose offset in `text` differs from its offset in `counts`. The
+    offset in `counts` is the one that is used.
     """
     for key in sorted(text.keys() | counts.keys()):
         says, taken = (str(held[key]) if key in held else "nothing" for held in (text, counts))
@@ -216,9 +220,9 @@ def differences(
 def read_log_start(
     files: Files, root: str, key: TopicPartitionKey, ends: EndsReader | None, published: Ends | None
 ) -> int:
-    """Return the log start offset of a partition, for a reader of the store. `ends` are the published ends,
-    and `published` are those of the partition; each is None if it can't be used. Raises a transient OSError
-    (EMFILE, EIO).
+    """Return the log start offset of a partition, for a reader of the store. `ends` is a reader of
+    `.segstore/ends`, in which the writer publishes log ends; None if the file can't be used. `published` has
+    the partition's ends in this file; None if there are none. Raises a transient OSError (EMFILE, EIO).
     """
     text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
     copy, _ = read_copy(files, root)

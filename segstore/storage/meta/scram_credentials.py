@@ -1,9 +1,11 @@
-"""Credentials of SCRAM users, `.segstore/scram.json` and its second copy `scram.copy`, by user and mechanism.
+"""The file `.segstore/scram.json` and its second copy `scram.copy`, with the credentials of SCRAM users, by
+user and mechanism.
 
 The credentials are a `CheckedFile` in two copies. If a part of a copy is damaged, the whole copy is ignored.
 A copy is replaced by a rename, so that a crash leaves the old credentials or the new credentials. The file
-has no passwords, and nobody can authenticate by its values; but somebody who reads it can try passwords
-against it. Threads: any may read; a thread that writes holds the lock of `segstore.coordinator.credentials`.
+has no passwords, and nobody can authenticate by its values. But somebody who reads the file can find out by
+trying whether a password is right. Threads: any may read; a thread that writes holds the lock of
+`segstore.coordinator.credentials`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _VERSION = 1
 
 
 class ScramCredential(NamedTuple):
-    """The keys that are stored for a password (RFC 5802: StoredKey and ServerKey; Kafka: ScramCredential)."""
+    """The salt, the keys and the number of iterations that are stored for a password (RFC 5802: StoredKey and
+    ServerKey; Kafka: ScramCredential).
+    """
 
     salt: bytes
     stored_key: bytes
@@ -49,7 +53,7 @@ def _to_json(credential: ScramCredential) -> dict[str, Any]:
 
 
 def from_json(held: Any) -> Credentials:
-    """Return credentials from their JSON values. Raises ValueError; its text has no secret."""
+    """Return credentials from their JSON values. Raises ValueError, whose text has no secret."""
     if not isinstance(held, dict) or not all(isinstance(each, dict) for each in held.values()):
         raise ValueError("an object of users with their mechanisms is expected")
     return {user: {name: _from_json(user, name, each[name]) for name in each} for user, each in held.items()}

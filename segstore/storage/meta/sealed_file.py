@@ -1,6 +1,7 @@
-"""Two files in `.segstore` with one word each. CLUSTER_ID has the store's cluster id, which is made when the
-store is first served (Kafka: cluster.id in meta.properties; a replicated store has that file instead).
-PRODUCER_ID has the first producer id that was not handed out. Threads: any; objects without state.
+"""Two files in `.segstore` with one word each. CLUSTER_ID has the store's cluster id, which is made when a
+server first serves the store (Kafka: cluster.id in meta.properties; a replicated store has meta.properties
+instead). PRODUCER_ID has the first producer id that was not handed out. Threads: any, because the objects
+have no state.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The shared file, `.segstore/shared`, for readers: in a shared store the members, the processes that append,
-publish the ends of logs there.
+"""The shared file, `.segstore/shared`, for readers. Several processes, the members, append to a shared store,
+and publish the ends of the store's logs in this file.
 
-On disk a header, the members, and a part for each log, as in `_native/contract/shared.h`. The file is used if
-its magic, format and size are right, and it was made since the machine was booted (F3). It is valid as long
-as it is `live`. While a member lives, the file is never truncated and never unlinked, so a mapping of the
-file is always safe. Threads: any, without locks; a `SharedMap` never changes.
+The file has a header, a slot for each member, and a part for each log (`_native/contract/shared.h`). The file
+is used if its magic, format and size are right, and if it was made after the last boot of the machine (F3).
+Its content is valid while `live` is set. While a member lives, the file is never truncated and never
+unlinked, so it is always safe to map the file. Threads: any, without locks; a `SharedMap` never changes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SEALED = 2 * lib.SEG_SEALED
 
 
 class SharedMap:
-    """A mapping of the shared file, which is unmapped when this object is freed. `logs` is the number of logs
-    for which the mapping has room.
+    """A memory mapping of `.segstore/shared`. The memory is unmapped when this object is freed. `logs` is the
+    number of logs for which the mapping has room.
     """
 
     def __init__(self, files: Files, path: str, size: int, *, write: bool = False) -> None:
@@ -37,7 +37,9 @@ class SharedMap:
 
     @property
     def live(self) -> bool:
-        """Return whether the store is shared. If it is not, the content of the file is outdated."""
+        """Return whether the store is shared. If the store is not shared, the content of the file is
+        outdated.
+        """
         return bool(self._header.live)
 
     def end(self) -> None:
@@ -45,8 +47,8 @@ class SharedMap:
         self._header.live = 0
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of the sealed segments of the partition with this slot and key.
-        Only segments to which a process may still write after the end are listed (A5).
+        """Return {base offset: end in bytes} of those segments of the partition with this slot and key that
+        were closed to appends (sealed), and to which a process may still write after this end (A5).
         """
         found = ffi.new("int64_t[]", _SEALED)
         n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)
@@ -54,8 +56,8 @@ class SharedMap:
 
 
 def read(files: Files, path: str) -> tuple[Any, int] | None:
-    """Return (header, a `seg_shared_header *`; size of the file); None if the file is missing, is no shared
-    file, or was made before the machine was booted. Raises OSError.
+    """Return (header as a `seg_shared_header *`, size of the file). Return None if the file is missing, is no
+    shared file, or was made before the last boot of the machine. Raises OSError.
     """
     try:
         with files.open(path) as handle:
@@ -70,7 +72,7 @@ def read(files: Files, path: str) -> tuple[Any, int] | None:
 
 
 def look(files: Files, path: str) -> int | None:
-    """Return the size of the shared file if it is valid and live, else None. Raises OSError."""
+    """Return the size of `.segstore/shared` if the file is valid and live, else None. Raises OSError."""
     found = read(files, path)
     if found is None:
         return None
@@ -80,12 +82,12 @@ def look(files: Files, path: str) -> int | None:
 
 
 def end_old(files: Files, path: str) -> None:
-    """Mark an outdated shared file as not live, and remove it. A store has an outdated file if it was copied
-    while it was shared, or if the machine was booted since. The caller holds the store's lock, and no member
-    lives. Raises OSError.
+    """Mark an outdated file `.segstore/shared` as not live, and remove it. The file is outdated if the store
+    was copied while it was shared, or if the machine was booted after the file was made. The caller holds the
+    store's lock, and no member lives. Raises OSError.
     """
     size = files.size(path)
-    # Mark the file, because readers may have it mapped. A file with several hard links is only unlinked,
+    # The file is marked because readers may have it mapped. A file with several hard links is only unlinked,
     # because it may also belong to another store.
     if files.links(path) == 1 and size >= STEP:
         SharedMap(files, path, size // STEP * STEP, write=True).end()

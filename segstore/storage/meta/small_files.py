@@ -1,8 +1,9 @@
-"""Files in `.segstore` except logs: two copies of one file, errors of unreadable files, and the quarantine.
+"""Tools for the files in `.segstore`: two copies of a file, the errors of unreadable files, and the directory
+`.segstore/quarantine`.
 
-Both copies are written together. After a power cut one copy may be old. If both are sound and differ, the
-first copy is used. Files are replaced by a rename and synced. A directory or link in the place of a file is
-moved into `.segstore/quarantine`. Threads: any; one writer for each file.
+Both copies are written together. After a power cut one copy may be old. If both copies are valid, and differ,
+the first copy is used. Files are replaced by a rename and synced. A directory or link in the place of a file
+is moved into `.segstore/quarantine`. Threads: any; one writer for each file.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from segstore.files import Files
 
 T = TypeVar("T")
 
-# The permanent errors of a FIFO, link, directory or overlong file in the place of a file. Other errors may be
-# transient (EMFILE, EIO, ENOMEM, EACCES), so a file does not count as damaged because of them.
+# The errors if a FIFO, a link, a directory or an overlong file has the name of a file. They are permanent.
+# Other errors (EMFILE, EIO, ENOMEM, EACCES) may be transient, so they don't show that a file is damaged.
 NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
 
 
@@ -30,9 +31,9 @@ NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, 
 
 @dataclass(frozen=True)
 class Copy(Generic[T]):
-    """One of two copies as it was read: its bytes `data`, the parsed `content`, and `checked`, whether a
-    checksum matches. `data` and `content` are None if the file is missing or can't be read. `error` is the
-    reason why the file can't be read, else None.
+    """One of two copies as it was read: `data` has its bytes, `content` is the parsed value, and `checked`
+    says whether a checksum matches. `data` and `content` are None if the file is missing or can't be read.
+    `error` is the reason why the file can't be read, else None.
     """
 
     path: str
@@ -46,7 +47,9 @@ class Copy(Generic[T]):
         return 0 if self.content is None else 1 + self.checked
 
     def wrong(self, right: Copy[T]) -> str:
-        """Return the damage of this copy, or a text that it differs from `right`, the copy that is used."""
+        """Return a text about the damage of this copy. If the copy is not damaged, the text says that it
+        differs from `right`, the copy that is used.
+        """
         if self.error is not None:
             return reason(self.error)
         return (
@@ -71,15 +74,16 @@ class Copies(Generic[T]):
         return self.believed().content
 
     def believed(self) -> Copy[T]:
-        """Return the copy to use: the first if its checksum matches, else the sounder of the two. The second
-        copy is only read if it is needed. Raises the errors of `read`.
+        """Return the copy to use: the first copy, unless the second copy is better, because only the second
+        copy can be parsed, or only its checksum matches. The second copy is read only if the first copy's
+        checksum does not match. Raises the errors of `read`.
         """
         first = self._look(self.paths[0])
         return first if first.checked else self._right(first, self._look(self.paths[1]))
 
     def look(self, known: Copy[T] | None = None) -> tuple[Copy[T], list[Copy[T]]]:
         """Return (copy to use, list of the copies that differ from it). `known` is a copy that the caller has
-        read under a lock, so that it need not be read again. Raises the errors of `read`.
+        already read under a lock; it is not read again. Raises the errors of `read`.
         """
         first = known
         if first is None or first.path != self.paths[0]:
@@ -111,14 +115,14 @@ class Copies(Generic[T]):
         return Copy(path, data, content, checked)
 
     def write(self, data: bytes) -> None:
-        """Replace both copies, durable when this returns. Raises OSError; then one copy may have the new
-        content.
+        """Replace both copies. They are durable when this returns. If this raises OSError, one copy may have
+        the new content.
         """
         self._files.write_together([(path, data) for path in self.paths])
 
     def forget(self) -> None:
-        """Remove the second copy, then the first, each durably, so that a crash leaves no outdated copy.
-        Raises OSError.
+        """Remove the second copy, then the first. Each removal is durable before the next step. In the
+        reverse order a crash could leave only the second copy, which may be outdated. Raises OSError.
         """
         for path in reversed(self.paths):
             if self._files.exists(path):
@@ -151,8 +155,9 @@ def reason(error: Exception) -> str:
 
 
 def put_aside(files: Files, root: str, path: str, *, directory_only: bool = False) -> str:
-    """Move the file, directory or link at `path` into the quarantine, and return its new path. Raises OSError
-    if the object can't be moved (a mount point); ENOTDIR if `directory_only` and the object is no directory.
+    """Move the file, directory or link at `path` into `.segstore/quarantine`, and return its new path. Raises
+    OSError if the object can't be moved, because it is a mount point, for example. If `directory_only`, and
+    the object is no directory, the errno is ENOTDIR.
     """
     directory = os.path.join(root, names.OURS, names.QUARANTINE)
     for made in (os.path.dirname(directory), directory):

@@ -1,8 +1,8 @@
-"""`StandbyRegistration`: the standby that follows this store (Kafka: BrokerRegistration; KIP-903). On disk:
-`.segstore/standby`, a `CheckedFile`.
+"""`StandbyRegistration`: the file `.segstore/standby`, a `CheckedFile`, with the standby that fetches from
+this store (Kafka: BrokerRegistration; KIP-903).
 
-The file stays after the standby's registration was removed, because it has the last broker epoch, which must
-not be used again. Threads: any; immutable.
+If the standby's registration is removed, the file stays, because it has the last broker epoch, which must not
+be used again. Threads: any, because a `StandbyRegistration` never changes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The format number of the files in `.segstore`: a version of segstore that does not know the number refuses
 to open the store.
 
-On disk: `.segstore/format`, a line with a checksum (see `framed`), which has the number of the format and the
-oldest version of segstore that reads this format. All versions read this line. A store without the file has
-format 1, because segstore 0.1 wrote no such file. The number changes when sharing begins and when sharing
-stops, by the rules in docs/shared.md. Threads: any; functions without state.
+The file is `.segstore/format`, a line with a checksum (`framed`). The line has the format number and the
+oldest version of segstore that reads this format. All versions of segstore can read the line. A store without
+the file has format 1, because segstore 0.1 wrote no such file. The number changes when sharing begins and
+when sharing stops, by the rules in docs/shared.md. Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from segstore.storage.meta.framed import frame, unframe
 from segstore.storage.meta.small_files import NOT_A_FILE
 
 FORMAT, SHARED_FORMAT = 1, 2
-"""The format of a store, and its format while it is shared. A shared store has another number, because an
-older segstore might take the store's lock between two hosts, and recover logs to which guests append. A new
-number is needed if an older segstore would misread the files, or would write files that a newer segstore
-refuses.
+"""The format number of a store that is not shared, and of a store that is shared. The two numbers differ,
+because an older segstore might take the store's lock after one host has died and before the next host has
+taken it, and recover logs to which guests append. A further number is needed if an older segstore would
+misread the files, or would write files that a newer segstore refuses.
 """
 _NEEDS = {FORMAT: "0.1.0", SHARED_FORMAT: "0.3.0"}
 """The first version of segstore that reads each format."""
@@ -36,8 +36,8 @@ def path_of(root: str) -> str:
 
 
 def check_format(files: Files, root: str) -> str:
-    """Return the damage of the format file, "" if the file is sound or missing. Raises UnsupportedFormatError
-    for an unknown format, OSError.
+    """Return a text about the damage of the format file; "" if the file is not damaged, or is missing. Raises
+    OSError, and UnsupportedFormatError if the format is unknown.
     """
     try:
         line = files.read_file(path_of(root), _MOST_BYTES)
@@ -94,9 +94,9 @@ def mark_unshared(files: Files, root: str) -> None:
 
 
 def has_living_members(files: Files, root: str) -> bool:
-    """Return whether any process, also this one, is a member of the shared store: holds a lock on a byte of
-    `.segstore/members` (rule L2). A writer that does not share the store calls this after it has taken the
-    store's lock, because guests of a killed host may be alive (rule H3). Raises OSError.
+    """Return whether any process, this process included, is a member of the shared store. A member holds a
+    lock on a byte of `.segstore/members` (rule L2). A writer that does not share the store calls this after
+    it has taken the store's lock, because guests of a killed host may be alive (rule H3). Raises OSError.
     """
     try:
         handle = files.open(names.below(root, f"{names.OURS}/{names.MEMBERS}"))

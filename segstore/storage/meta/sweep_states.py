@@ -1,7 +1,8 @@
-"""Notes of sweeps, `.segstore/sweeps.json`: the time of each partition's last sweep, and its error.
+"""`SweepStates`: the file `.segstore/sweeps.json`, with the result of each partition's last sweep (retention
+or compaction).
 
-Other processes read the file (`segstore topics`, `segstore stats`), only to show it. The file is replaced by
-a rename without a sync, and counts as missing if it is damaged. Threads: any; one lock.
+Other processes (`segstore topics`, `segstore stats`) read the file, only to show its content. The file is
+replaced by a rename without a sync, and counts as missing if it is damaged. Threads: any; one lock.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from segstore.storage.meta.checked_file import OLD_OBJECT, CheckedFile
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 
 NEVER = -1
-_LATEST_MS = 253_402_300_799_999  # the end of the year 9999
+_LATEST_MS = 253_402_300_799_999  # the largest valid time: the end of the year 9999
 
 
 class SweepState(NamedTuple):
-    """The state of a partition's sweeps. `swept_ms` is the time of the last sweep by the store's clock, -1
-    for never. `error` is the error of the last sweep, None if it succeeded. `deleted_bytes` and
+    """The state of a partition's sweeps. `swept_ms` is the time of the last sweep by the store's clock, -1 if
+    there was no sweep. `error` is the error of the last sweep, None if it succeeded. `deleted_bytes` and
     `compacted_bytes` are the bytes that retention and compaction have freed since the partition was made.
     `compacted_bytes` is negative if compaction has made segments larger.
     """
@@ -34,7 +35,7 @@ class SweepState(NamedTuple):
 
 
 class SweepStates:
-    """The states of all partitions' sweeps."""
+    """Keeps the states of all partitions' sweeps in memory, and writes them into the file."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._files, self._root = files, root
@@ -87,8 +88,8 @@ def _state(held: Mapping[str, Any]) -> SweepState:
 
 
 def _states(held: Any) -> dict[TopicPartitionKey, SweepState]:
-    """Return the states from the file's JSON value, {"sweeps": rows}; an older segstore wrote the
-    rows only.
+    """Return the states from the file's JSON value: {"sweeps": rows}, or only the rows in a file of an older
+    segstore.
     """
     rows = held["sweeps"] if isinstance(held, dict) else held
     return {(str(t), int(p)): _state(state) for t, p, state in rows}

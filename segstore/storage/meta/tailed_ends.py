@@ -1,10 +1,12 @@
-"""`TailedEnds`: the published ends of the partitions that one thread tails, and its wait until they change.
+"""`TailedEnds`: waits until the published ends of some partitions change, for a thread that reads these
+partitions.
 
-A wait returns when the ends of one of these partitions have changed, or when the store's writer nudges all
-waiting threads because topics were created or deleted, or a group has changed. At a publication of other
-partitions the C code goes on waiting, without Python. The C code also reads the new record.
+A wait returns when the ends of one of these partitions have changed, or at a nudge: the store's writer wakes
+all waiting threads without a publication, because topics were created or deleted, or a group has changed. If
+only other partitions were published, the C code goes on waiting without calling Python. The C code also reads
+the new record.
 
-The mapping of `.segstore/ends` is only read. Threads: one, the reader's.
+The memory mapping of `.segstore/ends` is only read. Threads: one, the reader's.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
 
 LOOK = -1
-"""The result of a wait that ended without a change of the ends, because of a nudge or a signal, or for no
-reason.
+"""The result of a wait that ended although no log end has changed: because of a nudge, a signal or a spurious
+wake-up.
 """
 LATE = -2
 """The result of a wait that ended because of its timeout."""
@@ -28,29 +30,32 @@ _SPINS = 1000
 
 
 class TailedEnds(EndsTailer):
-    """The published ends of some partitions, numbered from 0 in the order of `slots`.
+    """Waits for changes of the published ends of some partitions, which are numbered from 0 in the order of
+    `slots`.
 
     `wait(nudges, seconds)` is implemented in C (_native/tailer.c). It waits until the ends of a partition
-    differ from the last seen ends, notes the new ends as seen, and returns the partition's number. It returns
-    LOOK if `nudges()` differs from `nudges`, or after a signal, and LATE after `seconds`. If `seconds` is 0
-    or less, it does not sleep. Raises OSError. A function that calls `wait` is marked with `calls_out`,
-    because a signal handler that runs during the sleep may call the store.
+    differ from the last seen ends, stores the new ends as the last seen ends, and returns the partition's
+    number. It returns LOOK after a signal, or if `nudges()` does not return the value `nudges` any more. It
+    returns LATE after `seconds`. If `seconds` is 0 or less, `wait` does not sleep. Raises OSError. A function
+    that calls `wait` is marked with `calls_out`, because a signal handler that runs during the sleep may call
+    the store.
 
-    `came` is the record that the wait has read, or None: ({key: [record]}, offset, leader epoch, log start
-    offset, bytes of the batch, arrival in monotonic seconds). The key, (topic, partition), is the element of
-    `keys` at the partition's number. The record is of the class `kind`, a NamedTuple with the fields of the
-    consumer's record. If `kind` is None, no record is read.
+    `came` is None, or, if the wait has read a record, ({key: [record]}, offset, leader epoch, log start
+    offset, bytes of the batch, time of arrival in monotonic seconds). The key, (topic, partition), is
+    `keys[number]` for the partition's number. The record is of the class `kind`, a NamedTuple with the fields
+    of the consumer's record. If `kind` is None, no record is read.
 
-    If the store is shared, the ends of its shared logs are read from the mapping `shared`.
+    If the store is shared, the ends of its shared logs are read from `shared`, the mapping of the shared
+    file.
 
-    `n` is the number of partitions. `content` has a `seg_tailed` for each partition, and `last` is the
-    `seg_last_record` of the last wait. `outdated`: whether a mapped file was replaced or has grown, so that a
-    new `TailedEnds` is needed.
+    `n` is the number of partitions. `content` has a `seg_tailed` for each partition. `last` is a
+    `seg_last_record`, into which the C code writes the record of the last wait. `outdated`: whether a mapped
+    file was replaced or has grown, so that a new `TailedEnds` is needed.
     """
 
     def __init__(self, memory: Any, size: int, slots: list[int], shared: SharedMap | None = None) -> None:
-        """`memory` is the mapping of the published ends, of `size` bytes. Raises LookupError if a slot can't
-        be read now, because it is damaged, or because a publication does not end.
+        """`memory` is the memory mapping of `.segstore/ends`, of `size` bytes. Raises LookupError if a slot
+        can't be read now, because it is damaged, or because a publication is under way, and does not end.
         """
         self.memory, self._size, self.n = memory, size, len(slots)
         self.shared = shared
@@ -66,14 +71,15 @@ class TailedEnds(EndsTailer):
         self._tailer = ffi.new("seg_tailer *", tailer | {"last": self.last, "shared": self._shared})
         self.tailer = address(self._tailer)
         self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size, self._shared)
-        """Returns a number that changes with each nudge. To miss no nudge, call it before you look at topics
-        and groups, then call `wait` with the result.
+        """Returns a number that changes with each nudge (a wake-up without a publication). To miss no nudge,
+        call this first, then look at topics and groups, then call `wait` with the number.
         """
 
     def see(self, ends: Sequence[int]) -> bool:
-        """Note `ends`, the offsets up to which the thread has read the partitions, as the last seen log end
-        offsets, so that the next wait returns at once if there is a later record. Return False if a slot
-        can't be read now, because it is damaged, or because a publication does not end; else True.
+        """Store `ends` as the last seen log end offsets: the thread has read each partition up to its offset
+        in `ends`. If a partition has a later record, the next wait then returns at once. Return True; False
+        if a slot can't be read now, because it is damaged, or because a publication is under way, and does
+        not end.
         """
         for number, end in enumerate(ends):
             place = self.content + number

@@ -1,7 +1,8 @@
-"""`TopicInfo`, a topic's settings, partitions and id, and the content of `.segstore/topics/<topic>.json`.
+"""`TopicInfo`, which has a topic's settings, partitions and id; and functions that format and parse the
+content of `.segstore/topics/<topic>.json`.
 
 The module `topics` reads and writes the files. If a part of a file is damaged, the whole file is ignored,
-because a wrong word could hide or delete a topic. Threads: any; values and functions without state.
+because a single wrong word could hide or delete a topic. Threads: any, because nothing here has a state.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ CLUSTER_METADATA = "__cluster_metadata"
 ADOPTED = "__segstore_adopted"
 SHARE_GROUP_STATE = "__share_group_state"
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE, CLUSTER_METADATA, ADOPTED})
-"""Topics that the engine writes for itself: those of Kafka's Topic.isInternal, the metadata log's, and
-`__segstore_adopted`, in which a replicated store keeps the ids of adopted staged appends.
+"""Topics that segstore writes for itself: the topics of Kafka's Topic.isInternal, the topic of the metadata
+log, and `__segstore_adopted`, in which a replicated store keeps the ids of staged appends that were added to
+their logs.
 """
 _KEPT_BY_KEY: Mapping[str, str | int] = {
     "cleanup.policy": "compact",
@@ -41,8 +43,8 @@ MADE_WITH: Mapping[str, Mapping[str, str | int | bool]] = {
     SHARE_GROUP_STATE: {**_KEPT_BY_KEY, "cleanup.policy": "delete", "retention.ms": -1},
     ADOPTED: {**_KEPT_BY_KEY, "unclean.leader.election.enable": False},
 }
-"""The default settings of internal topics, also of a broker's. With the defaults of other topics, committed
-offsets would be deleted after a week.
+"""The default settings of internal topics, also if a broker made them. With the defaults of other topics,
+committed offsets would be deleted after a week.
 """
 MOST_PARTITIONS = 100_000
 VERSION = 1
@@ -66,12 +68,12 @@ class TopicInfo:
     `partitions` is the number of partitions; `partition_ids` are the partitions' numbers, of which some may
     be missing in a copied broker's directory. `config` has the settings that were set for the topic, by
     Kafka's names; `settings` has all settings. `ours` is False if the topic has no settings file of segstore.
-    `error` is the reason why the topic can't be used, or None; each use of the topic raises it. `lost` is the
-    damage of the settings file, or None, of a topic whose id and partitions were found in its directories:
-    until `Store.alter_topic` or a repair writes settings, nothing of the topic is deleted or compacted, and
-    each append is synced. `compacted` has pairs (partition, offset): below this offset the log was compacted
-    under earlier settings. `of_broker`: whether a broker may have written records of the topic, also messages
-    of magic 0 and 1.
+    `error` is None, or the error that each use of the topic raises, because the topic can't be used. `lost`
+    is None, or the error of a damaged settings file if the topic can be used, because the topic's id and
+    partitions were found in its directories. Until `Store.alter_topic` or a repair writes settings, nothing
+    of such a topic is deleted or compacted, and each append is synced. `compacted` has pairs (partition,
+    offset): below this offset the log was compacted under earlier settings. `of_broker`: whether a broker may
+    have written records of the topic, among them messages of magic 0 and 1.
     """
 
     name: str
@@ -92,8 +94,8 @@ class TopicInfo:
             object.__setattr__(self, "settings", made)
 
     def __repr__(self) -> str:
-        """Show the settings that were set. Fields that an undamaged topic of segstore does not need are left
-        out.
+        """Show name, partitions, id and the settings that were set. `ours`, `error` and `lost` are shown only
+        if they differ from their defaults.
         """
         partial = self.partition_ids != tuple(range(len(self.partition_ids)))
         shown: dict[str, object] = {
@@ -121,16 +123,16 @@ class TopicInfo:
 
     @property
     def gapped(self) -> bool:
-        """Return whether the logs may have offset gaps anywhere: True for a compacted topic, and for each
-        topic of a broker, which may have been compacted before.
+        """Return whether the logs may have offset gaps anywhere: True if the topic is compacted, or has no
+        settings file of segstore, because a broker may have compacted it.
         """
         return not self.ours or "compact" in self.settings.cleanup_policy
 
     def gaps_end(self, partition: int, cleaned: int | None, flushed: int | None = None) -> int:
-        """Return the offset below which compaction may have left offset gaps, -1 if gaps may be anywhere.
-        `cleaned` is the cleaner's offset. `flushed` is the recovery point in segstore's checkpoint, None if
-        it is not known. No gap is above `flushed`, because compaction only changes segments below the
-        recovery point in the checkpoint.
+        """Return the offset below which compaction may have left offset gaps; -1 if gaps may be anywhere.
+        `cleaned` is the cleaner's offset. `flushed` is the recovery point in segstore's checkpoint; None if
+        it is not known. No gap is above `flushed`, because compaction changes only segments below that
+        recovery point.
         """
         if self.gapped and (flushed is None or not self.ours):
             return -1
@@ -154,12 +156,12 @@ def check_policy(topic: object, config: object) -> None:
 
 
 def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
-    """Return the settings in the form that `parse_settings` reads."""
+    """Return the content of a settings file, which `parse_settings` reads."""
     held = {
         "version": VERSION,
         "topic_id": info.topic_id,
         "partitions": info.partitions,
-        # A copied broker's directory may hold only some of a topic's partitions.
+        # The copy of a broker's directory may have only some of a topic's partitions.
         **(
             {}
             if info.partition_ids == tuple(range(info.partitions))

@@ -1,4 +1,6 @@
-"""Compares an existing topic with the wanted settings. Nothing is on disk. Threads: any; functions."""
+"""Compares an existing topic with the wanted settings. Nothing is on disk. Threads: any, because the
+functions have no state.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ def made_or_found(
     differences: Callable[[TopicInfo], Mapping[str, tuple[object, object]]],
 ) -> TopicInfo:
     """Return the topic that `make()` creates. If `make` raises TopicAlreadyExistsError, return the topic that
-    `find()` returns; if that is None, because the topic was deleted in between, call `make` again. Raises
-    TopicMismatchError if `differences(topic)` of an existing topic is not empty.
+    `find()` returns; if `find` returns None, because the topic was deleted in between, call `make` again.
+    Raises TopicMismatchError if `find` returns a topic for which `differences(topic)` is not empty.
     """
     while True:
         try:
@@ -34,8 +36,9 @@ def made_or_found(
 def differences(
     info: TopicInfo, partitions: int | None, config: Mapping[str, Any]
 ) -> dict[str, tuple[object, object]]:
-    """Return {name: (present value, wanted value)} of the settings in `config` that the topic has with
-    another value. The number of partitions is compared too, as "partitions", unless `partitions` is None.
+    """Return {name: (present value, wanted value)} of the settings in `config` for which the topic has
+    another value. Unless `partitions` is None, the number of partitions is compared too, under the name
+    "partitions".
     """
     wanted = TopicConfig.parse(config)
     pairs: dict[str, tuple[object, object]] = {

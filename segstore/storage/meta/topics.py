@@ -1,12 +1,13 @@
-"""Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the directories.
+"""Reads and writes the topics' settings files, `.segstore/topics/<topic>.json` with its second copy
+`<topic>.copy`, and finds and renames the partitions' directories.
 
 A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). A topic of
 segstore exists if its settings file exists. The file is written and synced before the first partition
 directory is made, and removed after the last directory, so that after a crash the next open can finish
 `create`, `add_partitions` or `delete` of `TopicAdmin`. A broker's topic has no settings file, and its
-partitions and id are found in its directories. If both copies of a settings file are damaged, the partitions
-and the id are found there too, and the settings count as lost (`TopicInfo.lost`). If such a topic has no
-logs, it is listed with an `error`, and other topics can be used.
+partitions and id are found in its directories. If both copies of a settings file are damaged, the topic's
+partitions and id are found in its directories too, and the settings count as lost (`TopicInfo.lost`). If a
+topic with damaged settings has no logs, it is listed with an `error`, and other topics can be used.
 
 Threads: the store's lock is held during each change; any thread may read.
 """
@@ -58,7 +59,8 @@ __all__ = ["INTERNAL", "NOT_A_FILE", "TopicFiles", "TopicInfo", "find_topic", "n
 
 log = Logger("segstore")
 
-# Errors that a foreign file in a deleted partition's directory may cause when the directory is removed.
+# The errors that a file of another program in a deleted partition's directory may cause when the directory is
+# removed.
 NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
@@ -70,8 +72,8 @@ class TopicFiles:
         self._base = names.below(root, "")
         self._directory = f"{self._base}{names.OURS}/{names.TOPICS}"
         self.no_topics: dict[str, list[int]] = {}
-        """Partition numbers by topic name of directories that are named like partitions, but have no metadata
-        and no log. Set by `load`.
+        """The directories that are named like partitions, but have no metadata and no log: their partition
+        numbers by topic name. `load` sets this.
         """
 
     def settings(self, topic: str) -> Copies[TopicSettingsFile]:
@@ -97,8 +99,8 @@ class TopicFiles:
         return there and bool(self.keeps(CLUSTER_METADATA))
 
     def version(self) -> tuple[int, int]:
-        """Return (modification time of the root, modification time of the settings directory). One of them
-        changes when a topic is made, altered or deleted. Raises OSError.
+        """Return (modification time of the root, modification time of the settings directory). At least one
+        of the two times changes when a topic is made, altered or deleted. Raises OSError.
         """
         return self._files.modified(self._root), self._files.modified(self._directory)
 
@@ -109,8 +111,8 @@ class TopicFiles:
     def load(
         self, copies: dict[str, Copy[TopicSettingsFile]] | None = None
     ) -> tuple[dict[str, TopicInfo], list[str]]:
-        """Return (topics by name, names of topics whose deletion has begun and is not finished). The copies
-        of settings that were used are added to `copies`, by topic.
+        """Return (topics by name, names of topics whose deletion has begun and is not finished). For each
+        topic with settings, the `Copy` of the settings that was used is added to `copies`.
 
         If another process makes or deletes topics during this call, the directories are read again.
         """
@@ -160,8 +162,8 @@ class TopicFiles:
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo | None:
-        """Return a topic without a settings file. Its id is that of the first partition whose metadata has an
-        id. Return None if none of its directories has metadata or a log.
+        """Return a topic without a settings file. The topic's id is the first topic id that is found in the
+        partitions' metadata. Return None if no directory of the topic has metadata or a log.
         """
         error = None
         for number in ids:
@@ -177,8 +179,8 @@ class TopicFiles:
         return None if error is None else TopicInfo(topic, tuple(ids), "", ours=False, error=error)
 
     def read_id(self, topic: str, partition: int) -> str:
-        """Return the topic id in a partition's metadata, "" if it has none. Raises CorruptCheckpointError,
-        StorageError if the path is no regular file; OSError.
+        """Return the topic id in a partition's metadata; "" if there is no metadata, or no id. Raises
+        CorruptCheckpointError, OSError; StorageError if the path is no regular file.
         """
         directory = self.partition_path(topic, partition)
         path = f"{directory}/{names.PARTITION_METADATA}"
@@ -193,14 +195,16 @@ class TopicFiles:
             raise unreadable(error, path) from error
 
     def readable_id(self, topic: str, partition: int) -> str:
-        """Return the topic id in a partition's metadata, "" if it has none or can't be read."""
+        """Return the topic id in a partition's metadata; "" if there is no metadata or no id, or if the
+        metadata can't be read.
+        """
         try:
             return self.read_id(topic, partition)
         except (CorruptCheckpointError, StorageError):
             return ""
 
     def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
-        """Return how many of these partitions have each topic id in their metadata, by id."""
+        """Return, for each topic id, the number of these partitions that have the id in their metadata."""
         votes: Counter[str] = Counter()
         for number in ids:
             votes[self.readable_id(topic, number)] += 1
@@ -231,7 +235,7 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """Return a topic whose settings can't be read, with the partitions and the id found in its
+        """Return a topic whose settings can't be read. The topic's partitions and id are found in its
         directories.
         """
         path = self.settings(topic).paths[0]
@@ -246,7 +250,9 @@ class TopicFiles:
         return TopicInfo(topic, tuple(ids), topic_id, held, ours=False, lost=wrong)
 
     def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
-        """Write both copies of a topic's settings; `deleting` marks its deletion as begun. Raises OSError."""
+        """Write both copies of a topic's settings. If `deleting`, the copies say that the topic's deletion
+        has begun. Raises OSError.
+        """
         self.settings(info.name).write(format_settings(info, deleting=deleting))
 
     def restore(self, info: TopicInfo) -> None:
@@ -259,12 +265,14 @@ class TopicFiles:
             self.forget(info.name)
 
     def forget(self, topic: str) -> None:
-        """Remove a topic's settings. The caller has removed or renamed its directories before."""
+        """Remove both copies of a topic's settings. The caller has removed or renamed the topic's directories
+        before.
+        """
         self.settings(topic).forget()
 
     def check_free(self, topic: str) -> None:
-        """Raise InvalidTopicError if a directory that is named like a partition of the new topic has foreign
-        files, because the topic's deletion would remove these files. Raises OSError.
+        """Raise InvalidTopicError if a directory is named like a partition of the new topic, and has files of
+        another program, because a later deletion of the topic would remove these files. Raises OSError.
         """
         for number in self.no_topics.get(topic, ()):
             path = self.partition_path(topic, number)
@@ -276,8 +284,8 @@ class TopicFiles:
                 )
 
     def bury(self, topic: str, but: Collection[int] = ()) -> list[str]:
-        """Rename the directories of a topic's partitions, except those in `but`, to the names that Kafka
-        gives deleted partitions, and return the old paths.
+        """Rename the directories of a topic's partitions, except the partitions in `but`, and return the old
+        paths. The new names are the names that Kafka gives deleted partitions.
         """
         gone = []
         for name in self._files.directories(self._root):
@@ -295,8 +303,8 @@ class TopicFiles:
         return [os.path.join(self._root, name) for name in sorted(found)]
 
     def remove_buried(self) -> None:
-        """Remove the directories of all deleted partitions. An object in them that can't be removed stays,
-        with a warning. Raises OSError.
+        """Remove the directories of all deleted partitions. If an object in such a directory can't be
+        removed, it stays, and a warning is logged. Raises OSError.
         """
         for grave in self.buried():
             left = self._remove_grave(grave)
@@ -328,7 +336,9 @@ class TopicFiles:
 def _advised(
     error: CorruptCheckpointError | StorageError, path: str
 ) -> CorruptCheckpointError | StorageError:
-    """Return the error for damaged settings of a topic without logs, with advice to the operator added."""
+    """Return the error for damaged settings of a topic without logs, with advice for the operator in its
+    text.
+    """
     stem = os.path.basename(path).removesuffix(_FORM)
     advice = (
         f"the topic has no log: restore the file from a backup, or remove {stem}{_FORM} and {stem}{_COPY}"
@@ -365,8 +375,8 @@ def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
 
 
 def check_there(topics: Collection[str], name: str) -> None:
-    """Raise UnknownTopicOrPartitionError, which lists the existing topics, unless the topic is one of them;
-    InvalidTypeError.
+    """Raise InvalidTypeError if the name is no str. Raise UnknownTopicOrPartitionError, which lists the
+    existing topics, if there is no such topic.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"topic must be a str, not {type(name).__name__}")
@@ -377,7 +387,7 @@ def check_there(topics: Collection[str], name: str) -> None:
 
 def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
     """Return the topic with this name. Raises the errors of `check_there`, the topic's own `error`, and
-    UnknownTopicOrPartitionError if it lacks the `partition`.
+    UnknownTopicOrPartitionError if the topic has no partition with the number `partition`.
     """
     check_there(topics, name)
     info = topics[name]

@@ -1,1 +1,3 @@
-"""The producers of a partition: idempotence, transactions, aborted transactions, and their snapshots."""
+"""Keeps the state of a partition's producers: idempotence, transactions, aborted transactions, and snapshots
+of the state.
+"""

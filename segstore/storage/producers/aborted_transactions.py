@@ -1,9 +1,9 @@
-"""Outcomes of a partition's transactions, found by the control batches of its log, for `read_committed`
+"""Finds the outcomes of a partition's transactions by the control batches of the log, for `read_committed`
 reads.
 
-On disk the control batches of a log are read once, and later only new control batches. The `.txnindex` files
-are not used, because a lost or emptied file would mean that no transaction was aborted, and a check of the
-file would need to read the same control batches. Threads: any; the outcomes are kept, under a lock.
+All control batches of a log are read once. Later only new control batches are read. The `.txnindex` files are
+not used, because a lost or emptied file would mean that no transaction was aborted, and a check of the file
+would need to read the same control batches. Threads: any; the outcomes are cached, under a lock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 # --- outcomes ----------------------------------------------------------------------------------
 
-# A reader that reads all records of a log selects records by their `Outcomes`.
+# A reader that reads all records of a log selects the committed records by an `Outcomes`.
 
 COMMITTED, ABORTED, OPEN = range(3)
 
@@ -64,8 +64,8 @@ class Outcomes(NamedTuple):
 
 
 class Viewed(Protocol):
-    """A log whose `with_view` calls a function with the log's present view, and calls it again with a newer
-    view if files were removed.
+    """A log whose `with_view` calls a function with the log's present view, and calls the function again with
+    a newer view if files were removed.
     """
 
     aborted_transactions: AbortedTransactions
@@ -84,15 +84,16 @@ def outcomes(log: Viewed) -> Outcomes:
 # --- aborted transactions ------------------------------------------------------------
 
 MOST_SEARCHED = 10_000
-"""The largest number of offsets that a thread which must not block searches for control batches. If there are
-more, another thread searches them.
+"""The largest number of offsets that a thread that must not block may search for control batches. If there
+are more offsets, another thread searches them.
 """
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
 class _ReadEntries(NamedTuple):
     """The transactions that were found in the log below `end_offset`. `segment` is the last segment that was
-    searched, up to the byte `position`. `aborted` and `ongoing` are those of `Outcomes`.
+    searched; it was searched up to the byte `position`. `aborted` and `ongoing` have the same meaning as in
+    `Outcomes`.
     """
 
     segment: Segment | None
@@ -103,8 +104,8 @@ class _ReadEntries(NamedTuple):
 
 
 class AbortedTransactions:
-    """The aborted transactions of one partition. The log is not searched for control batches before a reader
-    has read transactional batches.
+    """Finds the aborted transactions of one partition. The log is not searched for control batches before a
+    reader has read transactional batches.
     """
 
     def __init__(self, files: Files) -> None:
@@ -114,18 +115,21 @@ class AbortedTransactions:
 
     def _forget(self) -> None:
         self._state = ProducerState()
-        self._damaged: dict[int, CorruptRecordError] = {}  # errors of unreadable markers, by offset
+        # The errors of the transaction markers that can't be read, by the marker's offset.
+        self._damaged: dict[int, CorruptRecordError] = {}
         self._found: _ReadEntries | None = None
 
     def stable_offset(self, view: LogView) -> int:
-        """Return the last stable offset of a log whose writer, a broker, does not publish it."""
+        """Return the last stable offset of a log that a broker writes, because a broker does not publish this
+        offset.
+        """
         ongoing = self._replay(view).ongoing
         unstable = min(ongoing.values(), default=view.end_offset)
         return min(max(unstable, view.start_offset), view.end_offset)
 
     def unread(self, view: LogView) -> int:
         """Return the number of offsets up to the view's end that were not searched for control batches yet.
-        No lock is taken, so another thread may search them at the same time.
+        No lock is taken, so another thread may search these offsets at the same time.
         """
         done = -1 if self._found is None else self._found.end_offset
         return view.end_offset - (max(done, view.start_offset) if done <= view.end_offset else 0)
@@ -136,8 +140,8 @@ class AbortedTransactions:
         return Outcomes(found.aborted, found.ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
-        """Return the records without those of aborted transactions, up to the first record whose transaction
-        has an unknown outcome. Raises CorruptRecordError if that is the first of `records`.
+        """Return the records that belong to no aborted transaction. The result ends before the first record
+        whose transaction has an unknown outcome. Raises CorruptRecordError if that is the first of `records`.
         """
         bad, doubt = self.judged(view, records.batches)
         if doubt is not None:
@@ -147,8 +151,8 @@ class AbortedTransactions:
     def judged(
         self, view: LogView, batches: NDArray[np.void]
     ) -> tuple[NDArray[np.bool_], tuple[int, str] | None]:
-        """Return (mask of the batches of aborted transactions, doubt). If the outcome of a batch's
-        transaction is not known, the doubt is (index of the first such batch, reason), else None.
+        """Return (mask, doubt). `mask` is True for each batch of an aborted transaction. `doubt` is (index,
+        reason) of the first batch whose transaction has an unknown outcome; None if there is no such batch.
         """
         bad = np.zeros(len(batches), bool)
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
@@ -156,7 +160,8 @@ class AbortedTransactions:
             return bad, None
         aborted, ongoing = self._replay(view)[-2:]
         first, last = batches["base_offset"][0], batches["last_offset"][-1]
-        reasons: dict[int, str] = {}  # why a batch's outcome is not known, by the batch's index
+        # Why the outcome of a batch's transaction is not known, by the batch's index.
+        reasons: dict[int, str] = {}
         near = aborted[(aborted[:, 2] >= first) & (aborted[:, 1] <= last)]
         for producer_id, begin, end, _ in near.tolist():
             hit = open_to_doubt & (batches["producer_id"] == producer_id)
@@ -164,8 +169,8 @@ class AbortedTransactions:
             bad |= hit
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
-        # All batches are below the last stable offset, where no transaction is open. So if a transaction has
-        # no marker, the marker is lost.
+        # All batches are below the last stable offset, so their transactions have ended. So if a transaction
+        # has no transaction marker in the log, this marker was lost.
         for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
@@ -180,13 +185,15 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # If the view has another segment here, after a compaction or a roll, read it from its
-                    # beginning, because the state skips batches that it knows.
+                    # After a compaction or a roll the view may have another segment here. Such a segment is
+                    # read from its beginning: the state skips batches that were applied before.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
                 except BaseException:
-                    self._forget()  # the state may have a part of the new batches, so begin again
+                    # The state may have a part of the new batches, so the next call begins with an empty
+                    # state.
+                    self._forget()
                     raise
                 done = done._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
             self._found = done
@@ -230,23 +237,23 @@ def doubtful(view: LogView, header: np.void, reason: str) -> CorruptRecordError:
 
 # --- commits -----------------------------------------------------------------------------------
 
-# These functions find committed transactions by a partition's markers. After a power cut the markers may be
-# the only record of the coordinator's decision to commit.
+# These functions find committed transactions by a partition's transaction markers. After a power cut the
+# markers may be the only record of the coordinator's decision to commit.
 
 log = Logger("segstore")
 
 
 def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-    """Return (producer id, epoch) of the committed transactions of these producers whose markers have the
-    next epoch (KIP-890). Transactions whose markers have the same epoch are left out, because one epoch may
-    have many of them. Raises StorageError.
+    """Return (producer id, epoch) of each committed transaction of these producers whose transaction marker
+    has the epoch after the transaction's epoch (KIP-890). A transaction whose marker has the transaction's
+    own epoch is left out, because many transactions may have this epoch. Raises StorageError.
     """
     return source.with_view(lambda view: _committed(view, producer_ids))
 
 
 def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
-    last: dict[int, int] = {}  # epoch of a producer's last data batch, by producer id
+    last: dict[int, int] = {}  # the epoch of each producer's last data batch, by producer id
     wanted = np.array(sorted(producer_ids), np.int64)
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -262,8 +269,8 @@ def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, i
 
 
 def _commits(segment: Segment, marker: NDArray[np.void]) -> bool:
-    """Return whether a marker commits a transaction; False if compaction has removed its record, or if it is
-    damaged.
+    """Return whether a transaction marker commits a transaction; False if compaction has removed the marker's
+    record, or if the marker is damaged.
     """
     try:
         return bool(marker["count"][0]) and read_marker(segment, marker)[0] == COMMIT

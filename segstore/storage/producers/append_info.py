@@ -1,13 +1,13 @@
-"""Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction. Also the
-rule for an append at an expected offset (compare and append).
+"""Checks an append by a producer with an id by Kafka's rules: the producer's epoch, sequences and
+transaction. Also checks an append at an expected offset (compare and append).
 
-The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, applied to all batches of an
-append at once, whose sequences must be consecutive. If the batches follow the last batch of a known producer,
-C code checks them (`_native/claim.h`). Nothing is on disk.
+The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo. They are applied to all
+batches of an append at once; the sequences of these batches must be consecutive. If the batches follow the
+last batch of a known producer, C code checks them (`_native/claim.h`). Nothing is on disk.
 
-Threads: the holder of the partition's append token. No other thread can append between the check and the
-write of an append. So if two threads send the same batch, one thread writes the batch, and the other thread
-gets the offset of this batch.
+Threads: the holder of the partition's append token (the lock for appends). No other thread can append between
+the check and the write of an append. So if two threads send the same batch, one thread writes the batch, and
+the other thread gets the offset of this batch.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _HALF = SEQUENCES // 2
 
 
 class ProducerAppendInfo:
-    """The producer of an append, by the batch header `template`.
+    """The producer of an append. `template` is a batch header with the producer's id and epoch, and the first
+    sequence.
 
     `sequenced`: whether the sequences are checked (Kafka: AppendOrigin.CLIENT). `verified`: whether the
-    transaction coordinator knows that the partition is part of the producer's transaction (Kafka:
-    VerificationGuard, KIP-890). `repeated` has the batches in the log that the append repeats, if it was
-    written before.
+    transaction coordinator has said that the partition is part of the producer's transaction (Kafka:
+    VerificationGuard, KIP-890). If the append repeats batches that are already in the log, `repeated` has
+    these batches.
     """
 
     __slots__ = ("repeated", "sequenced", "template", "verified")
@@ -51,8 +52,9 @@ class ProducerAppendInfo:
 
 
 class ExpectedEnd:
-    """The offset that an append must get (compare and append). `where` is the log's name, for the error.
-    Records without a producer id are appended with an `ExpectedEnd` in place of a `ProducerAppendInfo`.
+    """The offset that the first record of an append must get (compare and append). `where` is the log's name,
+    for the text of the error. For records without a producer id an `ExpectedEnd` takes the place of a
+    `ProducerAppendInfo`.
     """
 
     __slots__ = ("offset", "where")
@@ -69,8 +71,8 @@ class ExpectedEnd:
 
 
 def claim_of(template: Template, sequenced: bool) -> ProducerAppendInfo | None:
-    """Return the ProducerAppendInfo for the batch header `template`; None if it has no producer id. Raises
-    InvalidArgumentError for a header that no producer writes.
+    """Return the ProducerAppendInfo for the batch header `template`; None if the header has no producer id.
+    Raises InvalidArgumentError if no producer could have written the header.
     """
     if template.producer_id < 0:
         if template.attributes & TRANSACTIONAL_FLAG:
@@ -84,8 +86,8 @@ def claim_of(template: Template, sequenced: bool) -> ProducerAppendInfo | None:
 
 
 def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
-    """Check the batches `chunks` of an append. If the log has all of them, return the first offset that they
-    have there. Return None if they must be written.
+    """Check the batches of an append, which are in `chunks`. If the log already has all of these batches,
+    return the offset of their first record in the log. Return None if the batches must be written.
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
     """
@@ -117,9 +119,9 @@ def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Enco
 
 
 def _check_verified(claim: ProducerAppendInfo, entry: Any) -> None:
-    """Raise UnverifiedTransactionError for transactional records if their transaction is neither open in this
-    partition nor verified by the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry` is
-    the producer's `seg_producer`, or None.
+    """Raise UnverifiedTransactionError if the records are transactional, and their transaction is neither
+    open in this partition nor verified by the coordinator (Kafka:
+    UnifiedLog.batchMissingRequiredVerification). `entry` is the producer's `seg_producer`, or None.
     """
     t = claim.template
     if claim.verified or not t.attributes & TRANSACTIONAL_FLAG:
@@ -149,9 +151,9 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """Return the retained batches of the producer, the last 5, that have the same sequences as `batches`. If
-    one of `batches` is not retained, raise DuplicateSequenceError for sequences below the retained batches,
-    else OutOfOrderSequenceError.
+    """The state retains the producer's last 5 batches. Return the retained batches that have the same
+    sequences as `batches`. If one of `batches` is not retained, raise DuplicateSequenceError if the sequences
+    of `batches` are below the retained sequences, else OutOfOrderSequenceError.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
     found = [known[key] for key in batches if key in known]
@@ -159,7 +161,8 @@ def _repeated(
         raise _not_retained(entry, template, batches[0][0], batches[-1][1])
     for before, batch in pairwise(found):
         if batch.first_offset != before.last_offset + 1:
-            # Other batches are between these batches, so a first offset does not give the offsets of all.
+            # Other batches are between these batches, so the offsets of all records can't be derived from the
+            # first offset.
             raise DuplicateSequenceError("the batches are there, written one by one with others between them")
     return found
 

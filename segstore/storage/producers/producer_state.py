@@ -1,12 +1,13 @@
-"""The producer state of a partition's log: epochs, sequences and transactions, and the format of its
-snapshots.
+"""`ProducerState`: the epochs, sequences and transactions of the producers of a partition's log. Also formats
+and parses the snapshots of this state.
 
-The state depends on the log only (Kafka: ProducerStateManager): batches are applied one by one in order of
+The state depends only on the log (Kafka: ProducerStateManager): batches are applied one by one in order of
 offset, so that a replay of the log gives the same state as the appends did. No batch is refused here, because
 `append_info` checks sequences and epochs before an append. The state is in a table in C
 (`_native/producers.c`): C code applies its own appends to the table, and Python reads copies of the table's
 entries. Nothing is written here; `state_manager` writes the files. Threads: the holder of the partition's
-append token, after it has paused the C code's appends; any thread may call the functions for snapshots.
+append token (the lock for appends), after the holder has paused the appends of the C code; any thread may
+call the functions for snapshots.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ _CRC_FROM = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer in a snapshot. `offset_delta` is the last offset minus the first offset of the producer's
-    last batch. -1 stands for a missing value.
+    """One producer in a snapshot. `offset_delta` is the last offset of the producer's last batch, minus the
+    first offset of that batch. -1 stands for a missing value.
     """
 
     producer_id: int
@@ -61,7 +62,7 @@ class SnapshotEntry(NamedTuple):
 
 
 def format_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """Return the bytes of a snapshot file, with its entries in order of producer id."""
+    """Return the bytes of a snapshot file with these entries, in order of producer id."""
     packed = [_ENTRY.pack(*entry) for entry in sorted(entries)]
     body = struct.pack(">i", len(packed)) + b"".join(packed)
     return struct.pack(">hI", VERSION, crc32c(body)) + body
@@ -101,7 +102,9 @@ SEQUENCES = 1 << 31
 _NO_OFFSET = -1
 
 ReadControl = Callable[[int], tuple[int, int]]
-"""A function that returns the result of `parse_control` for the control batch with this index."""
+"""A function that gets the index of a control batch, and returns the result of `parse_control` for this
+batch.
+"""
 
 
 class BatchMetadata(NamedTuple):
@@ -125,7 +128,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTxn(NamedTuple):
-    """A committed or aborted transaction: the offsets of its first record and of its marker."""
+    """A committed or aborted transaction: the offsets of its first record and of its transaction marker."""
 
     first_offset: int
     last_offset: int
@@ -170,7 +173,7 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Return the last sequence of the current epoch; -1 if it has no batch."""
+        """Return the last sequence of the current epoch; -1 if the epoch has no batch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
@@ -200,8 +203,8 @@ class ProducerTable(Mapping[int, ProducerEntry]):
 
 
 class ProducerState:
-    """The state of one partition's producers after the batches below `map_end_offset`. `c` is its table, a
-    `seg_producers`.
+    """The state of one partition's producers after all batches below `map_end_offset`. `c` is the table with
+    the state, a `seg_producers`.
     """
 
     def __init__(self, map_end_offset: int = 0) -> None:
@@ -210,8 +213,8 @@ class ProducerState:
         self.c.seed = int.from_bytes(os.urandom(8), "little")
         self.producers = ProducerTable(self.c)
         self.ended: list[CompletedTxn] | None = None
-        """In a replica, the completed transactions whose markers are not below the high watermark (Kafka:
-        ProducerStateManager.unreplicatedTxns). None if the partition is no replica.
+        """In a replica, the completed transactions whose transaction markers are at or above the high
+        watermark (Kafka: ProducerStateManager.unreplicatedTxns). None if the partition is no replica.
         """
 
     @classmethod
@@ -239,7 +242,9 @@ class ProducerState:
 
     @property
     def max_producer_id(self) -> int:
-        """Return the largest producer id that was seen, also of an expired producer; -1 if there was none."""
+        """Return the largest producer id of all applied batches, those of expired producers included; -1 if
+        there was none.
+        """
         return int(self.c.max_producer_id)
 
     def dump(self) -> bytes:
@@ -247,7 +252,9 @@ class ProducerState:
         return format_snapshot(self.entries())
 
     def entries(self) -> list[SnapshotEntry]:
-        """Return the entries of a snapshot, one per producer, with the producer's last batch."""
+        """Return the entries of a snapshot at `map_end_offset`: one entry for each producer, with the
+        producer's last batch.
+        """
         none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
         saved = []
         for producer_id, e in self.producers.items():
@@ -286,11 +293,11 @@ class ProducerState:
 
     def update(self, batches: Any, read_control: ReadControl, now: int = NO_TIMESTAMP) -> list[AbortedTxn]:
         """Apply batches of the log, and return the transactions that they abort. `batches` is the memory of
-        an array of `seg_batch` with rising offsets. `now` is the time (ms) if this process appends the
-        batches.
+        an array of `seg_batch` with rising offsets. `now` is the present time (ms) if this process appends
+        the batches, else NO_TIMESTAMP.
 
         Batches below `map_end_offset` are skipped. `read_control` is called for each control batch of a
-        producer. If it raises an error, the batches before this control batch stay applied.
+        producer. If `read_control` raises an error, the batches before this control batch stay applied.
         """
         aborted: list[AbortedTxn] = []
         headers = held("seg_batch[]", batches)
@@ -304,8 +311,8 @@ class ProducerState:
         return aborted
 
     def save(self, producer_id: int) -> Saved:
-        """Return the state of a producer, for `restore`. All batches that are applied between `save` and
-        `restore` must be this producer's.
+        """Return the state of a producer, for `restore`. Between `save` and `restore` only batches of this
+        producer may be applied.
         """
         return Saved(producer_id, self.find(producer_id), self.map_end_offset, self.max_producer_id)
 
@@ -353,8 +360,8 @@ class ProducerState:
 
 
 def _checked(code: int) -> int:
-    """Return `code`, the result of a C function on the table. Raise MemoryError if the C function had no
-    memory; then some batches were not applied.
+    """Return `code`, the result of a C function that changes the table. Raise MemoryError if the C function
+    found no memory, so that some batches were not applied.
     """
     if code < _NO_OFFSET:
         raise MemoryError("no memory for another producer")

@@ -1,9 +1,10 @@
 """Applies the batch headers of segments to producer state, and writes the `.txnindex` files.
 
-On disk only `.txnindex` files change. A segment has no such file before its first abort. The file is synced
-after the log; if the two differ, the log's control batches are right. Brokers read the file, segstore's
-readers don't. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's
-append token changes index files; `mend` is called before the partition is used.
+Only `.txnindex` files are written. A segment gets this file at its first abort. The file is synced after the
+log, so if the file differs from the control batches in the log, the file is wrong. Brokers read the file;
+segstore's readers don't. Threads: the owner of the state calls `replay` and `take_in`; the holder of the
+partition's append token (the lock for appends) changes index files; `mend` is called before the partition is
+used.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def replay(
     end: int,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Apply the new batches in the segment's first `end` bytes to `state`, and return the transactions that
-    these batches abort. `damaged` is passed to `take_in`.
+    """Apply the batches in the segment's first `end` bytes to `state`, unless they were applied before.
+    Return the transactions that these batches abort. `damaged` is passed to `take_in`.
     """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
@@ -50,11 +51,11 @@ def take_in(
     memory: Any,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Apply batches of a segment to `state`, and return the transactions that they abort. `memory` is that of
-    an array of `seg_batch`.
+    """Apply batches of a segment to `state`, and return the transactions that they abort. `memory` is the
+    memory of an array of `seg_batch` with the batch headers.
 
-    If a marker can't be read and `damaged` is given, the error is put into `damaged` by the marker's offset,
-    and the marker counts as an abort. If `damaged` is None, CorruptRecordError is raised.
+    If a transaction marker can't be read, and `damaged` is None, CorruptRecordError is raised. If `damaged`
+    is given, the error is put into `damaged` under the marker's offset, and the marker counts as an abort.
     """
 
     def read_control(i: int) -> tuple[int, int]:
@@ -71,8 +72,8 @@ def take_in(
 
 
 def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
-    """Return (kind, coordinator epoch) of the marker in a control batch. `batch` is an array with this one
-    batch header. Raises CorruptRecordError.
+    """Return (kind, coordinator epoch) of the transaction marker in a control batch. `batch` is an array with
+    this one batch header. Raises CorruptRecordError.
     """
     position, size = int(batch["position"][0]), int(batch["size"][0])
     data = segment.pool.files.pread(segment.handle, size, position)
@@ -102,7 +103,9 @@ def index_size(files: Files, segment: Segment) -> int:
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
-    """Add transactions that markers in this segment aborted to the segment's `.txnindex`. Raises OSError."""
+    """Add transactions to the `.txnindex` of the segment whose transaction markers aborted them. Raises
+    OSError.
+    """
     size = index_size(files, segment)
     with files.open(segment.file(names.TXN_INDEX), write=True, create=True) as handle:
         files.pwrite(handle, format_entries(txns), size)
@@ -129,12 +132,12 @@ def mend(
     state_at: Callable[[int], ProducerState],
     synced: int,
 ) -> None:
-    """Bring `state` to the log's end, `end_offset`, by replaying the segments. Rewrite `.txnindex` files that
-    are damaged, or that differ from the aborts in a replayed segment. Raises OSError.
+    """Apply the batches of the segments up to the log's end, `end_offset`, to `state`. Rewrite each
+    `.txnindex` file that is damaged, or differs from the aborts in a replayed segment. Raises OSError.
 
-    `state_at(offset)` returns the state in the newest snapshot at or below this offset. Entries of a file for
-    markers below the offset `synced` stay. Entries for later markers only stay if the log has the markers,
-    because a power cut may have lost the records.
+    `state_at(offset)` returns the state in the newest snapshot at or below this offset. A file's entries for
+    transaction markers below the offset `synced` stay. An entry for a later marker stays only if the log has
+    the marker, because a power cut may have removed the marker.
     """
     ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):
@@ -144,7 +147,7 @@ def mend(
         path = segment.file(names.TXN_INDEX)
         data = files.read_file(path) if files.exists(path) else b""
         if not data and not found and (found is None or since <= segment.base_offset):
-            continue  # no transaction was aborted in this segment
+            continue  # the file need not be written, because no transaction was aborted in this segment
         held = parse(data, segment.base_offset)
         held = held[held["last_offset"] < ends[slot]]
         if found is None and len(held) * ENTRY_SIZE == len(data):
@@ -157,15 +160,17 @@ def mend(
         if right != data:
             _replace(files, segment, right)
         elif data:
-            # The entries are right, but an earlier sync may have failed. Write and sync them again, because
-            # they count as durable from now on.
+            # The entries are right, but an earlier sync may have failed. They are written and synced again,
+            # because they count as durable from now on.
             with files.open(path, write=True) as handle:
                 files.pwrite(handle, data, 0)
                 files.sync(handle)
 
 
 def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) -> list[AbortedTxn]:
-    """Replay all `segments`, and return the transactions that markers in the last segment abort."""
+    """Replay all `segments`, and return the transactions that the transaction markers in the last segment
+    abort.
+    """
     found: list[AbortedTxn] = []
     for segment, end in zip(segments, ends, strict=False):
         found = replay(state, segment, segment.size, {}) if end > state.map_end_offset else []
@@ -173,8 +178,8 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Return the entries of the file, `held`, and of the log, `found`, ordered by last offset. If both have
-    an entry for a transaction, the result has the entry with the lower first offset, because compaction,
+    """Return the entries `held`, from the file, and `found`, from the log, ordered by last offset. If both
+    have an entry for a transaction, the result has the entry with the lower first offset, because compaction,
     deletion or repair may have removed the first batches from the log.
     """
     kept = {txn.last_offset: txn for txn in held}
@@ -188,7 +193,8 @@ def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
 def _replace(files: Files, segment: Segment, data: bytes) -> None:
     path = segment.file(names.TXN_INDEX)
     is_there = files.exists(path)
-    if is_there:  # no warning for a missing file, because the last segment of a restored log has none
+    # A missing file causes no warning, because the last segment of a restored log may have no file.
+    if is_there:
         log.warning("%s did not say what its log says: made anew", path)
     if data:
         files.write_atomic(path, data)

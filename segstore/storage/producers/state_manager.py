@@ -1,9 +1,9 @@
-"""`Producers`: the producers of a partition in the process that writes it: their state, and the
-`<offset>.snapshot` files.
+"""`Producers` keeps the state of a partition's producers, in the process that writes the partition, and
+writes the `<offset>.snapshot` files.
 
 A snapshot is written at each roll and at a clean close, as in Kafka, so that an open replays only the batch
 headers after the newest snapshot. An unreadable snapshot is removed, and the log is replayed instead.
-Threads: the holder of the partition's append token.
+Threads: the holder of the partition's append token (the lock for appends).
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ log = Logger("segstore")
 
 
 class Producers:
-    """The producers of one partition. `state` is their state at the log's end: `take` applies written
-    batches, and `recall` undoes `take` if the batches are cut off again. `begun_anew`: whether producers may
-    have been lost, because there was no readable snapshot, and the log does not begin at offset 0.
+    """Keeps the producers of one partition. `state` is the state of the producers at the log's end. `take`
+    applies batches that were written, and `recall` undoes `take` if these batches were removed from the log
+    again. `begun_anew`: whether producers may have been lost, because there was no readable snapshot, and the
+    log does not begin at offset 0.
     """
 
     def __init__(
@@ -62,15 +63,16 @@ class Producers:
         clock: Callable[[], int],
         expiration_ms: int,
     ) -> Producers:
-        """Return the producers with their state at the log's end, by the newest readable snapshot and the
-        batches after it. Expired producers are left out. `recovery_point` is None after a clean shutdown.
-        `.txnindex` files of replayed segments that differ from the log are rewritten. Raises OSError.
+        """Return the producers with their state at the log's end, which is made from the newest readable
+        snapshot and the batches after this snapshot. Expired producers are left out. `recovery_point` is None
+        after a clean shutdown. If the `.txnindex` file of a replayed segment differs from the log, the file
+        is rewritten. Raises OSError.
         """
         trusted = end_offset
         if recovery_point is not None:
-            # A snapshot above the recovery point is not used, because a power cut may have lost the batches
-            # before it. The snapshot at the first segment's base offset is used in any case, because no other
-            # file has the producers of removed segments.
+            # A snapshot above the recovery point is not used, because a power cut may have removed batches
+            # below the snapshot's offset from the log. The snapshot at the first segment's base offset is
+            # used in any case, because no other file has the producers of removed segments.
             trusted = min(trusted, max(recovery_point, segments[0].base_offset))
         found = _drop_snapshots_above(files, directory, trusted)
         found = _drop_damaged(files, directory, found, every=recovery_point is not None)
@@ -97,7 +99,7 @@ class Producers:
     # --- appends -------------------------------------------------------------------------
 
     def judge(self, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
-        """Call `append_info.judge` with the state of the producers."""
+        """Return the result of `append_info.judge` for the state of the producers."""
         return judge(self.state, claim, chunks)
 
     def save(self, producer_ids: Iterable[int]) -> tuple[Saved, ...]:
@@ -106,15 +108,17 @@ class Producers:
 
     def take(self, batches: Any, marker: Marker | None = None) -> list[AbortedTxn]:
         """Apply written batches of one producer, and return the transactions that they abort. `batches` is
-        the memory of an array of `seg_batch`; `marker` is the marker among them, or None.
+        the memory of an array of `seg_batch`; `marker` is the transaction marker in one of these batches, or
+        None.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         return self.state.update(batches, lambda _: ended, self._clock())
 
     def take_as_follower(self, memory: Any, data: Any) -> list[AbortedTxn]:
-        """Apply batches of any producers that a leader wrote, and return the transactions that they abort.
-        Sequences and epochs are not checked (R35). `memory` is that of an array of `seg_batch`, and `data`
-        has each batch's bytes at its `position`. Raises CorruptRecordError if a marker can't be read.
+        """Apply batches that were copied from a leader, and return the transactions that they abort. The
+        batches may have different producers. Sequences and epochs are not checked (R35). `memory` is the
+        memory of an array of `seg_batch`; the bytes of each batch are in `data`, at the batch's `position`.
+        Raises CorruptRecordError if a transaction marker can't be read.
         """
         batches = np.frombuffer(memory, batch_type())
 
@@ -125,7 +129,7 @@ class Producers:
             return parse_control(record.key, record.value, file=self._directory, position=at, offset=offset)
 
         if (batches["producer_id"] < 0).all():
-            return []  # the state stays as it is, so `recall` has nothing to undo
+            return []  # the state is not changed, so `recall` has nothing to undo
         return self.state.update(batches, read_control, self._clock())
 
     def recall(self, saved: Sequence[Saved]) -> None:
@@ -142,8 +146,8 @@ class Producers:
         self.state.ended = []
 
     def cut(self, segments: list[Segment], end_offset: int) -> None:
-        """Set the state to the state at `end_offset`, after the log was cut there. Snapshots above this
-        offset are removed, and `.txnindex` files that differ from the log are rewritten. Raises OSError.
+        """Set the state to the state at `end_offset`, after the log was cut at this offset. Snapshots above
+        this offset are removed, and `.txnindex` files that differ from the log are rewritten. Raises OSError.
         """
         taken = _drop_snapshots_above(self._files, self._directory, end_offset)
         taken = _drop_damaged(self._files, self._directory, taken, every=True)
@@ -158,8 +162,8 @@ class Producers:
         self.state = state
 
     def ended_above(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
-        """Return the completed transactions whose markers, in the log of `view`, are not below the high
-        watermark. Any thread may call this. Raises OSError.
+        """Return the completed transactions of the log in `view` whose transaction markers are at or above
+        the high watermark. Any thread may call this. Raises OSError.
         """
         taken = [at for at in snapshots(self._files, self._directory) if at <= high_watermark]
         state = _newest(self._files, self._directory, taken)
@@ -171,8 +175,8 @@ class Producers:
     # --- the native tail -----------------------------------------------------------------
 
     def bind(self, tail: NativeTail) -> None:
-        """Give the table of producers to a tail, the log's end in C, so that C code checks and applies
-        batches of known producers.
+        """Store the table of producers in `tail`, the object by which C code appends to the log, so that C
+        code checks and applies batches of known producers.
         """
         tail.c.producers = self.state.c
         tail.keep("producers", self.state.c)
@@ -196,8 +200,8 @@ class Producers:
 
     def snapshot(self, offset: int, *, sync: bool = False) -> None:
         """Write the present state as the snapshot at `offset`, the log's end. If `sync` is False, the next
-        flush syncs the file; a file that a power cut damages before is ignored by the next open. Raises
-        OSError.
+        flush syncs the file; if a power cut damages the file before that, the next open ignores the file.
+        Raises OSError.
         """
         self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=sync)
 
@@ -220,8 +224,8 @@ def state_at(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """Return the state in the newest readable snapshot of those at the offsets `taken`; an empty state if
-    there is none.
+    """Return the state in the newest readable snapshot at one of the offsets `taken`; an empty state if none
+    can be read.
     """
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):
@@ -240,8 +244,8 @@ def _read(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
-    """Remove the unreadable snapshots that are newer than the newest readable snapshot, as Kafka does. If
-    `every`, remove all unreadable snapshots. Return the offsets of the snapshots that stay.
+    """Remove the snapshots that can't be read, and are newer than the newest readable snapshot, as Kafka
+    does. If `every`, remove all snapshots that can't be read. Return the offsets of the snapshots that stay.
     """
     left: list[int] = []
     for offset in reversed(taken):

@@ -1,11 +1,11 @@
-"""The connection between the host of a shared store and a guest, which proves to the guest that both map the
-same memory.
+"""Connects a guest with the host of a shared store. The connection proves to the guest that the guest and the
+host map the same memory.
 
-On disk `.segstore/host`, a Unix socket. A guest writes a random number into its slot of `.segstore/shared`,
-and sends the slot's index to the host. The host answers with the random number that it reads from this slot,
-and with the device and inode of its file. If the guest's mapping shows other pages or another file, the
-answer is wrong. A guest on another kernel finds no host, because Unix sockets connect processes of one kernel
-only.
+The socket is `.segstore/host`, a Unix socket. A guest writes a random number into its slot of
+`.segstore/shared`, and sends the slot's index to the host. The host answers with the random number that it
+reads from this slot, and with the device and inode of the file that the host has mapped. If the guest has
+mapped another file, or sees other pages of the file, the answer is not what the guest expects. A guest on
+another kernel finds no host, because Unix sockets connect processes of one kernel only.
 
 The connection stays open, so that a guest notices by a poll that the host has closed the store, or has died.
 
@@ -39,7 +39,9 @@ from segstore.threads import Background
 _SLOT = struct.Struct("=i")
 _ANSWER = struct.Struct("=I4xQQ")
 _NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
-"""Errors of a connect if nobody accepts connections at the socket. EAGAIN: the host's backlog is full."""
+"""The errors of a connect if nobody accepts connections at the socket. EAGAIN means that the host's backlog
+is full.
+"""
 _SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two tries to connect
 
 
@@ -67,18 +69,22 @@ class HostSocket:
             raise
 
     def unlink(self) -> None:
-        """Remove the socket's path, so that nobody connects any more. The caller holds `.lock`. May be
-        repeated.
+        """Remove the path of the socket, so that no further process connects. The caller holds `.lock`. May
+        be repeated.
         """
         if self._listener.fileno() >= 0:
             with suppress(OSError):
                 self._files.unlink(self._path)
 
     def close(self) -> None:
-        """Stop the thread, and close all connections, after `unlink`. Further calls do nothing."""
-        if self._listener.fileno() < 0:  # closed already, or closed in a forked child
+        """Stop the thread, and close all connections. The caller has called `unlink` before. Further calls do
+        nothing.
+        """
+        # Nothing is done if the socket was closed before, or if this process is a forked child.
+        if self._listener.fileno() < 0:
             return
-        with suppress(OSError):  # other code may have closed the descriptor, for example `os.closerange`
+        # The shutdown fails if other code, for example `os.closerange`, has closed the descriptor.
+        with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -108,9 +114,9 @@ def _accept(listener: socket.socket, lines: dict[int, socket.socket], poll: sele
     try:
         line = sockets.accept(listener)
     except BlockingIOError:
-        return  # the guest has hung up already
+        return  # the guest has already closed the connection
     except OSError:
-        time.sleep(_LONGEST)  # this process has too many open files; don't spin until it has fewer
+        time.sleep(_LONGEST)  # this process has too many open files, so another `accept` would fail at once
         return
     lines[line.fileno()] = line
     poll.register(line, select.POLLIN)
@@ -130,11 +136,11 @@ def _answer(line: socket.socket, shared: SharedFile) -> bool:
 
 
 class HostLine:
-    """A guest's connection to the host."""
+    """Connects a guest to the host."""
 
     def __init__(self, files: Files, root: str, members: Members, seconds: float) -> None:
-        """Connect to the host, and `check`, all within `seconds`. Raises HostUnavailableError if there is no
-        host, or if it does not answer; NotShareableError; StorageError.
+        """Connect to the host, and call `check`, all within `seconds`. Raises NotShareableError,
+        StorageError; HostUnavailableError if there is no host, or if the host does not answer.
         """
         self._root, self._members = root, members
         self._socket = self._connect(path_of(root), seconds)
@@ -145,8 +151,8 @@ class HostLine:
             raise
 
     def _connect(self, path: str, seconds: float) -> socket.socket:
-        """Connect to the host, and return the socket. If a host lives and does not listen, try again for
-        `seconds`, because a host takes its slot before it listens. Raises the errors of `__init__`.
+        """Connect to the host, and return the socket. If a host lives, but does not listen, try again for
+        `seconds`, because a new host takes its slot before it listens. Raises the errors of `__init__`.
         """
         end, pause = time.monotonic() + seconds, _SHORTEST
         first = self._members.host()
@@ -160,7 +166,7 @@ class HostLine:
                 if error.errno not in _NOBODY:
                     raise
                 is_there = error.errno == errno.EAGAIN
-                is_gone = not is_there and self._members.host() is None  # no host lives
+                is_gone = not is_there and self._members.host() is None  # `is_gone` means that no host lives
                 is_late = is_gone or time.monotonic() >= end
             if is_late:
                 raise self._unavailable() if is_there else self._unreachable(path, first)
@@ -168,8 +174,8 @@ class HostLine:
             pause = min(2 * pause, _LONGEST)
 
     def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
-        """Return the error for a host that does not listen: NotShareableError if it is the same host as at
-        the first try, `first`; else HostUnavailableError, because a new host may listen soon.
+        """Return NotShareableError if the host that does not listen is still `first`, the host at the first
+        try; else HostUnavailableError, because a new host may listen soon.
         """
         host = self._members.host()
         if host is None or host != first:
@@ -185,9 +191,9 @@ class HostLine:
         return HostUnavailableError(self._root, pid, host is not None)
 
     def check(self) -> None:
-        """Write a new random number into this member's slot, and compare it, the device and the inode with
-        the host's answer. Raises NotShareableError if one of the three differs; HostUnavailableError if the
-        host does not answer, or has closed the connection.
+        """Write a new random number into this member's slot. Compare the number, and the device and inode of
+        the mapped file, with the host's answer. Raises NotShareableError if one of the three differs;
+        HostUnavailableError if the host does not answer, or has closed the connection.
         """
         members = self._members
         own = members.shared.member(members.slot)
@@ -215,8 +221,8 @@ class HostLine:
         return _ANSWER.unpack(data)
 
     def fileno(self) -> int:
-        """Return the file descriptor, which becomes readable when the host closes the connection; -1 after
-        `close`.
+        """Return the file descriptor of the connection; -1 after `close`. It becomes readable when the host
+        closes the connection.
         """
         return self._socket.fileno()
 

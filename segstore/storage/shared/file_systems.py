@@ -1,11 +1,12 @@
-"""The file systems on which a store can't be shared.
+"""Finds out whether a store can be shared on a file system.
 
-All members map the shared file, and must see the same pages. In a network file system, or one that a program
-serves (FUSE), two processes may see different pages. A file system that copies on write may need a new block
-for a write through the mapping, and the disk may be full then.
+All members map the shared file, and must see the same pages. In a network file system, or in a file system
+that a program serves (FUSE), two processes may see different pages. A file system that copies on write may
+need a new block when a process writes through the mapping, and a full disk has no new block.
 
-Such a list is never complete, so a guest also compares a number with the host (`coherence`). On disk: only a
-file's attribute. Threads: functions without state.
+The lists of file systems here are never complete, so a guest also compares a number with the host
+(`coherence`). On disk only an attribute of a file is changed. Threads: any, because the functions have no
+state.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ APART = {
     0x786F4256: "a shared folder of VirtualBox",
     0xBACBACBC: "a shared folder of VMware",
 }
-"""Names of network file systems, and of those that a program serves, by the magic number of statfs(2)."""
+"""Names of network file systems, and of file systems that a program serves, by the magic number of
+statfs(2).
+"""
 COPYING = {0x2FC12FC1: "ZFS", 0xCA451A4E: "bcachefs", 0x3434: "NILFS"}
 """Names of file systems that copy on write for all files, by the magic number of statfs(2)."""
 BTRFS = 0x9123683E
 
 
 def check(files: Files, directory: str) -> bool:
-    """Return whether a new file in the directory needs `write_in_place`. Raises NotShareableError if a store
-    in this directory can't be shared, OSError.
+    """Return whether `write_in_place` must be called for a new file in the directory. Raises OSError, and
+    NotShareableError if a store in this directory can't be shared.
     """
     if sys.platform != "linux":
         raise NotShareableError(

@@ -1,6 +1,6 @@
-"""The locks of a shared store's logs that are held now, for display.
+"""Finds the locks of a shared store's logs that are held now, for display.
 
-`.segstore/shared` is only read. Threads: any; a function without state.
+`.segstore/shared` is only read. Threads: any, because the function has no state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _WAITED, _WHO_BITS, _INCARNATION = 1 << 31, 2, 32
 
 
 class HeldLock(NamedTuple):
-    """A lock of the log of the partition with this slot key. `slot` and `incarnation` identify the member
-    that holds the lock. `kind` is "append" or "sync".
+    """A lock that a member holds. `key` is the slot key of the partition whose log is locked. `slot` and
+    `incarnation` identify the member. `kind` is "append" or "sync".
     """
 
     key: int
@@ -25,7 +25,7 @@ class HeldLock(NamedTuple):
 
 
 def held_locks(shared: SharedFile) -> Iterator[HeldLock]:
-    """Yield the held locks, also those of dead members. Raises StorageError."""
+    """Yield the locks that are held. A lock of a dead member is yielded too. Raises StorageError."""
     number = 0
     while (log := shared.log_if_there(number)) is not None:
         for kind, word in (("append", int(log.lock)), ("sync", int(log.sync_lock))):

@@ -1,9 +1,9 @@
-"""The locks of a shared store's members: each member locks a byte of `.segstore/members`.
+"""Locks bytes of `.segstore/members`: each member of a shared store holds the lock of one byte.
 
-On disk an empty file. A member has an open file description lock on the byte at the index of its slot. When
-the member's process ends, the kernel releases the lock, so no pid, heartbeat or timeout is needed to notice
-that a member has died. The byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads:
-functions without state.
+The file is empty. A member has an open file description lock on the byte whose offset is the index of the
+member's slot. When the member's process ends, the kernel releases the lock, so no pid, heartbeat or timeout
+is needed to notice that a member has died. The byte SEG_MAKING_BYTE is locked while `.segstore/shared` is
+made. Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def path_of(root: str) -> str:
 
 
 def open_shared(files: Files, path: str, *, create: bool = False) -> Handle:
-    """Open a file of a shared store for writing. Raises StorageError if this process has no permission,
-    OSError.
+    """Open a file of a shared store for writing. Raises OSError, and StorageError if this process has no
+    permission.
     """
     try:
         return files.open(path, write=True, create=create)

@@ -1,13 +1,13 @@
-"""This process as a member of a shared store, and the other members.
+"""`Members`: makes this process a member of a shared store, and finds the other members.
 
-On disk each member has a slot in `.segstore/shared`, and locks the slot's byte of `.segstore/members` as long
-as the member lives (`member_locks`). Each new owner of a slot raises the slot's incarnation number.
+Each member has a slot in `.segstore/shared`, and holds a lock on the slot's byte of `.segstore/members` while
+the member lives (`member_locks`). Each new owner of a slot raises the slot's incarnation number.
 
 - L2: a member is dead if its byte is unlocked, or if its slot has a later incarnation.
-- H3: a process that takes `.lock`, and does not share the store, checks that no member lives
+- H3: a process that takes `.lock` without sharing the store checks that no member lives
   (`has_living_members`).
 
-Threads: any; one thread closes.
+Threads: any; one thread calls `close`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ SPINS = 100
 
 
 class SharedMember(NamedTuple):
-    """A living member. `pid` is its process id in its own pid namespace, for display only."""
+    """A living member. `pid` is the member's process id in the member's own pid namespace, for
+    display only.
+    """
 
     slot: int
     pid: int
@@ -45,15 +47,15 @@ class SharedMember(NamedTuple):
 
 
 class Members:
-    """The membership of this process, and its view of all members. `c` is its `seg_member`; `slot` and
-    `incarnation` identify it. A forked child is no member, because the lock's file descriptor is closed in
-    the child (`forks`).
+    """Makes this process a member, and finds all members. `c` is the `seg_member` of this process; `slot` and
+    `incarnation` identify this member. A forked child is no member, because the file descriptor with the lock
+    is closed in the child (`forks`).
     """
 
     def __init__(self, files: Files, root: str, shared: SharedFile, *, may_host: bool) -> None:
-        """Become a member, in a free slot. Raises NotShareableError if no slot is free; StorageError. Raises
-        LookupError if the store is no longer shared, or has another shared file now: the caller must begin
-        again.
+        """Become a member, in a free slot. Raises StorageError, and NotShareableError if no slot is free.
+        Raises LookupError if the store is no longer shared, or has another shared file now: the caller must
+        begin again.
         """
         self._files, self.shared = files, shared
         here = self._here = forks.here()
@@ -91,18 +93,20 @@ class Members:
         return slot
 
     def _introduce(self, may_host: bool) -> None:
-        """Write the data of this process, all for display except `may_host`, into its slot."""
+        """Write the pid, the version and other data of this process into this member's slot."""
         own = self.shared.member(self.slot)
         own.pid, own.since_ms, own.may_host = os.getpid(), time.time_ns() // 1_000_000, may_host
         own.version, own.number = VERSION.encode()[:15], secrets.randbits(32)
 
     def lead(self, *, leads: bool) -> None:
-        """Set whether this process holds `.lock`. If it does, it may take log locks of a dead host [L7]."""
+        """Set whether this process holds `.lock`. A process that holds `.lock` may take the log locks of a
+        dead host [L7].
+        """
         self.c.is_host = leads
 
     def become_host(self) -> None:
-        """Write into the shared file that this member is the host, and wake all members that wait for a host.
-        The caller holds `.lock`.
+        """Write into `.segstore/shared` that this member is the host, and wake all members that wait for a
+        host. The caller holds `.lock`.
         """
         header = self.shared.header
         header.host_slot, header.host_incarnation = self.slot, self.incarnation
@@ -125,8 +129,8 @@ class Members:
         return next((member for member in self.all() if member.is_host), None)
 
     def last_host_pid(self) -> int:
-        """Return the pid of the last host, also if it is dead, for display; 0 if there was no host, or if its
-        slot has a new owner.
+        """Return the pid of the last host, even if that host is dead; 0 if there was no host, or if the slot
+        of the last host has a new owner. The pid is for display only.
         """
         header = self.shared.header
         if header.host_slot < 0:
@@ -135,12 +139,14 @@ class Members:
         return int(its.pid) if its.incarnation == header.host_incarnation else 0
 
     def all(self) -> list[SharedMember]:
-        """Return the living members, including this one. Raises StorageError."""
+        """Return the living members, this member included. Raises StorageError."""
         return [_member(self.shared, slot) for slot in range(member_locks.MOST) if self.is_alive(slot)]
 
     @property
     def fd(self) -> int:
-        """Return the file descriptor of the lock; -1 after `close`."""
+        """Return the file descriptor of `.segstore/members` that holds this member's lock; -1 after
+        `close`.
+        """
         return self._handle.fd
 
     def close(self) -> None:

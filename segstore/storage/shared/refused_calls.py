@@ -1,5 +1,5 @@
-"""The error for calls that a guest of a shared store refuses. Nothing is on disk. Threads: any; a function
-without state.
+"""The error for calls that a guest of a shared store refuses. Nothing is on disk. Threads: any, because the
+function has no state.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
-"""The file that the members of a store share, `.segstore/shared`, mapped by all of them.
+"""The shared file, `.segstore/shared`, which all members of a shared store map into their memory.
 
-On disk a header, the members, and a part for each log, as declared in `_native/contract/shared.h`: fixed
-widths in host byte order, no pointers. The file is valid until the machine is booted again, and never synced.
+The file has a header, a slot for each member, and a part for each log, as declared in
+`_native/contract/shared.h`: all fields have fixed widths and host byte order, and no field is a pointer. The
+file is valid until the machine is booted again. It is never synced.
 
 - F1: all shared data is in this file.
 - F2: the file is fully allocated before it is mapped. It grows in steps of 64 KiB, is never truncated, and is
-  never unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
-- F3: the file is valid if its magic, format and size are right, if it was made since the machine was booted,
-  and if it is no copy (`which`). An invalid file is rewritten by a host that finds no living member. The
-  rewrite is in place, because readers may have the file mapped, and the magic is written last.
+  not unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
+- F3: the file is valid if its magic, format and size are right, if it was made after the last boot of the
+  machine, and if it is no copy: its header has the file's own identity (`which`). An invalid file is
+  rewritten by a host that finds no living member. The file is rewritten in place, because readers may have it
+  mapped. The magic is written last.
 
 A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
-reads `live`. A host that closes the store looks for other members, refuses new members by `live`, and looks
-for members again. So at least one of the two processes notices the other.
+reads `live`. A host that closes the store checks whether other members live, refuses new members by changing
+`live`, and checks again. So either the host notices the guest, or the guest notices that it is refused.
 
-Threads: any; only the host lets the file grow.
+Threads: any. Only the host makes the file larger.
 """
 
 from __future__ import annotations
@@ -39,10 +41,11 @@ from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.shared import file_systems, member_locks
 from segstore.version import VERSION
 
-MOST = 1 << 36  # bytes of the largest file, for eight million logs
+MOST = 1 << 36  # the largest size of the file in bytes, with room for eight million logs
 _LIVE, _CLOSED_TO_OTHERS = 1, 2
 """Values of the header's `live`. The third value, 0, means that the file's content is outdated."""
-_PATIENCE, _PAUSE = 10.0, 0.005  # the longest wait for a joining process, and the pause between two looks (s)
+# The longest wait for a joining process, and the pause between two checks, in seconds.
+_PATIENCE, _PAUSE = 10.0, 0.005
 _LOGS, _LOG = lib.SEG_SHARED_LOGS, lib.SEG_SHARED_LOG
 
 
@@ -52,9 +55,9 @@ def path_of(root: str) -> str:
 
 
 class SharedFile:
-    """The mapped shared file. `inode` is the file's inode, by which `is_there` notices another file at the
-    same path. `which` is (device, inode). `is_host_s`: whether `make` returned this object, for the host.
-    `made`: whether `make` rewrote the file.
+    """Maps `.segstore/shared`. `inode` is the inode of the mapped file, by which `is_there` notices that
+    another file is at its path. `which` is (device, inode). `is_host_s`: whether `make` returned this object,
+    for the host. `made`: whether `make` has rewritten the file.
     """
 
     def __init__(self, files: Files, root: str, *, write: bool = True) -> None:
@@ -69,16 +72,18 @@ class SharedFile:
             self.which = files.which(self._path, or_change=False)[:2]
             self._map(handle)
         self.header: Any = self._part("seg_shared_header *", 0)
-        """The header, a `seg_shared_header *` into the first mapping; later mappings show the same page."""
+        """The header, a `seg_shared_header *`. It points into the first mapping; later mappings show the same
+        page.
+        """
 
     @classmethod
     def make(cls, files: Files, root: str, *, members: int, stopped_ms: int, answer_ms: int) -> SharedFile:
-        """Map the file for a host, which holds `.lock`, and return it.
+        """Map the file for a host, which holds `.lock`, and return the `SharedFile`.
 
-        A valid and live file stays, with the ends of the logs that the members left. Any other file is
-        rewritten, and is not `live` yet when this returns. If a member lives, the file is never rewritten,
-        and StorageError is raised if it is invalid. Raises UnsupportedFormatError if living members use
-        another format; NotShareableError; StorageError.
+        A valid and live file is kept, because it has the ends of the logs that the members left open. Any
+        other file is rewritten, and is not `live` yet when this returns. If a member lives, the file is never
+        rewritten: StorageError is raised if the file is invalid. Raises NotShareableError, StorageError, and
+        UnsupportedFormatError if living members use another format.
         """
         with os_errors():
             in_place = file_systems.check(files, names.below(root, names.OURS))
@@ -97,8 +102,9 @@ class SharedFile:
 
     @classmethod
     def join(cls, files: Files, root: str) -> SharedFile | None:
-        """Map the file for a guest, writable, and return it; None if the file is not live, or was made before
-        the machine was booted. Raises UnsupportedFormatError, NotShareableError, StorageError.
+        """Map the file for a guest, writable, and return the `SharedFile`. Return None if the file is not
+        live, or was made before the last boot of the machine. Raises UnsupportedFormatError,
+        NotShareableError, StorageError.
         """
         with os_errors():
             if _look(files, root) is None:
@@ -108,8 +114,8 @@ class SharedFile:
 
     @classmethod
     def view(cls, files: Files, root: str) -> SharedFile | None:
-        """Map the file for a reader, read-only, and return it; None if the file is not live, or was made
-        before the machine was booted. Raises UnsupportedFormatError, StorageError.
+        """Map the file for a reader, read-only, and return the `SharedFile`. Return None if the file is not
+        live, or was made before the last boot of the machine. Raises UnsupportedFormatError, StorageError.
         """
         with os_errors():
             return cls(files, root, write=False) if _look(files, root) is not None else None
@@ -123,7 +129,9 @@ class SharedFile:
             return _look(files, root) is not None and _is_of_one_store(files, root)
 
     def is_there(self) -> bool:
-        """Return whether the file is live, and still the file at its path. Raises OSError."""
+        """Return whether the mapped file is live, and no other file has replaced it at its path. Raises
+        OSError.
+        """
         try:
             return self.header.live == _LIVE and self._files.inode(self._path) == self.inode
         except FileNotFoundError:
@@ -131,7 +139,9 @@ class SharedFile:
 
     @property
     def live(self) -> bool:
-        """Return whether the store is shared. If it is not, the file's content is outdated."""
+        """Return whether the store is shared. If the store is not shared, the content of the file is
+        outdated.
+        """
         return bool(self.header.live)
 
     @live.setter
@@ -144,8 +154,8 @@ class SharedFile:
 
     @property
     def memory(self) -> Any:
-        """Return the newest mapping, a `uint8_t[]` for C. The file stays mapped while this object is
-        referenced.
+        """Return the newest mapping, a `uint8_t[]` for C. The memory stays mapped while something refers to
+        this SharedFile or to the returned object.
         """
         return self._mappings[-1]
 
@@ -155,7 +165,9 @@ class SharedFile:
         return len(self.memory)
 
     def bind(self, member: Any) -> None:
-        """Keep the newest mapping in the fields `map` and `len` of a `seg_member *`."""
+        """Write the newest mapping into the fields `map` and `len` of a `seg_member *`, now and each time the
+        file is mapped again.
+        """
         with self._mutex:
             self._bound = member
             self._show_bound()
@@ -165,22 +177,25 @@ class SharedFile:
             self._bound.map, self._bound.len = self.memory, self.size
 
     def member(self, slot: int) -> Any:
-        """Return the slot of a member, a `seg_shared_member *`."""
+        """Return a member's slot in the file, a `seg_shared_member *`."""
         if not 0 <= slot < lib.SEG_MEMBERS:
             raise LookupError(f"no member has the slot {slot}: slots are 0 to {lib.SEG_MEMBERS - 1}")
         at = lib.SEG_SHARED_MEMBERS_AT + slot * ffi.sizeof("seg_shared_member")
         return self._part("seg_shared_member *", at)
 
     def _part(self, kind: str, at: int) -> Any:
-        """Return a pointer into the newest mapping, which stays while the pointer is referenced."""
+        """Return a pointer into the newest mapping; the memory stays mapped while something refers to the
+        pointer.
+        """
         memory = self.memory
         return ffi.gc(ffi.cast(kind, memory + at), partial(_let_go, memory))
 
     def log(self, number: int, *, grow: bool = False) -> Any:
-        """Return the part of a log, a `seg_shared_log *`, valid until this object is freed.
+        """Return a log's part of the file, a `seg_shared_log *`. The memory stays mapped while something
+        refers to the pointer.
 
-        If the file is too small for this part, it is made larger if `grow`, which only the host may pass;
-        else LookupError is raised. Raises StorageError.
+        If the file is too small for this part, and `grow` is True, the file is made larger; only the host may
+        pass `grow`. If `grow` is False, LookupError is raised. Raises StorageError.
         """
         part = self.log_if_there(number)
         if part is None and grow:
@@ -200,7 +215,9 @@ class SharedFile:
         return part
 
     def log_if_there(self, number: int) -> Any | None:
-        """Return the part of a log; None if the file is too small for it. Raises StorageError."""
+        """Return a log's part of the file; None if the file is too small for this part. Raises
+        StorageError.
+        """
         at = _LOGS + number * _LOG
         if number < 0:
             return None
@@ -215,7 +232,7 @@ class SharedFile:
         return member_locks.open_shared(self._files, self._path)
 
     def _map(self, handle: Handle) -> None:
-        """Map the file in its present size if it has grown. Raises OSError."""
+        """Map the file with its present size, if it was not mapped yet, or has grown. Raises OSError."""
         size = self._files.size(handle) // STEP * STEP
         if self._mappings and (size <= self.size or self._files.inode(handle) != self.inode):
             return
@@ -225,7 +242,9 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Do nothing. `ffi.gc` calls this when `pointer` is freed, and refers to `memory` until then."""
+    """Do nothing. `ffi.gc` calls this function when `pointer` is freed. Until then `ffi.gc` refers to the
+    function, and so to `memory`.
+    """
 
 
 def _size_of(number: int) -> int:
@@ -245,15 +264,16 @@ def _boot(files: Files) -> tuple[int, int]:
 
 
 def _is_kept(files: Files, root: str) -> bool:
-    """Return whether the file is valid and live. If this is False, no member lives, so the file may be
-    rewritten. Raises UnsupportedFormatError, OSError; StorageError (EBUSY) if members live and the file is
-    not valid.
+    """Return True if the file is valid and live. Return False if the file is not valid and live, and no
+    member lives: then the file may be rewritten. Raises UnsupportedFormatError, OSError; StorageError (EBUSY)
+    if members live and the file is not valid.
     """
     end = time.monotonic() + _PATIENCE
     while has_living_members(files, root):
         if _look(files, root) is not None:
             return True
-        # Wait, because a joining process takes a slot first, and releases the slot if it finds no live file.
+        # The living member may be a process that is joining: it takes a slot first, and releases the slot if
+        # it finds no live file. So the check is repeated.
         if time.monotonic() > end:
             raise StorageError(
                 errno.EBUSY, "Processes share the store by a file that is damaged", path_of(root)
@@ -263,13 +283,15 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has only one hard link: with more, a copy of the store has the same file."""
+    """Return whether the file has only one hard link, because a second link would belong to a copy of the
+    store.
+    """
     return files.links(path_of(root)) == 1
 
 
 def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:
     """Return the header of the file if the file is live and valid (F3), else None. If `strict`, raise
-    UnsupportedFormatError for a file of another format that was made since the machine was booted.
+    UnsupportedFormatError if the file has another format, and was made after the last boot of the machine.
     """
     path = path_of(root)
     header_and_size = shared_header.read(files, path)
@@ -287,12 +309,12 @@ def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:
 
 
 def _make(files: Files, path: str, *, in_place: bool) -> None:
-    """Rewrite the file, the magic last. `in_place` is the result of `file_systems.check`. Raises
+    """Rewrite the file. The magic is written last. `in_place` is the result of `file_systems.check`. Raises
     NotShareableError, OSError.
     """
     boot = _boot(files)
-    # Make a new file if the file may also belong to another store, by a hard link, or if btrfs must not copy
-    # on write, which can only be forbidden for a new file.
+    # A new file is made if a hard link of the present file may belong to another store. A new file is also
+    # made on btrfs, where copying on write can only be forbidden for a new file.
     if files.exists(path) and (in_place or files.links(path) > 1 or files.size(path) > MOST):
         files.unlink(path)
     with member_locks.open_shared(files, path, create=True) as handle:
@@ -317,8 +339,8 @@ def _header(boot: tuple[int, int], which: tuple[int, int, int]) -> bytes:
 def _members() -> bytes:
     """Return the initial bytes of the members' slots."""
     # The first incarnations are random, so that no later member has the incarnation of a member of the old
-    # file. Such a member may still run: it counts as dead if other code has closed its lock's file
-    # descriptor.
+    # file. A member of the old file may still run, although it counts as dead, because other code in its
+    # process may have closed the file descriptor with its lock.
     slots = ffi.new(
         "seg_shared_member[]", [{"incarnation": secrets.randbits(31)} for _ in range(lib.SEG_MEMBERS)]
     )

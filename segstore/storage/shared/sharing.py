@@ -1,9 +1,9 @@
-"""The shared logs of a host: the host publishes their ends in `.segstore/shared`, for the other processes
-that append to the store.
+"""`Sharing`: publishes the ends of a host's logs in `.segstore/shared`, for the other processes that append
+to the store.
 
-In memory are the shares of partitions (`seg_share`, `_native/share.c`): a share is the access of this process
-to a log's part of the shared file. Threads: the holder of the lock of the published ends calls `of`, `show`
-and `end`; `take_over` is called before a partition is open.
+`Sharing` keeps the shares of partitions (`seg_share`, `_native/share.c`) in memory: by a share this process
+uses a log's part of the shared file. Threads: the holder of `EndsWriter.lock` calls `of`, `show` and `end`;
+`take_over` is called before a partition is open.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
 
 
 class AbandonedLog(NamedTuple):
-    """A log that an earlier host has left open: its `end` (`seg_shared_end *`), the offset `synced` up to
-    which it is durable, and `failed`, the errno of a failed sync, 0 if none failed.
+    """A log that an earlier host has left open: the log's `end` (`seg_shared_end *`), the offset `synced`
+    below which the log is durable, and `failed`, the errno of a failed sync (0 if no sync has failed).
     """
 
     end: Any
@@ -54,20 +54,22 @@ class AbandonedLog(NamedTuple):
 
 
 class Sharing:
-    """The shares of a host's partitions. `found`: whether an earlier host has left logs, each of which is
-    taken over when its partition is opened.
+    """Keeps the shares of a host's partitions. `found`: whether an earlier host has left logs open.
+    `take_over` is called for each such log when its partition is opened.
     """
 
     def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:
         self.members, self.file, self.found = members, file, found
         self._shares: dict[int, Any] = {}
         self.on_grown: Callable[[], object] = _nothing
-        """Called after the shared file has grown, before any process appends to a log in the new part."""
+        """This function is called after `.segstore/shared` has grown, before any process appends to a log in
+        the new part of the file.
+        """
 
     @classmethod
     def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
-        """Make the shared file, or take over the file of a dead host, and become a member of the store. The
-        caller holds `.lock`. Raises StorageError, NotShareableError.
+        """Make `.segstore/shared`, or continue with the file of a dead host, and become a member of the
+        store. The caller holds `.lock`. Raises StorageError, NotShareableError.
         """
         file = SharedFile.make(
             files,
@@ -79,14 +81,14 @@ class Sharing:
         return cls(Members(files, root, file, may_host=True), file, found=not file.made)
 
     def finish_together(self, ends: Any) -> None:
-        """Finish a publication of several logs that a dead host has begun, if there is one. `ends` is the
-        mapping of the published ends.
+        """If a dead host has begun a publication of several logs, finish the publication. `ends` is the
+        memory mapping of `.segstore/ends`.
         """
         logs = (self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
         lib.seg_share_finish_together(self.members.c, logs, ends)
 
     def left(self) -> dict[int, list[int]]:
-        """Return, by slot, the eight fields of `Ends` of each log that an earlier host has left."""
+        """Return, by slot, the eight fields of `Ends` of each log that an earlier host has left open."""
         logs, values = {}, ffi.new("int64_t[8]")
         for slot in range((self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG):
             values[0] = self.file.log(slot).key
@@ -95,26 +97,26 @@ class Sharing:
         return logs
 
     def go_live(self) -> None:
-        """Let other processes join, and wake the members that wait for a host."""
+        """Allow other processes to join, and wake the members that wait for a host."""
         self.file.live = True
         self.members.become_host()
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of a log's sealed segments to which a stopped process may still
-        write.
+        """Return {base offset: end in bytes} of those segments of a log that were closed to appends (sealed),
+        and to which a process that is stopped now may still write after this end.
         """
         pairs = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
         n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, pairs)
         return {pairs[2 * i]: pairs[2 * i + 1] for i in range(n)}
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the share of the partition with this slot. Raises OSError."""
+        """Return the share (`seg_share *`) of the partition with this slot. Raises OSError."""
         share = self._shares.get(slot)
         if share is None or share.key != key:
             size = self.file.size
             share = new_share(self.members, self.file, slot, key, lib.SEG_OF_APPENDS, grow=True)
             self._shares[slot] = share
-            if share.log.key != key:  # the values belong to the partition that had this slot before
+            if share.log.key != key:  # the present values belong to a partition that had this slot before
                 share.log.synced = share.log.failed = share.log.synced_offset = share.log.synced_position = 0
                 share.log.sync_from = -1
             if self.file.size != size:
@@ -122,7 +124,9 @@ class Sharing:
         return share
 
     def is_left(self, slot: int, key: int) -> bool:
-        """Return whether an earlier host has left this log, and this process has not taken it over yet."""
+        """Return whether an earlier host has left this log open, and `take_over` was not called for the log
+        yet.
+        """
         share = self._shares.get(slot)
         if not self.found or (share is not None and share.key == key):
             return False
@@ -130,20 +134,22 @@ class Sharing:
         return log is not None and log.key == key and bool(log.current)
 
     def take_over(self, slot: int, key: int) -> AbandonedLog | None:
-        """Refuse further appends of guests to a log that an earlier host has left, and return the log's
-        state; None if there is no such log. The log's files may have bytes after its end.
+        """Refuse further appends of guests to a log that an earlier host has left open, and return the log's
+        state; None if no earlier host has left this log open. The log's files may have bytes after the log's
+        end.
         """
         if self.file.log_if_there(slot) is None:
             return None
         end, share = ffi.new("seg_shared_end *"), self.of(slot, key)
         while (has_end := lib.seg_share_take_over(share, end)) == -errno.EINTR:
             """A signal's handler has run."""
-        failed, share.log.failed = int(share.log.failed), 0  # cleared, because the open syncs the log again
+        # `failed` is cleared, because the open syncs the log again.
+        failed, share.log.failed = int(share.log.failed), 0
         return AbandonedLog(end, int(share.log.synced), failed) if has_end else None
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Publish the ends of these logs in the shared file, all at one moment. `ends` is the mapping of the
-        published ends.
+        """Publish the ends of these logs in `.segstore/shared`, all at one moment. `ends` is the memory
+        mapping of `.segstore/ends`.
         """
         marked = [(self._shares[slot], numbers, place) for slot, numbers, place in shown if place is not None]
         marks = ffi.new("seg_marks[]", [_marks(numbers, place) for _, numbers, place in marked])

@@ -1,5 +1,5 @@
-"""Requests of guests to their host, and the host's answers. An answer is an error, or tells the guest to read
-the log's state in the shared file again (V1 to V3 of docs/shared.md).
+"""`Asking`: sends a guest's requests to the host, and reads the host's answers. An answer is an error, or
+means that the guest must read the log's state in the shared file again (V1 to V3 of docs/shared.md).
 
 A request and its answer are in the member's slot of the shared file. A member has at most one request at a
 time. Threads: any.
@@ -26,7 +26,9 @@ from segstore.mutex import Mutex, calls_out
 from segstore.storage.shared.members import Members
 
 AGAIN, STORAGE, CLOSED, TOO_LARGE, UNKNOWN, OTHER = range(6)
-"""Answers: AGAIN if the caller must read the log's state again, else the kind of the error to raise."""
+"""The answers. AGAIN means that the caller must read the log's state again. Each other answer is a kind of
+error to raise.
+"""
 _KINDS: dict[int, type[SegstoreError]] = {
     CLOSED: StoreClosedError,
     TOO_LARGE: RecordTooLargeError,
@@ -34,11 +36,13 @@ _KINDS: dict[int, type[SegstoreError]] = {
 }
 _MOST_TEXT = 132
 _LONGEST_WAIT = 100
-"""Milliseconds after which a waiting thread checks again whether its store was closed."""
+"""Milliseconds after which a waiting thread checks again whether the store was closed."""
 
 
 class MemberRequest(NamedTuple):
-    """A request about the log with this number and slot key. The fields are those of `seg_shared_member`."""
+    """A request about the log with this number and slot key. The fields have the same names as in
+    `seg_shared_member`.
+    """
 
     log: int
     key: int
@@ -86,14 +90,14 @@ class Asking:
                 raise self.unavailable()
 
     def unavailable(self) -> HostUnavailableError:
-        """Return the error for a host that did not answer in time."""
+        """Return the error to raise if the host did not answer in time."""
         host = self._members.host()
         pid = self._members.last_host_pid() if host is None else host.pid
         return HostUnavailableError(self._root, pid, host is not None)
 
 
 def answer_of(error: Exception) -> tuple[int, int, bytes]:
-    """Return (kind of an error, errno or 0, text), the host's answer."""
+    """Return the host's answer for an error: (kind of the error, errno or 0, text)."""
     number = getattr(error, "errno", None) or 0
     kind = STORAGE if isinstance(error, StorageError) else OTHER
     for each, of in _KINDS.items():

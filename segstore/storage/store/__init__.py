@@ -1,1 +1,3 @@
-"""The topics, partitions and sweeps of a store, for its writer and for its readers."""
+"""Opens stores, for writing and for reading, and handles their topics, partitions and sweeps (retention and
+compaction).
+"""

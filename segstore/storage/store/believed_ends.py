@@ -1,7 +1,7 @@
-"""`BelievedEnds`: decides whether a reader of a store may use the published ends, the file in which the last
-writer published where each log ends.
+"""`BelievedEnds`: decides whether a reader of a store may use the published ends, which are the log end
+offsets in the file `.segstore/ends`.
 
-On disk `.segstore/ends` and the clean shutdown marker are read. Threads: any.
+Reads `.segstore/ends` and the clean shutdown marker. Writes no file. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.published_ends import EndsReader, open_reader
 from segstore.storage.meta.topics import NOT_A_FILE
 
-_BELIEF_NS = 100_000_000  # nanoseconds before the marker is read again
-_PATIENCE = 50  # reads of the marker, one ms apart, while a writer opens or closes the store
+_BELIEF_NS = 100_000_000  # nanoseconds for which the result of a check is used
+# Largest number of reads of the clean shutdown marker, one ms apart, while a writer opens or closes the
+# store.
+_PATIENCE = 50
 
 
 class _Belief(NamedTuple):
-    """The result of a check of the published ends. `at` is the time of the check (ns, monotonic), `nonce` the
-    number in the header of the ends, and `holds` whether the last writer wrote the ends.
+    """The result of a check of `.segstore/ends`. `at` is the time of the check (ns, monotonic). `nonce` is
+    the number in the header of the file. `holds` says whether the store's last writer wrote the file.
     """
 
     at: int
@@ -37,7 +39,9 @@ _NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
 
 
 class BelievedEnds:
-    """Finds the file of published ends, at `path`, and decides whether they are the last writer's."""
+    """Maps `.segstore/ends`, whose path is `path`, and decides whether the store's last writer wrote this
+    file.
+    """
 
     def __init__(self, context: StoreContext) -> None:
         self._files, self._root = context.files, context.root
@@ -46,13 +50,15 @@ class BelievedEnds:
         self._belief = _NO_BELIEF
 
     def are_fresh(self) -> bool:
-        """Return whether the last check is less than `_BELIEF_NS` old, and found the last writer's ends."""
+        """Return whether the last check is less than `_BELIEF_NS` old, and found that the store's last writer
+        wrote `.segstore/ends`.
+        """
         belief = self._belief
         return belief.holds and monotonic_ns() - belief.at < _BELIEF_NS
 
     def known(self) -> EndsReader | None:
-        """Return the published ends if they are the last writer's, else None. No file is read while
-        `are_fresh` is True.
+        """Return a reader of `.segstore/ends` if the store's last writer wrote this file, else None. No file
+        is read while `are_fresh` returns True.
         """
         ends, belief = self._ends, self._belief
         if ends is not None and belief.holds and monotonic_ns() - belief.at < _BELIEF_NS:
@@ -60,9 +66,9 @@ class BelievedEnds:
         return self.believed()
 
     def believed(self) -> EndsReader | None:
-        """Return the published ends if the last writer wrote them, and no broker has used the directory
-        since; else None. Without a clean shutdown marker, the nonce of such ends is 0. With a marker, the
-        nonce is the marker's number, and the ends have a checksum.
+        """Return a reader of `.segstore/ends` if the store's last writer wrote this file, and no broker has
+        used the directory after that; else None. This is the case if there is no clean shutdown marker and
+        the nonce in the file is 0, or if the nonce is the marker's number and the file has checksums.
         """
         ends = self.found()
         if ends is None:
@@ -76,13 +82,15 @@ class BelievedEnds:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self._files, self._root)
-            # Ends without a checksum are ignored in a closed store, because its logs have the same ends.
+            # In a closed store `.segstore/ends` is ignored if it has no checksums. The file is not needed,
+            # because the segment files of a closed log end at the log end offset.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
                 break
-            # A writer that opens or closes the store changes the marker, then the ends, so read both again.
-            # The log's own end can't be used instead, because half of an atomic append may be there.
+            # A writer that opens or closes the store changes the clean shutdown marker first and
+            # `.segstore/ends` later, so both files are read again. The end of the segment file can't be used
+            # instead, because the file may end with half of an atomic append.
             time.sleep(0.001)
         return ends if belief.holds else None
 
@@ -91,15 +99,16 @@ class BelievedEnds:
         path = os.path.join(self._root, names.LOCK)
         try:
             with self._files.open(path) as handle:
-                return locks.holder(handle.fd) == -1  # a broker's lock has a pid
+                # The lock of a broker has a pid, the lock of segstore has none.
+                return locks.holder(handle.fd) == -1
         except OSError as error:
             if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EACCES}:
                 raise
             return False
 
     def found(self) -> EndsReader | None:
-        """Return the published ends, even if they are not the last writer's; None if their file is missing or
-        can't be used.
+        """Return a reader of `.segstore/ends`, even if the store's last writer did not write this file; None
+        if the file is missing or can't be used.
         """
         if self._ends is None:
             self._ends = open_reader(self._files, self.path)
@@ -107,21 +116,25 @@ class BelievedEnds:
 
     @property
     def mapped(self) -> EndsReader | None:
-        """Return the published ends that are mapped now; None if no file of ends was found before."""
+        """Return the present reader of `.segstore/ends`; None if no call has found this file yet."""
         return self._ends
 
     def wake(self) -> None:
-        """Have threads that wait on the ends return early."""
+        """Wake the threads that wait for a change of `.segstore/ends`, so that they return early."""
         if self._ends is not None:
             self._ends.wake()
 
     def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """Return the published ends, mapped anew if their file was replaced."""
+        """Return `ends`. But if another file has replaced `.segstore/ends`, return a reader of the new file,
+        or None if the new file can't be used.
+        """
         try:
             if self._files.inode(self.path) == ends.inode:
                 return ends
         except FileNotFoundError:
-            return ends  # the file was deleted, but a writer may still use its mapping of the file
+            # The file was deleted, but a writer may still publish in its memory mapping of the file.
+            return ends
         self._ends, self._belief = None, _NO_BELIEF
-        ends.wake()  # threads that wait on the old file must wait on the new file instead
+        # Threads that wait for a change of the old file must wait for a change of the new file instead.
+        ends.wake()
         return self.found()

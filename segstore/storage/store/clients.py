@@ -1,8 +1,9 @@
-"""`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
+"""`Clients`: closes the producers and consumers of an open store, before `Store.close` closes the store
+itself.
 
-Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to them
-are weak, so that a dropped client is freed. Threads: any. A second thread that closes the store waits for the
-first thread. It does not wait if it runs a consumer's listener, because the first thread waits for the
+Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to
+clients are weak, so that a dropped client is freed. Threads: any. A second thread that closes the store waits
+for the first thread, unless the second thread runs a consumer's listener: the first thread waits for that
 listener.
 """
 
@@ -34,13 +35,13 @@ CLOSE_TIMEOUT = 30.0
 
 
 def log_error(what: str, error: BaseException) -> None:
-    """Log an error that is not raised, with its traceback if it is not a SegstoreError."""
+    """Log an error that is not raised. Log its traceback too, unless the error is a SegstoreError."""
     log.error("%s: %s", what, error, exc_info=None if isinstance(error, SegstoreError) else error)
 
 
 class Turn(IntEnum):
-    """The order in which clients are closed: consumers before producers, because a consumer's listener may
-    still send records.
+    """The order in which clients are closed. Consumers (READER) are closed before producers (WRITER), because
+    a consumer's listener may still send records.
     """
 
     READER = 0
@@ -65,16 +66,16 @@ class StoreClient(Protocol):
         """Return whether the calling thread is inside a call of this client, or runs one of its callbacks."""
 
     def begin_to_close(self) -> None:
-        """Refuse further records, without waiting."""
+        """Refuse further records. Return without waiting."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close the client by `deadline` (monotonic seconds). `orderly` is false if an exception of the
-        application closes the store. A second call does nothing.
+        """Close the client by `deadline` (monotonic seconds). `orderly` is False if the store is closed
+        because of an exception of the application. A second call does nothing.
         """
 
     def unwritten(self) -> Unwritten:
-        """Return the number of records that could not be written, and the last error. Called after
-        `close_with_store`.
+        """Return the number of records that could not be written, by partition, and the last error. `Clients`
+        calls this after `close_with_store`.
         """
 
 
@@ -82,12 +83,12 @@ R = TypeVar("R")
 
 
 class Clients:
-    """The clients of one store, whose path is `path`, in the order in which they attached themselves."""
+    """Keeps the clients of the store at `path`, in the order in which they attached themselves."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._attached: dict[int, weakref.ref[StoreClient]] = {}
-        self._lock = threading.RLock()  # held by the thread that closes
+        self._lock = threading.RLock()  # the thread that closes the store holds this lock
         self._busy = self._refused = False
         self._writers: list[StoreClient] = []
 
@@ -95,8 +96,9 @@ class Clients:
         """Attach a client. Raises StoreClosedError if the store is being closed."""
         key = id(client)
         # The callback is `dict.pop`, a function of C, because CPython drops a Ctrl-C that a Python callback
-        # of a weak reference raises. `pop` gets the dead reference as its default for a missing key. No lock
-        # is needed, because either the closing thread sees the client, or this thread sees `_refused`.
+        # of a weak reference raises. Python passes the dead reference to the callback, and `pop` takes it as
+        # the default for a missing key. No lock is needed, because either the closing thread sees the client,
+        # or this thread sees `_refused`.
         self._attached[key] = weakref.ref(client, partial(self._attached.pop, key))
         if self._refused:
             del self._attached[key]
@@ -117,8 +119,9 @@ class Clients:
                 f"close() of {self._path} in a producer's callback would wait for itself"
             )
         if others_are_gone() and not self._is_free():
-            return None  # the interpreter stopped a thread in `close`, so the next open recovers
-        # The closing thread waits for the consumer whose listener runs in this thread.
+            return None  # the interpreter stopped a thread in `close`, so the next open recovers the store
+        # This thread runs a consumer's listener, and the closing thread waits for that listener, so this
+        # thread must not wait for the closing thread.
         if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
             return None
         with self._lock:
@@ -139,8 +142,8 @@ class Clients:
 
     def close(self, timeout: float, orderly: bool) -> None:
         """Close all clients within `timeout` seconds, even if some raise errors. After an interrupt the
-        remaining clients are closed without waiting. Raises the interrupt, if there was one, else the first
-        error; all further errors are logged.
+        remaining clients are closed without waiting. Raises the first interrupt. Without an interrupt, raises
+        the first error. All further errors are logged.
         """
         self._refused = True
         closer = _Closer(time.monotonic() + timeout, orderly)
@@ -153,7 +156,7 @@ class Clients:
 
     def unwritten(self) -> UnwrittenRecordsError | None:
         """Return and log an error with the number of records that producers accepted and could not write;
-        None if all were written. Called after `close`.
+        None if all records were written. `Store` calls this after `close`.
         """
         counts: Counter[tuple[str, int]] = Counter()
         last: BaseException | None = None
@@ -171,7 +174,7 @@ class Clients:
 
 
 class _Closer:
-    """Closes clients one after the other, and keeps their errors."""
+    """Closes clients one after the other, and collects the errors that they raise."""
 
     def __init__(self, deadline: float, orderly: bool) -> None:
         self._deadline, self._orderly = deadline, orderly
@@ -184,13 +187,13 @@ class _Closer:
     def attempt(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except BaseException as error:  # raised later, by `raise_first`
+        except BaseException as error:  # `raise_first` raises this error later
             if not isinstance(error, Exception):
                 self._deadline = 0.0
             self._errors.append(error)
 
     def raise_first(self) -> None:
-        """Raise an interrupt, else the first error; log all further errors."""
+        """Raise the first interrupt. Without an interrupt, raise the first error. Log all further errors."""
         errors, self._errors = self._errors, []
         errors.sort(key=lambda error: isinstance(error, Exception))
         for error in errors[1:]:

@@ -1,7 +1,8 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-A guest appends and reads by itself. Only the host changes topics, segments and checkpoints. On disk a guest
-appends to segments' files, and writes its own slot in `.segstore/shared`. Threads: any.
+A guest appends and reads without asking the host. Only the host changes topics, segments and checkpoints. A
+guest appends to segment files, changes its own slot in `.segstore/shared`, and writes the files of long
+appends (`guest_staging`). Threads: any.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _CONNECT = 5.0  # the longest wait for the host when the store is opened, in sec
 
 
 def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
-    """Return the topic if its partition has this slot key. Raises StoreClosedError if the topic was deleted,
-    also if a new topic has its name.
+    """Return the topic if `key` is the slot key (a hash of topic id and partition) of its partition. Raises
+    StoreClosedError if the topic was deleted, even if a new topic has the same name.
     """
     info = topics.get(topic)
     if info is None or slot_key(info.topic_id, topic, partition) != key:
@@ -75,13 +76,13 @@ class StoreGuest(StoreReader):
         self.host: HostWriter | None = None
         """The host's writer, if this process has become the host."""
         self.on_host: Callable[[], object] = _nothing
-        """Called after this process has become the host."""
+        """This function is called after this process has become the host."""
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Check that the host maps the same memory as this process. If this process may become the host,
-        start the thread that waits until the host closes or dies. Raises NotShareableError,
-        HostUnavailableError.
+        """Check that the host and this process have mapped the same file `.segstore/shared`. If this process
+        may become the host, start the thread that waits until the host closes or dies. Raises
+        NotShareableError, HostUnavailableError.
         """
         HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
         if self._succession is not None:
@@ -94,17 +95,19 @@ class StoreGuest(StoreReader):
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return the recoveries that this process made as the host; an empty list in a guest."""
+        """Return a `Recovered` for each partition that this process has recovered as the host; an empty list
+        in a guest.
+        """
         return [] if self.host is None else self.host.recovered
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Return the files in `.segstore` that this process has repaired as the host."""
+        """Return the repairs of files in `.segstore` that this process has made as the host."""
         return () if self.host is None else tuple(self.host.context.mended)
 
     def _become_host(self) -> None:
-        """Open the store as its host, while the guest's partitions stay open. Raises StoreLockedError if
-        another member became the host first; StorageError.
+        """Open the store as its host, while the guest's partitions stay open. Raises StorageError, and
+        StoreLockedError if another member became the host first.
         """
         mine = self.context
         pool = HandlePool(mine.files, mine.pool.limit)
@@ -127,7 +130,7 @@ class StoreGuest(StoreReader):
     # --- partitions -----------------------------------------------------------------------
 
     def appender(self, topic: str, partition: int) -> Partition:
-        """Return a `GuestPartition`, which has the appending calls of a `Partition`. Raises
+        """Return a `GuestPartition`, which has those methods of a `Partition` that append. Raises
         UnknownTopicOrPartitionError.
         """
         info = find_topic(self.topics, topic, partition)
@@ -154,8 +157,8 @@ class StoreGuest(StoreReader):
         return info.settings
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return (slot of a partition, new `seg_share *` of its log); None if the host has not opened the
-        partition.
+        """Return (the partition's slot in `.segstore/ends`, a new `seg_share *`, by which C code uses the
+        log's part of `.segstore/shared`). Return None if the host has not opened the partition.
         """
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:
@@ -167,8 +170,8 @@ class StoreGuest(StoreReader):
         return None if ends is None else ends.slot(key)
 
     def slot_of(self, key: int) -> int:
-        """Return the slot of a partition. Raises StoreClosedError if the partition has none, because the
-        topic was deleted, or is just being created.
+        """Return the partition's slot in `.segstore/ends`. Raises StoreClosedError if the partition has no
+        slot: the topic was deleted, or is just being created.
         """
         slot = self._slot(key)
         if slot is None:
@@ -177,7 +180,7 @@ class StoreGuest(StoreReader):
 
     @property
     def ends(self) -> tuple[Any, int]:
-        """Return (writable mapping of the published ends, size of the mapping)."""
+        """Return (writable memory mapping of `.segstore/ends`, size of the mapping in bytes)."""
         if self._mapped is None:
             files = self.context.files
             with files.open(self._ends.path, write=True) as handle:
@@ -202,15 +205,15 @@ class StoreGuest(StoreReader):
         """Write records to a staged file, wait until the host has added the file to the log, and return the
         first offset. The records become visible all at once. Raises the errors of `StagedAppend.run`.
         """
-        from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
+        from segstore.storage.store.guest_staging import StagedAppend  # only long appends need this import
 
         info = _same(self.topics, topic, partition, key)
         append = StagedAppend(self.context, info, partition, self.unavailable)
         return append.run(chunks, self.patience)
 
     def flush(self) -> None:
-        """Sync all partitions to which this process has appended. If some can't be synced, the others are,
-        then the first error is raised: StorageError, HostUnavailableError.
+        """Sync all partitions to which this process has appended. An error of one partition does not stop the
+        sync of the next partition. The first error is raised at the end: StorageError, HostUnavailableError.
         """
         errors: list[SegstoreError] = []
         for each in list(self._guests.values()):
@@ -218,16 +221,18 @@ class StoreGuest(StoreReader):
                 each.flush()
             except StoreClosedError:
                 self.context.check_writable()
-                continue  # the topic was deleted
+                continue  # `each.flush` raises the error because the topic was deleted
             except SegstoreError as error:
                 errors.append(error)
         try:
             if self.host is not None:
-                self.host.partitions.flush()  # the partitions that this process writes as the host
+                self.host.partitions.flush()  # this syncs the partitions that this process writes as the host
             if errors:
                 raise errors[0]
         finally:
-            errors.clear()  # each error's traceback refers to this frame, which would refer to the error
+            # This breaks a reference cycle: each error's traceback refers to this frame, whose `errors`
+            # refers to the error.
+            errors.clear()
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
         super()._forget_all_but(found)
@@ -242,9 +247,9 @@ class StoreGuest(StoreReader):
         raise refused_in_guest("a call that changes more than a log's end")
 
     def led(self, topic: str, partition: int, key: int) -> Partition | None:
-        """Return the host's partition if this process is the host, else None. Raises, in the host,
-        StoreClosedError if the topic was deleted; in a guest, IllegalStateError for an internal topic, which
-        only a host writes.
+        """Return the `Partition` that this process writes if it is the host, else None. The host raises
+        StoreClosedError if the topic was deleted. A guest raises IllegalStateError if the topic is internal,
+        because only a host writes internal topics.
         """
         if self.host is not None:
             _same(self.host.topics, topic, partition, key)
@@ -270,13 +275,14 @@ class StoreGuest(StoreReader):
 
     def close(self) -> None:
         """Close the store, and end the membership of this process."""
-        # `closed` is set first, so that no thread reopens a tail that `each.close` has paused. `_members` is
-        # closed last, because a process that has released its member's lock counts as dead.
+        # `closed` is set first, so that no thread resumes appends to a partition that `each.close` has
+        # closed. `_members` is closed last, because a process counts as dead after it has released the lock
+        # of its member slot.
         self.context.closed = True
         if self._succession is not None:
             self._succession.stop()
         for each in list(self._guests.values()):
-            each.close()  # does not sync records that only the host can sync
+            each.close()  # `each.close` does not sync records that only the host can sync
         try:
             if self.host is not None:
                 self.host.close()

@@ -2,8 +2,7 @@
 log (an adoption). If the guest wrote to the log itself, all other appends would wait, and the records might
 need several segments.
 
-On disk are the files in the inbox (see `inbox`). They are removed if the append fails. Threads: any; one for
-each append.
+If an append fails, its files are removed from the inbox. Threads: any; one for each append.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ class StagedAppend:
         """Append the records, and return the first offset. The records are durable when this returns, and
         become visible all at once.
 
-        Raises, and nothing is appended: HostUnavailableError if the host has not begun the adoption within
-        `seconds`; StorageError, RecordTooLargeError, UnknownTopicOrPartitionError, StagedFilesError,
-        StoreClosedError. Raises KafkaTimeoutError if the host has begun the adoption, and has not finished it
-        within another `seconds`. After KafkaTimeoutError or an interrupt either all records are appended, now
-        or later, or none.
+        Nothing is appended if this raises StorageError, RecordTooLargeError, UnknownTopicOrPartitionError,
+        StagedFilesError, StoreClosedError, or HostUnavailableError: the host has not begun to add the staged
+        files to the log (the adoption) within `seconds`. Raises KafkaTimeoutError if the host has begun the
+        adoption, and has not finished it within another `seconds`. After KafkaTimeoutError or an interrupt
+        either all records are appended, now or later, or no record is ever appended.
         """
         context = self._context
         with os_errors(), Stager(context.root, clock=context.clock, files=context.files) as stager:
@@ -54,7 +53,7 @@ class StagedAppend:
             try:
                 offsets = self._adopted(sealed, work.id, seconds)
             except BaseException:
-                with suppress(OSError):  # the next open removes them as left-overs
+                with suppress(OSError):  # if this fails, the next open of the store removes the files
                     remove_unsealed(sealed.folder, staged)
                 raise
         return offsets[self._info.name, self._partition][0]
@@ -73,7 +72,9 @@ class StagedAppend:
                 sealed.wait(sealed.patience)
             error = self._unavailable()
         except SegstoreError as refused:
-            error = refused  # the host would retry the adoption after some of these errors
+            # The host would retry the adoption after some of these errors, so `take_back` below withdraws the
+            # staged append.
+            error = refused
         except BaseException:
             sealed.take_back()
             raise
@@ -84,8 +85,9 @@ class StagedAppend:
     def _begun(
         self, sealed: SealedManifest, id_: str, error: SegstoreError, seconds: float
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Wait for an adoption that the host has begun, and return its offsets by (topic, partition). Raises
-        a copy of `error` if the adoption failed; KafkaTimeoutError after `seconds`.
+        """Wait until the host, which has begun to add the staged files to the log (an adoption), has
+        finished. Return (first offset, next offset) by (topic, partition). Raises a copy of `error` if the
+        adoption failed; KafkaTimeoutError after `seconds`.
         """
         end = time.monotonic() + seconds
         while sealed.is_begun():

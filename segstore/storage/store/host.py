@@ -1,8 +1,9 @@
 """The host of a shared store: a thread that answers the requests of guests (V1 to V3 of docs/shared.md).
 
-A request may be answered twice, also by two hosts in turn; the second answer changes nothing. Threads: the
-host's own, which takes the append token of one partition at a time; and one for each request that waits for a
-disk, or for the owner of a log's lock, so that requests for other logs need not wait.
+A request may be answered twice, even by two hosts one after the other. The second answer changes nothing.
+Threads: the host's own thread, which takes the append token (the lock for appends) of one partition at a
+time; and a thread for each request that waits for a disk or for the owner of a log's lock, so that requests
+for other logs need not wait.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _LOOK_MS = 1000
 
 
 class Host:
-    """Answers the requests of a store's members. `find(slot, key)` returns a partition; `opened()` returns
-    all open partitions.
+    """Answers the requests of a store's members. `find(slot, key)` returns the partition with this slot and
+    slot key in `.segstore/ends`. `opened()` returns all open partitions.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Host:
         self._done = Latch()
         self._thread = Background(self._run, "segstore-host")
         self._slow_requests: dict[int, tuple[int, Background]] = {}
-        """By the member's slot: (number of its last request that was given to a thread, that thread)."""
+        """For each member, by its slot: (number of the member's last request that was given to a thread, that
+        thread).
+        """
         self._looked = time.monotonic()
 
     def start(self) -> None:
@@ -51,8 +54,8 @@ class Host:
         self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """Stop the host's threads, each after the answer to its present request. One of these threads may
-        call this.
+        """Stop the host's threads. Each of them finishes the request that it is answering. The host's threads
+        may call this method too.
         """
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
@@ -72,7 +75,7 @@ class Host:
             lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:
-        """Answer all pending requests; once a second, call `_cut_dead_members`."""
+        """Answer all pending requests. Call `_cut_dead_members` once a second."""
         number, slot = ffi.new("uint32_t *"), 0
         while (
             slot := int(lib.seg_request_next(self._members.c, slot, number))
@@ -84,7 +87,7 @@ class Host:
             self._cut_dead_members()
 
     def _dispatch(self, slot: int, number: int) -> None:
-        """Answer a request, in another thread if the answer may wait."""
+        """Answer a request, in another thread if the answer may have to wait."""
         known, thread = self._slow_requests.get(slot, (-1, None))
         if thread is not None and known == number and thread.is_alive():
             return
@@ -129,7 +132,9 @@ class Host:
         partition.make_ready(header, max(request.batches, 1), request.generation, word)
 
     def _cut_dead_members(self) -> None:
-        """Cut segments at their sealed ends, because dead members may have written bytes after them [A5]."""
+        """Cut each sealed segment (a segment that was closed to appends) at the end that was recorded when it
+        was sealed, because a dead member may have written bytes after that end [A5].
+        """
         sealed = ffi.new("seg_sealed *")
         for partition in self._opened():
             share = partition.tail.native.c.share

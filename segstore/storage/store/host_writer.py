@@ -1,7 +1,8 @@
 """`HostWriter`, the writer of a shared store, which also answers the requests of guests: the other processes
 that append to the store (docs/shared.md).
 
-On disk are `.segstore/shared`, `.segstore/members`, and the files of each writer. Threads: any.
+Writes `.segstore/shared` and `.segstore/members`, makes the socket `.segstore/host`, and writes the files
+that every writer of a store writes. Threads: any.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from segstore.storage.store.writer import StoreWriter
 
 
 class HostWriter(StoreWriter):
-    """The host of a shared store. `sharing` is the membership of a guest that becomes the host; None if this
-    process is no member yet.
+    """The host of a shared store. `sharing` is the membership of this process if it was a guest before; None
+    if this process is no member yet.
     """
 
     shares = True
@@ -55,8 +56,8 @@ class HostWriter(StoreWriter):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing refers to the store any more. If this host was a guest before, return
-        whether its `StoreGuest` was garbage collected.
+        """Return whether nothing refers to the store any more. If this host was a guest before, this is True
+        if its `StoreGuest` was garbage collected.
         """
         return super().is_lost if self._guest is None else self._guest() is None
 
@@ -78,7 +79,9 @@ class HostWriter(StoreWriter):
         self.host.start()
 
     def _find(self, slot: int, key: int) -> Partition:
-        """Return the partition with this slot key. Raises UnknownTopicOrPartitionError."""
+        """Return the partition with this slot key (a hash of topic id and partition). Raises
+        UnknownTopicOrPartitionError.
+        """
         if key not in self._keys:
             self._keys = {
                 slot_key(info.topic_id, info.name, number): (info.name, number)
@@ -92,8 +95,8 @@ class HostWriter(StoreWriter):
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Stop the host's threads and the store's, because nothing refers to the store. The next open
-        recovers.
+        """Stop the host's threads and the store's threads, because nothing refers to the store. The next open
+        recovers the store.
         """
         if hasattr(self, "host"):
             self.host.stop()
@@ -108,10 +111,11 @@ class HostWriter(StoreWriter):
             if hasattr(self, "socket"):
                 self.socket.unlink()
             if self._member_sharing is not None:
-                self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
+                self._member_sharing.members.lead(leads=False)  # this process may continue as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                # Close the socket after the lock was released, because members try to take the lock at once.
+                # The socket is closed after the lock was released, because members try to take the lock as
+                # soon as the socket closes.
                 self.socket.close()
         finally:
             if self.sharing is not None and self._member_sharing is None:
@@ -127,13 +131,13 @@ class HostWriter(StoreWriter):
         self._take_over_all()
         self._cut_sealed(sharing)
         super()._close_cleanly(nonce)
-        # After this line readers and the next open use `.segstore/ends`, not the shared file.
+        # After this line readers and the next open use `.segstore/ends`, not `.segstore/shared`.
         self._ends.end_sharing()
         mark_unshared(self.context.files, self.context.root)
 
     def _take_over_all(self) -> None:
-        """Take over the remaining logs of an earlier host. Raises StorageError."""
-        # The ends of these logs are only in the shared file, and nobody reads that file after this close.
+        """Open the logs that an earlier host left open. Raises StorageError."""
+        # The ends of these logs are only in `.segstore/shared`, and nobody reads that file after this close.
         assert self.sharing is not None
         try:
             for info in list(self.topics.values()):
@@ -143,17 +147,19 @@ class HostWriter(StoreWriter):
                     if slot is not None and self.sharing.is_left(slot, key):
                         self.partition(info.name, number)
         except BaseException:
-            self.sharing.file.live = True  # so that the next host reads the file, and takes over the logs
+            self.sharing.file.live = True  # this makes the next host read the file, and open these logs
             raise
 
     def _others_live(self) -> bool:
-        """Return whether another member is alive. If none is, close the shared file to new members."""
+        """Return whether another member is alive. If no other member is alive, change `.segstore/shared` so
+        that no new member can join.
+        """
         sharing = self.sharing
         assert sharing is not None
         if sharing.members.others_alive():
             return True
         sharing.file.close_to_others()
-        if sharing.members.others_alive():  # a member joined just before the file was closed
+        if sharing.members.others_alive():  # a member has joined just before `close_to_others`
             sharing.file.live = True
             return True
         return False

@@ -1,9 +1,9 @@
-"""`Keeping`: the quotas, credentials, group settings and producer ids that a store keeps for the layers
-above; and `KeptFiles`, for a store in one directory.
+"""`Keeping`, an interface to the quotas, credentials, group settings and producer ids of a store; and
+`KeptFiles`, which implements `Keeping` for a store in one directory.
 
-On disk are `.segstore/quotas.json`, `.segstore/scram.json`, `.segstore/groups.json` and
-`.segstore/producer-ids`, in the forms of `client_quotas`, `scram_credentials`, `group_configs` and
-`sealed_file`. Threads: any; the caller of a setter holds a lock for that value.
+Reads and writes `.segstore/quotas.json`, `.segstore/scram.json`, `.segstore/groups.json` and
+`.segstore/producer-ids`. The modules `client_quotas`, `scram_credentials`, `group_configs` and `sealed_file`
+define the formats of these files. Threads: any; the caller of a setter holds a lock for that value.
 """
 
 from __future__ import annotations
@@ -28,43 +28,47 @@ multiples of 1,000.
 
 
 class Keeping(Protocol):
-    """The limits of users and client ids, credentials of users, settings of groups, and the first producer id
-    that was not handed out.
+    """Reads and replaces the limits of users and client ids, the credentials of users, the settings of
+    groups, and the first producer id that was not handed out.
     """
 
     def limits(self) -> Limits:
         """Return the limits. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-        """Replace the limits, durable when this returns. Raises StorageError, OSError; the old limits stay
-        then.
+        """Replace the limits. The new limits are durable when this returns. If this raises StorageError or
+        OSError, the old limits stay.
         """
 
     def credentials(self) -> Credentials:
         """Return the credentials. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_credentials(self, credentials: Credentials) -> None:
-        """Replace the credentials, durable when this returns. Raises StorageError, OSError; the old
-        credentials stay then.
+        """Replace the credentials. The new credentials are durable when this returns. If this raises
+        StorageError or OSError, the old credentials stay.
         """
 
     def group_configs(self) -> GroupConfigs:
         """Return the settings of groups. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_group_configs(self, configs: GroupConfigs) -> None:
-        """Replace the settings of groups, durable when this returns. Raises StorageError, OSError; the old
-        settings stay then.
+        """Replace the settings of groups. The new settings are durable when this returns. If this raises
+        StorageError or OSError, the old settings stay.
         """
 
     def producer_id(self) -> int | None:
         """Return the first free producer id; None if it is not known. Raises OSError."""
 
     def set_producer_id(self, first: int) -> None:
-        """Replace the first free producer id, durable when this returns. Raises StorageError, OSError."""
+        """Replace the first free producer id. The new id is durable when this returns. Raises StorageError,
+        OSError.
+        """
 
 
 class KeptFiles:
-    """`Keeping` in the files of one directory."""
+    """Keeps limits, credentials, settings of groups and the first free producer id in files of the store's
+    directory.
+    """
 
     def __init__(self, context: StoreContext) -> None:
         self._context, self._files, self._root = context, context.files, context.root
@@ -74,7 +78,7 @@ class KeptFiles:
         return QUOTAS.read(self._files, self._root) or {}
 
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-        """Write `quotas.json`."""
+        """Write the limits into `quotas.json`."""
         QUOTAS.write(self._files, self._root, {each: dict(rates) for each, rates in limits.items()})
 
     def credentials(self) -> Credentials:
@@ -82,7 +86,7 @@ class KeptFiles:
         return SCRAM.read(self._files, self._root) or {}
 
     def set_credentials(self, credentials: Credentials) -> None:
-        """Write `scram.json`."""
+        """Write the credentials into `scram.json`."""
         SCRAM.write(self._files, self._root, credentials)
 
     def group_configs(self) -> GroupConfigs:
@@ -90,7 +94,7 @@ class KeptFiles:
         return GROUP_CONFIGS.read(self._files, self._root) or {}
 
     def set_group_configs(self, configs: GroupConfigs) -> None:
-        """Write `groups.json`."""
+        """Write the settings into `groups.json`."""
         GROUP_CONFIGS.write(self._files, self._root, configs)
 
     def producer_id(self) -> int | None:
@@ -98,7 +102,9 @@ class KeptFiles:
         return PRODUCER_ID.hint(self._files, self._root)
 
     def set_producer_id(self, first: int) -> None:
-        """Write `producer-ids`. A damaged file is moved to the quarantine first, and reported."""
+        """Write the id into `producer-ids`. A damaged file is moved to `.segstore/quarantine` first, and
+        reported.
+        """
         wrong = PRODUCER_ID.damage(self._files, self._root)
         if wrong:
             path = PRODUCER_ID.path(self._root)
@@ -106,21 +112,22 @@ class KeptFiles:
         try:
             PRODUCER_ID.write(self._files, self._root, first)
         except OSError as error:
-            # Report a full disk here, because no append reports it: a producer without an id can't append.
+            # A full disk is reported here, because no append reports it: a producer without an id can't
+            # append.
             if error.errno in NO_ROOM:
                 self._context.full.met(error)
             raise
 
     def skip_producer_ids(self) -> None:
         """Raise the first free producer id by a random step, because another copy of this store may hand out
-        the next ids. Nothing is done if the disk is full. A damaged file is not changed either, because the
-        next id is then taken from the logs. Raises OSError.
+        the next ids. Nothing is changed if the disk is full, or if `producer-ids` is damaged: the next id is
+        taken from the logs if that file is damaged. Raises OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):
             return
         first = (first or 0) + (1 + secrets.randbits(_STEP_BITS)) * _IDS
-        if first > INT64_MAX >> 1:  # after very many copies: a further step might exceed the largest id
+        if first > INT64_MAX >> 1:  # after very many copies a further step might exceed the largest id
             return
         try:
             PRODUCER_ID.write(self._files, self._root, first)

@@ -1,6 +1,6 @@
-"""`LagKeeper`: writes the lags of an open primary or standby to a note file for other processes.
+"""`LagKeeper`: writes the lags of an open primary or standby to a file, for other processes.
 
-On disk: `.segstore/lags` (`meta.lag_note`). Threads: one.
+The file is `.segstore/lags` (`meta.lag_note`). Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from segstore.storage.context import StoreContext
 from segstore.storage.meta.lag_note import LAG_NOTE, LONGEST_MS, LagNote, NotedLag
 
 EVERY = 1.0
-"""Seconds between two notes of the lags."""
+"""Seconds between two calls of `LagKeeper.note`."""
 
 
 class Lagging(Protocol):
-    """The lag of a log in records, bytes and ms; `records` is -1 if it is not known."""
+    """The lag of a log in records, bytes and ms; `records` is -1 if the lag is not known."""
 
     @property
     def records(self) -> int: ...
@@ -29,9 +29,7 @@ class Lagging(Protocol):
 
 
 class LagKeeper:
-    """Writes the notes of one open store. A note that can't be written, for example on a full disk, is
-    skipped.
-    """
+    """Writes `.segstore/lags` of one open store. An OSError of a write (a full disk) is ignored."""
 
     def __init__(self, context: StoreContext, side: str, lag_time_max_ms: int) -> None:
         self._context = context

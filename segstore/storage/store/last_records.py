@@ -1,7 +1,7 @@
-"""The last record of each key in a compacted log, up to an end offset.
+"""`LastRecords` finds the last record of each key in a compacted log, below an end offset.
 
-On disk: only reads. Threads: one for each `LastRecords`; any for the functions. For speed, records are
-decoded by column, without an object for each record.
+Files are only read. Threads: one for each `LastRecords`; any thread may call the functions. For speed,
+records are decoded by column, without an object for each record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class LastRecord(NamedTuple):
-    """The value of a record, None for a tombstone, and its offset `at`."""
+    """The value of a record (None if the record is a tombstone), and the record's offset, `at`."""
 
     value: bytes | None
     at: int
@@ -38,9 +38,9 @@ def last_records(
 ) -> LastRecords:
     """Return the last record of each key below the offset `end`. Raises the errors of `scan.reads`.
 
-    Records for which `wanted(key, record)` is False are passed over. `ended` has the outcomes of the log's
-    transactions; None if the log has no transactions. If `valued(key)` is False, b"" replaces the value;
-    the value None of a tombstone stays.
+    Records for which `wanted(key, record)` is False are ignored. `ended` has the outcomes of the log's
+    transactions; None if the log has no transactions. If `valued(key)` is False, b"" replaces the value; the
+    value None of a tombstone stays.
     """
     last = LastRecords(wanted, valued)
     for records in reads(log, log.start_offset, end):
@@ -49,9 +49,9 @@ def last_records(
 
 
 class LastRecords:
-    """The last record of each key for which `wanted(key, record)` is True. `settled` has plain and committed
-    records by key. `open` has the records of open transactions, by producer id and key. Records of aborted
-    transactions are left out. A record without a key has the key b"".
+    """Collects the last record of each key for which `wanted(key, record)` is True. `settled` has plain and
+    committed records by key. `open` has the records of open transactions, by producer id and key. Records of
+    aborted transactions are left out. A record without a key has the key b"".
     """
 
     def __init__(self, wanted: Wanted | None = None, valued: Callable[[bytes], bool] | None = None) -> None:
@@ -60,7 +60,9 @@ class LastRecords:
         self._wanted, self._valued = wanted, valued
 
     def take(self, records: Records, ended: Outcomes | None = None) -> None:
-        """Add the next records of the log. `ended` has the outcomes of its transactions."""
+        """Add the next records of the log. `ended` has the outcomes of the log's transactions; None if the
+        log has no transactions.
+        """
         if ended is None:
             self.settled.update(self._by_key(records))
             return

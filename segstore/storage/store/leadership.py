@@ -1,9 +1,9 @@
-"""`Leadership`: a primary takes appends only while it holds a lease.
+"""`Leadership`: makes a primary accept appends only while it holds a lease.
 
 The fencing token is used as the leader epoch. If the lease function returns the same token again, the lease
 is renewed, even after it has expired, because no other process has held the lease in between. If the function
-returns a new token, the standby may have led. Then a primary with a registered standby leads only after the
-standby has registered anew and fetched. On disk are the epochs only.
+returns a new token, the standby may have led. So a primary with a registered standby leads under a new token
+only after the standby has registered anew and fetched. On disk only leader epochs are written.
 
 Threads: the lease's thread, and the store's scheduler; any thread may call `begin` and `close`.
 """
@@ -24,16 +24,20 @@ _NOT_YET = "its lease was not given to it yet"
 
 
 class Leadership:
-    """The leadership of one primary; before `begin` there is no lease."""
+    """Allows the appends of one primary only while the lease is held. Before `begin` the primary needs no
+    lease.
+    """
 
     def __init__(self, primary: Primary, scheduler: Scheduler) -> None:
         self._primary, self._scheduler = primary, scheduler
         self._done, self._lock = Latch(), Mutex()
         self._watch: LeaseWatch | None = None
         self._token: int | None = None
-        """The token under which this store leads, or led last; None before the first."""
+        """The token under which this store leads, or led last; None if it has not led yet."""
         self._requested_token: int | None = None
-        """The new token for which the standby must register anew and fetch."""
+        """The new token for which the standby was asked to register anew and fetch; None if there is no such
+        token.
+        """
         self._leads = False
 
     @property
@@ -59,7 +63,7 @@ class Leadership:
         self._scheduler.every(interval, self._look)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Stop asking for the lease. Wait at most `seconds` for a call that has not returned."""
+        """Stop calling the lease. Wait at most `seconds` for a call of the lease that has not returned."""
         self._done.open()
         if self._watch is not None:
             self._watch.soon()
@@ -74,7 +78,7 @@ class Leadership:
 
     def _lead(self, token: int, until: float) -> None:
         if now() >= until:
-            return  # the lease took too long to answer; the next call may bring a token that is still valid
+            return  # the lease function took too long; its next call may return a token that is still valid
         self._term.until = until
         if not self._leads:
             self._leads = True
@@ -83,11 +87,11 @@ class Leadership:
 
     def _may_lead(self, token: int) -> bool:
         """Begin the leader epoch of a new token in all partitions, and return True. Return False, and stop
-        leading, if a registered standby has not fetched since the lease returned this token. Raises
+        leading, if a registered standby has not fetched after the lease returned this token. Raises
         InvalidArgumentError if the token is below the largest known epoch.
         """
         known = self._primary.largest_epoch()
-        if token != known:  # if they are equal, this store has led with this token before
+        if token != known:  # if the two are equal, this store has led with this token before
             check_above(token, known)
             if not self._follows(token):
                 self._let_go(
@@ -100,7 +104,9 @@ class Leadership:
         return True
 
     def _follows(self, token: int) -> bool:
-        """Return whether the standby, if there is one, has fetched since the lease returned this token."""
+        """Return whether the standby has fetched after the lease returned this token; True if there is no
+        standby.
+        """
         if self._requested_token != token:
             self._requested_token = token
             self._primary.ask_standby()

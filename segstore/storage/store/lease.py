@@ -23,14 +23,14 @@ the lease, else None.
 
 
 def interval_option() -> int:
-    """Return the setting `lease.interval.ms`."""
+    """Return the definition of the setting `lease.interval.ms`."""
     option: int = whole(1_000, 1, MAX_LONG, "ms", "how often the lease is asked for")
     return option
 
 
 def token_of(lease: Lease) -> int | None:
-    """Call the lease once, and return its token; None if the lease is not held. Raises InvalidTypeError,
-    InvalidArgumentError for a bad token; the errors of the lease.
+    """Call the lease once, and return its token; None if the lease is not held. Raises the errors of the
+    lease, and InvalidTypeError or InvalidArgumentError if the token is bad.
     """
     token = lease()
     return None if token is None else arguments.whole("lease() gave", token, 0, INT32_MAX)
@@ -48,9 +48,10 @@ def held_token(lease: Lease, known: int) -> int:
 
 
 class LeaseWatch:
-    """Calls a lease every `seconds`, until `done` is open. After each call `use(token, time)` is called: the
-    token is None if the lease is not held, and the time of the call is from `lease_term.now`. `use` may raise
-    InvalidArgumentError to refuse the token. `missed(error)` is called if the lease or `use` raises an error.
+    """Calls a lease every `seconds`, until `done` is open. When the lease has returned, `use(token,
+    called_at)` is called: `token` is None if the lease is not held, and `called_at` is the time
+    (`lease_term.now`) at which the lease was called. `use` may raise InvalidArgumentError to refuse the
+    token. `missed(error)` is called if the lease or `use` raises an error.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class LeaseWatch:
         Background(self._run, "segstore-lease").start()
 
     def soon(self) -> None:
-        """Have the thread call the lease now."""
+        """Make the thread call the lease now."""
         self._wakeups.put(None)
 
     def ask(self) -> None:
-        """Call the lease once."""
+        """Call the lease once, and pass the result to `use` or `missed`."""
         called_at = now()
         try:
             self._use(token_of(self.lease), called_at)

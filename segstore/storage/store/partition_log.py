@@ -1,8 +1,8 @@
 """`PartitionLog`, the public log of one partition: it checks arguments and delegates.
 
-Appends go through `log.append`; the files belong to `log.partition` (for writing), `log.read_only_partition`
-(another process's log) and `log.read`. Threads: any number of readers and writers. Appends are ordered; reads
-take no lock.
+Appends call `log.append`. The files are written by `log.partition`, and read by `log.read`;
+`log.read_only_partition` finds the end of a log that another process writes. Threads: any number of readers
+and writers. Appends wait for each other; reads take no lock.
 """
 
 from __future__ import annotations
@@ -69,13 +69,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
 _TRIES = 10
-"""How often a read is tried again with a newer view of the log if a segment's file is missing, because
-retention may remove a segment after the view was taken.
+"""How many views of the log a read tries, each newer than the one before, if a segment's file is missing:
+retention may remove a segment after a view was taken.
 """
 _UNCOMMITTED = "read_uncommitted"
 
 
-@lru_cache(typed=True)  # checking the arguments anew would slow down appends of a few microseconds
+# The results are cached, because checking the arguments at each call would slow down appends of a few
+# microseconds.
+@lru_cache(typed=True)
 def _acks_of(acks: int, timeout_ms: float) -> Acks:
     return Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))
 
@@ -101,13 +103,15 @@ class PartitionLog(PublicNames):
     aborted_transactions: AbortedTransactions
     context: StoreContext
     source: Partition | ReadOnlyPartition
-    """The `Partition` that this process has open for writing, or the `ReadOnlyPartition` that this process
-    reads; in a replicated store the leader's.
+    """The `Partition` that this process has open for writing, or the `ReadOnlyPartition` of a log that
+    another process writes. In a replicated store this is the leader's log.
     """
     store: object
 
     has_replicas = False
-    """Whether another replica may become the leader, whose log may lack records that were read here."""
+    """Whether the log has other replicas: one of them may become the leader although its log lacks records
+    that were read here.
+    """
 
     def __init__(
         self,
@@ -118,8 +122,8 @@ class PartitionLog(PublicNames):
         source: Partition | ReadOnlyPartition,
         appender: Partition | None = None,
     ) -> None:
-        """Refer to `store`, so that it is not garbage collected while this log is in use, because the store
-        flushes in the background. `appender` is a guest's `GuestPartition`; None in other processes.
+        """The log refers to `store`, so that the store, which flushes in the background, is not garbage
+        collected while the log is in use. `appender` is a guest's `GuestPartition`; None in other processes.
         """
         self.topic, self.partition, self.store = topic, partition, store
         self.context = context
@@ -129,8 +133,8 @@ class PartitionLog(PublicNames):
         self.follow_leader(source)
 
     def follow_leader(self, source: Partition | ReadOnlyPartition) -> None:
-        """Append to `source`, and read from `source`, from now on. Any thread may call this; a call that has
-        already begun finishes with the previous log.
+        """Append to `source`, and read from `source`, from now on. Any thread may call this. An append or
+        read that has already begun finishes with the previous source.
         """
         root = self.context.root
         own = source if isinstance(source, Partition) else self._appender
@@ -175,7 +179,9 @@ class PartitionLog(PublicNames):
         return source.epochs.copy().end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch under which the record at an offset was written; -1 if it is not known."""
+        """Return the leader epoch under which the record at an offset was written; -1 if that epoch is not
+        known.
+        """
         source = self.source
         found = source.epochs.copy().epoch_for_offset(offset) if isinstance(source, Partition) else None
         return -1 if found is None else found
@@ -190,24 +196,28 @@ class PartitionLog(PublicNames):
 
     @property
     def start_offset(self) -> int:
-        """Return the log start offset, the first that may be read."""
+        """Return the log start offset: records below it can't be read."""
         return self._views.view.start_offset
 
     @property
     def end_offset(self) -> int:
-        """Return the log end offset; in a replica the high watermark. Readers see the records below."""
+        """Return the offset below which readers see records: in a replica the high watermark, else the log
+        end offset.
+        """
         return self._views.view.end_offset
 
     @property
     def log_end_offset(self) -> int:
-        """Return the offset that the next record gets. In a replica it may be above the high watermark."""
+        """Return the offset that the next record gets. In a replica this offset may be above the high
+        watermark.
+        """
         source = self.source
         return source.visible.log_end_offset if isinstance(source, Partition) else source.written().end_offset
 
     @property
     def high_watermark(self) -> int:
-        """Return the high watermark: all in-sync replicas have the records below. Without replicas it is the
-        log end offset.
+        """Return the high watermark: all in-sync replicas have the records below this offset. Without
+        replicas the high watermark is the log end offset.
         """
         return self._views.view.end_offset
 
@@ -241,14 +251,15 @@ class PartitionLog(PublicNames):
         *,
         expected_offset: int | None = None,
     ) -> int:
-        """Append one record; returns its offset. `timestamp` is in ms since the epoch, by default now. A
-        record with a timestamp older than the topic's retention.ms (also a timestamp in seconds by mistake)
-        is deleted by the next sweep. If `expected_offset` is given and is not the log end offset, nothing is
-        written, and OffsetMismatchError is raised with the log end offset (compare and append).
+        """Append one record; returns its offset. `timestamp` is in ms since the epoch, by default now.
+        Retention may soon delete a record whose timestamp is older than the topic's retention.ms, for example
+        because the timestamp is in seconds by mistake. If `expected_offset` is given and is not the log end
+        offset, nothing is written, and OffsetMismatchError is raised with the log end offset (compare and
+        append).
 
-        Raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (for an internal
-        topic): nothing was written then. Raises StorageError: the record is not in the log then. Raises
-        ReadOnlyError, StoreClosedError, ForkedError.
+        Nothing is written if this raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, or
+        InvalidTopicError (the topic is internal). If this raises StorageError, the record is not in the log.
+        Also raises ReadOnlyError, StoreClosedError, ForkedError.
         """
         own = self._own
         if own is not None and own.acks is None and not self.context.closed:
@@ -283,8 +294,9 @@ class PartitionLog(PublicNames):
         one per record, or one for all. `headers`: per record a sequence of (str, bytes or None), or, faster,
         an Arrow column of lists of key and value, as `Records.to_arrow` returns it. `compression`: none,
         gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are split into batches
-        of about `batch_bytes` before compression. A crash may keep some whole batches of the append.
-        `expected_offset` is compared as in `append`. Raises the errors of `append`.
+        of about `batch_bytes` before compression. After a crash the log may have only some of the append's
+        batches, but these are whole. `expected_offset` is compared as in `append`. Raises the errors of
+        `append`.
         """
         own = self._own
         if (
@@ -320,8 +332,8 @@ class PartitionLog(PublicNames):
         batch_bytes: int = 65536,
         expected_offset: int | None = None,
     ) -> range:
-        """Append the rows of a table by one `append_batch`, contiguous and visible together; returns their
-        offsets. Nothing is written if any row is bad.
+        """Append the rows of a table by one `append_batch`, with contiguous offsets, visible together;
+        returns the offsets. Nothing is written if any row is bad.
 
         `table`: a pyarrow Table, RecordBatch or RecordBatchReader, a polars or pandas DataFrame, a DuckDB
         relation or result, Records, a scan, or another object with `__arrow_c_stream__` or
@@ -339,9 +351,9 @@ class PartitionLog(PublicNames):
 
         A stream is read into memory, to its end, before the first record is written. Arrow's memory is
         encoded without a copy. If the rows don't fit into memory, pass the batches of a reader one by one to
-        `segstore.staging.Stager.append_table`, whose batches become visible together, too. Raises
-        InvalidArgumentError for another column and for a wrong row, which it names; InvalidTypeError;
-        MissingPackageError without pyarrow; errors of `append_batch`.
+        `segstore.staging.Stager.append_table`, whose batches become visible together, too. Raises the errors
+        of `append_batch`, and InvalidArgumentError if a column is not in the lists above, or if a row has a
+        bad value: the error names the column or the row. Raises MissingPackageError without pyarrow.
         """
         columns = table_columns(table)
         return self.append_batch(*columns, compression, batch_bytes, expected_offset=expected_offset)
@@ -367,12 +379,13 @@ class PartitionLog(PublicNames):
         of the transaction (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an effect only with replicas.
         `allow_zstd=False` refuses batches in zstd, for versions of Produce that are older than zstd.
 
-        Raises, and nothing is written: CorruptRecordError (length, CRC, compressed bytes);
-        InvalidRecordError, InvalidTimestampError, with the records that are wrong; RecordTooLargeError
+        Nothing is written if this raises one of these errors: CorruptRecordError (length, CRC, compressed
+        bytes); InvalidRecordError, InvalidTimestampError, which list the wrong records; RecordTooLargeError
         (`max.message.bytes`), RecordBatchTooLargeError (`segment.bytes`), UnsupportedCompressionTypeError,
         OutOfOrderSequenceError, DuplicateSequenceError, InvalidProducerEpochError, InvalidTxnStateError,
         InvalidTypeError, InvalidArgumentError, InvalidTopicError, OffsetsExhaustedError, StorageError,
-        ReadOnlyError, StoreClosedError, ForkedError; in a replicated store also the errors of its `append`.
+        ReadOnlyError, StoreClosedError, ForkedError. In a replicated store the errors of the store's `append`
+        are raised too.
         """
         if self._internal:
             self._refuse()
@@ -383,9 +396,9 @@ class PartitionLog(PublicNames):
 
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Produce request from a non-blocking socket, and append its batch in C by the rules of
-        `append_as_leader`. Return True if the request was answered. Return False if `exchange` holds the
-        received bytes, which the caller must handle. Return None if nothing was received. Raises
-        StorageError.
+        `append_as_leader`. Return True if the request was answered. Return False if the request was not
+        answered: the request's bytes are in `exchange`, and the caller must handle them. Return None if
+        nothing was received. Raises StorageError.
         """
         source = self.source
         if self._internal or self.context.closed or not isinstance(source, Partition):
@@ -402,11 +415,13 @@ class PartitionLog(PublicNames):
         return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
 
     def _leading(self, acks: Acks) -> Partition:
-        """Return the partition for an append, after a wait for a leader of at most `acks.timeout_ms`."""
+        """Return the partition for an append, and wait at most `acks.timeout_ms` for a leader if there is
+        none.
+        """
         return self.partition_for_write()
 
     def flush(self) -> None:
-        """Make all appended records durable (fdatasync). After a StorageError the partition takes no append
+        """Make all appended records durable (fdatasync). After a StorageError the partition refuses appends
         until the store is opened anew.
         """
         own = self._own
@@ -419,7 +434,7 @@ class PartitionLog(PublicNames):
         offset.
 
         Segments wholly below the new log start offset are removed (Kafka: Admin.deleteRecords). Raises
-        OffsetOutOfRangeError; InvalidTopicError if the topic is internal.
+        OffsetOutOfRangeError, and InvalidTopicError if the topic is internal.
         """
         if self._internal:
             self._refuse()
@@ -461,8 +476,8 @@ class PartitionLog(PublicNames):
         return source
 
     def partition_led(self) -> Partition:
-        """Return the partition as `partition_for_write` does, but raise OffsetNotAvailableError instead of
-        waiting if no replica leads.
+        """Return the partition as `partition_for_write` does, but without waiting for a leader. Raises
+        OffsetNotAvailableError if no replica leads.
         """
         return self.partition_for_write()
 
@@ -481,10 +496,10 @@ class PartitionLog(PublicNames):
         one batch unless `offset` is the log's end.
 
         Control records are left out; `read_committed` leaves out aborted records too and ends at the last
-        stable offset. At the log's end the result is empty. With `times`, a pair of the first and the last
-        ms, only records with a timestamp in this range are returned, and batches without such records are not
-        decoded. The result may be empty then, and the log was searched up to the result's `next_offset`.
-        Raises OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset];
+        stable offset. At the log's end the result is empty. `times` is (first ms, last ms): only records with
+        a timestamp in this range, both ends included, are returned, and batches without such records are not
+        decoded. With `times` the result may be empty before the log's end: the log was searched up to the
+        result's `next_offset`. Raises OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset];
         CorruptRecordError if the first batch is damaged.
         """
         self.context.check_open()
@@ -509,11 +524,11 @@ class PartitionLog(PublicNames):
         """Return the record at `offset`. If compaction has removed this record, or if it is a control record,
         return the next record. The CRC of the batch is checked.
 
-        `read_committed` passes over aborted records too, and ends at the last stable offset. Raises
-        OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset), or no record follows;
-        CorruptRecordError if the batch is damaged; StorageError, StoreClosedError, ForkedError;
-        InvalidTypeError, InvalidArgumentError. Kafka has no such call: a consumer seeks, and polls one
-        record.
+        `read_committed` skips aborted records too, and ends at the last stable offset. Raises StorageError,
+        StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError; OffsetOutOfRangeError if
+        `offset` is not in [start_offset, end_offset), or if the log has no record at `offset` or above;
+        CorruptRecordError if the batch is damaged. Kafka has no such call: a Kafka consumer seeks to the
+        offset, and polls one record.
         """
         self.context.check_open()
         if type(offset) is not int:
@@ -530,12 +545,13 @@ class PartitionLog(PublicNames):
         return records[0]
 
     def read_many(self, offsets: Any, *, isolation_level: str = _UNCOMMITTED) -> Records:
-        """Return one record for each of the `offsets`, in their order, as `read_one` returns it.
+        """Return one record for each of the `offsets`, in the order of `offsets`. Each record is the record
+        that `read_one` returns.
 
         `offsets` are a list or a numpy array of integers, in any order and with repetitions. After compaction
         several offsets may give the same record. The result's `next_offset` is the offset after the last
-        returned record. Memory is taken for the records, not for their whole batches. Raises the errors of
-        `read_one`.
+        returned record. Memory is allocated for the records, not for their whole batches. Raises the errors
+        of `read_one`.
         """
         self.context.check_open()
         wanted = as_offsets(offsets)
@@ -574,12 +590,12 @@ class PartitionLog(PublicNames):
         the first record of that time or later. A time is ms since the epoch, or a datetime, in UTC if it has
         no zone.
 
-        By default the scan is the whole log as it is now, without later appends. A scan ends at the log's end
-        (with `read_committed` at the last stable offset) if that is below `end`. Raises OffsetOutOfRangeError
-        if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end` is below `start`, or if
-        both `start` and `from_time`, or both `end` and `to_time`, are given; InvalidTypeError, also if
-        `start` or `end` is None (`offset_for_time` returns None if no record is that late); StoreClosedError.
-        Iterating raises the errors of `read`.
+        By default the scan is the whole log as it is now, without later appends. A scan never goes beyond the
+        log's end, nor, with `read_committed`, beyond the last stable offset, even if `end` is larger. Raises
+        StoreClosedError; OffsetOutOfRangeError if `start` is not in [start_offset, end_offset];
+        InvalidArgumentError if `end` is below `start`, if both `start` and `from_time` are given, or if both
+        `end` and `to_time` are given; InvalidTypeError, for example if `start` or `end` is None
+        (`offset_for_time` returns None if no record is that late). Iterating raises the errors of `read`.
         """
         self.context.check_open()
         _is_committed(isolation_level)
@@ -614,8 +630,8 @@ class PartitionLog(PublicNames):
             )
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """Return the result of `use(view)` for the log's current view. If `use` raises FileNotFoundError, it
-        is called again with a newer view. Raises StorageError, StoreClosedError, CorruptRecordError.
+        """Return the result of `use(view)` for the log's current view. If `use` raises FileNotFoundError,
+        `use` is called again with a newer view. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
         view: LogView | None = None
@@ -626,7 +642,7 @@ class PartitionLog(PublicNames):
                 return use(view)
             except FileNotFoundError as error:
                 # If this view lacks segments of the view before, the log exists, and retention removes
-                # segments faster than this reader reads them. So count anew.
+                # segments faster than this reader reads them. So the tries are counted anew.
                 tries = 1 if view is not None and view.lacks(missing) else tries + 1
                 missing = view
                 if tries == _TRIES:
@@ -634,17 +650,19 @@ class PartitionLog(PublicNames):
                 if isinstance(self.source, ReadOnlyPartition):
                     self.source.refresh()
             except CorruptRecordError:
-                # A segment that a live writer has just removed may look damaged, so try once more with a new
-                # view. If a segment is really damaged, the second try fails too.
+                # A segment that another process has just removed may seem to be damaged, so the read is tried
+                # once more with a new view. If a segment is really damaged, the second try fails too.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
-                    # The look raises StoreClosedError if the files belong to a new topic of the same name.
+                    # Getting the view raises StoreClosedError, in place of `error`, if the files belong to a
+                    # new topic of the same name.
                     _ = self._views.view
                     raise
                 doubted = True
                 self.source.refresh()
             except SegstoreError:
                 raise
-            except OSError as error:  # `os_errors` would take a sixth of the time of a small transfer
+            except OSError as error:
+                # `os_errors` is not used, because it would take a sixth of the time of a small transfer.
                 if not is_refusal(error):
                     raise
                 raise StorageError(error.errno, error.strerror, error.filename) from error
@@ -680,9 +698,9 @@ class PartitionLog(PublicNames):
         return empty_records(max(at, offset))
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """Return the result of `use(reading)` for a `Reading` of the current view, up to the last stable
-        offset if `committed`. If files were removed, `use` is called again with a newer view. Raises the
-        errors of `read`.
+        """Return the result of `use(reading)`. The `Reading` has the current view, and the offset up to which
+        `use` may read it: the last stable offset if `committed`. If files were removed, `use` is called again
+        with a newer view. Raises the errors of `read`.
         """
 
         def read(view: LogView) -> T:
@@ -701,7 +719,8 @@ class PartitionLog(PublicNames):
         high watermark, up to the log end offset, is accepted, so that the reader waits until the high
         watermark rises (R39).
         """
-        # After a kill the high watermark may be lower than before, so a reader may have an offset above it.
+        # After a kill the high watermark may be lower than before, so a reader may have an offset above the
+        # high watermark.
         source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
@@ -718,19 +737,19 @@ class PartitionLog(PublicNames):
         whole: bool = False,
     ) -> Stretch:
         """Find whole batches, from the batch that holds `offset` on, in one segment's file, and return the
-        place of their bytes as a `Stretch` of at most `max_bytes`. If `min_one`, the first batch is returned
-        even if it is longer than `max_bytes`.
+        file and the range of their bytes as a `Stretch` of at most `max_bytes`. If `min_one`, the first batch
+        is returned even if it is longer than `max_bytes`.
 
-        The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
-        stays readable until `release`, also if retention or compaction removes it. The records are not read,
-        and no CRC is checked, because the client does that. For `read_committed` the stretch has the aborted
-        transactions of its batches (`aborted`), which are found by the log's control batches. Control batches
-        that were not read before are read now. If more than `max_searched` offsets would have to be read,
-        `aborted` is None instead, for callers that must not wait. If `whole`, the reader is a replica, which
-        reads up to the log end offset (R14).
+        The stretch is empty at the log's end; for `read_committed`, at the last stable offset. The file stays
+        readable until `release`, even if retention or compaction removes the file. The records are not read,
+        and no CRC is checked, because the client checks the CRC. For `read_committed`, `Stretch.aborted` has
+        the aborted transactions of the batches. They are found by the log's control batches; control batches
+        that were not read before are read now. If more than `max_searched` offsets would have to be searched
+        for control batches, `aborted` is None instead, for callers that must not wait. If `whole`, the reader
+        is a replica, which reads up to the log end offset (R14).
 
-        Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
-        StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
+        Raises OffsetOutOfRangeError, StorageError, StoreClosedError, ForkedError, InvalidTypeError,
+        InvalidArgumentError; CorruptRecordError if the batch header at `offset` is damaged.
         """
         self.context.check_open()
         offset = arguments.whole("offset", offset, None)
@@ -753,9 +772,10 @@ class PartitionLog(PublicNames):
         return self.with_view(find)
 
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Receive a Fetch request from a non-blocking socket, and answer it if C copies its batches from the
-        open file of one segment. Return True if it was answered, False if `exchange` holds the received
-        bytes, None if nothing was received. Raises nothing.
+        """Receive a Fetch request from a non-blocking socket, and answer it if the C code can copy the
+        batches from the open file of one segment. Return True if the request was answered. Return False if
+        the request was not answered: the request's bytes are in `exchange`, and the caller must handle them.
+        Return None if nothing was received. Raises nothing.
         """
         context = self.context
         if context.closed or not context.here[0]:
@@ -776,8 +796,8 @@ class PartitionLog(PublicNames):
         self, view: LogView, found: StoredBatches | None, offset: int, max_searched: int
     ) -> list[tuple[int, int]] | None:
         """Return (producer id, first offset) of each aborted transaction to which the batches in `found` may
-        belong (Kafka: FetchResponse.AbortedTransaction); None if more than `max_searched` offsets were not
-        searched yet for control batches.
+        belong (Kafka: FetchResponse.AbortedTransaction); None if more than `max_searched` offsets would have
+        to be searched for control batches.
         """
         if found is None or not has_transactions(found, self.context.files):
             return []
@@ -794,15 +814,15 @@ class PartitionLog(PublicNames):
 
         The first batch is the batch that holds `offset`. The batches have `max_bytes` together at most, but
         at least one batch is sent if there is any. `sink` is a file descriptor, or has fileno(). A file is
-        written at its current position. If a non-blocking sink is full, the call waits. `method`: sendfile;
-        splice (through a pipe); mmap (mapped file and write); read (read and write through a buffer);
-        copy_file_range (to files); auto (read if the sink is a device or was opened with O_APPEND, else
-        sendfile). `segstore.transfer_methods()` lists the methods of this machine, docs/transfer.md explains
-        each, and `storage.transfer.methods` has measurements.
+        written at its current position. If a non-blocking sink is full, the call waits. `method`: "sendfile";
+        "splice" (through a pipe); "mmap" (write from the mapped file); "read" (read and write through a
+        buffer); "copy_file_range" (to files only); "auto" ("read" if the sink is a device or was opened with
+        O_APPEND, else "sendfile"). `segstore.transfer_methods()` lists the methods of this machine,
+        docs/transfer.md explains each, and `storage.transfer.methods` has measurements.
 
-        Raises SinkError, SinkClosedError: some batches, and a part of one, may have been sent then. Raises
-        InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises
-        StorageError of the disk; CorruptRecordError if the first batch is damaged.
+        Before SinkError or SinkClosedError is raised, some batches, and a part of the next batch, may have
+        been sent. Nothing was sent if InvalidArgumentError, InvalidTypeError or OffsetOutOfRangeError is
+        raised. Raises StorageError if the disk fails; CorruptRecordError if the first batch is damaged.
         """
         context = self.context
         if type(sink) is not int:

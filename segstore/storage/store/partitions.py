@@ -1,9 +1,9 @@
 """`PartitionLoader` makes and opens the partitions of a store for writing, and `Partitions` keeps the open
 partitions.
 
-On disk are a new partition's directory, the leader epoch file, and the root's checkpoints; `log.open` and the
-partitions write the segments. Threads: any; the store's lock is held while a partition is opened, and while
-topics or their settings change.
+These two write a new partition's directory, the leader epoch file, and the checkpoints in the store's root;
+`log.open` and the partitions write the segments. Threads: any; the store's lock is held while a partition is
+opened, and while topics or topic settings change.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 # --- partition loader --------------------------------------------------------------------------
 
 _TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
-_LAYOUTS = 1 << 32  # number of layouts, because the published layout has 32 bits
-_AT_ONCE = 32  # partitions that are made together; each needs two open files
+_LAYOUTS = 1 << 32  # the number of possible layouts, because `.segstore/ends` has 32 bits for the layout
+_AT_ONCE = 32  # number of partitions whose files are written at the same time; each needs two open files
 Content = tuple[str, bytes]
-"""A file's path, and its content."""
+"""(path of a file, content of the file)."""
 
 
 class PartitionLoader:
-    """Makes partitions' directories, and opens partitions for writing, with the offsets of the checkpoints
-    and the published ends.
+    """Makes partitions' directories, and opens partitions for writing. To open a log, it uses the offsets in
+    the checkpoints and in `.segstore/ends`.
 
-    Threads: one at a time, under the store's lock. `left` is the state in which the store's last writer left
-    it. `clean` is True if no partition needs recovery. `expiration_ms` is the time after which unused
-    producer ids are forgotten.
+    Threads: one at a time, under the store's lock. `left` says how the last writer left the store. `clean` is
+    True if no partition needs recovery. `expiration_ms` is the time after which unused producer ids are
+    forgotten.
     """
 
     def __init__(
@@ -81,18 +81,19 @@ class PartitionLoader:
         """
         self.owed = OwedEpochs()
         self.sharing: Sharing | None = None
-        """The membership in a shared store, whose shared file has the ends of logs that an earlier host has
-        left open; None in other stores.
+        """The membership of this process in a shared store; None if the store is not shared.
+        `.segstore/shared` has the ends of the logs that an earlier host has left open.
         """
         self.adopted: set[TopicPartitionKey] = set()
-        """Partitions to which an earlier host has added the records of a staged append without publishing
-        them. These records are above the log end in the shared file, and are not cut off.
+        """Partitions to which an earlier host has added the records of a staged append, but without
+        publishing the new log end. These records are above the log end offset in `.segstore/shared`, but are
+        kept.
         """
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
     def make(self, info: TopicInfo) -> None:
-        """Make the missing partitions of a topic, durably. Raises OSError."""
+        """Make the missing partitions of a topic. They are durable when this returns. Raises OSError."""
         ids, files, made = info.partition_ids, self._context.files, False
         for at in range(0, len(ids), _AT_ONCE):
             begun = [self._begin(info, partition) for partition in ids[at : at + _AT_ONCE]]
@@ -110,7 +111,7 @@ class PartitionLoader:
         """
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
         if files.exists(directory) and files.is_symlink(directory):
-            return None  # opening the partition raises the error
+            return None  # `load` raises the error
         if self._identified(info, partition):
             return None
         if not files.exists(directory):
@@ -119,32 +120,33 @@ class PartitionLoader:
         epochs = os.path.join(directory, names.LEADER_EPOCHS)
         if not files.exists(epochs) or not files.size(epochs):
             self._context.make_way(epochs)
-            # A replica never begins an epoch by itself (R7); its first epoch comes from a leader.
+            # A replica never begins an epoch by itself (R7), so the leader epoch file is empty until a leader
+            # begins an epoch.
             contents.append((epochs, format_leader_epochs([] if self._replicated else [(0, 0)])))
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
         return [*contents, *self._metadata_file(info, partition, directory)]
 
     def _metadata_file(self, info: TopicInfo, partition: int, directory: str) -> list[Content]:
-        """Return the partition metadata file with its content; an empty list if the topic has no id. This
-        file is written last, so a partition that has it is complete. Raises OSError.
+        """Return the partition metadata file with its content; an empty list if the topic has no id. The
+        caller writes this file last, so a partition with this file is complete. Raises OSError.
         """
         files, metadata = self._context.files, os.path.join(directory, names.PARTITION_METADATA)
         logs = [names.segment_file(base, names.LOG) for base in list_segments(files, directory)]
         used = any(files.size(os.path.join(directory, log)) for log in logs)
         if not used:
             self._made.add((info.name, partition))
-        if not info.topic_id:  # a broker's topic, made before Kafka had topic ids
+        if not info.topic_id:  # a broker made the topic before Kafka had topic ids
             return []
         self._context.make_way(metadata)
-        # A partition with records had this file, so the file was lost.
+        # If there are records, the partition was complete before, so its metadata file was lost.
         if used:
             self._context.report(metadata, "missing or empty", "made anew from the topic's settings")
         return [(metadata, names.partition_metadata(info.topic_id))]
 
     def _identified(self, info: TopicInfo, partition: int) -> bool:
-        """Return whether there is a partition metadata file with an id. If the file is damaged, or its id is
-        not the topic's, it is written anew. Raises OSError.
+        """Return whether the partition has a metadata file with an id. A file that is damaged, or that has
+        another id than the topic, is written anew. Raises OSError.
         """
         try:
             found_id = self._topic_files.read_id(info.name, partition)
@@ -159,7 +161,9 @@ class PartitionLoader:
         return bool(found_id)
 
     def load(self, info: TopicInfo, partition: int, start_moved: Callable[[int], None]) -> Partition:
-        """Open a partition, recover it if needed, and publish its ends. Raises StorageError, OSError."""
+        """Open a partition, recover the partition if needed, and publish the log end offset. Raises
+        StorageError, OSError.
+        """
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)
         context.files.check_directory(directory)
@@ -170,8 +174,9 @@ class PartitionLoader:
         if self.sharing is not None and left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
-            # A stopped guest that continues now cuts its file, then removes the sealed end. So read the
-            # sealed ends before the files: otherwise an uncut file might be read without its sealed end.
+            # A stopped guest that continues now cuts its segment at the end that was recorded when the
+            # segment was sealed, then removes this sealed end. So the sealed ends are read before the files:
+            # if the files were read first, an uncut file might be read without its sealed end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
@@ -189,7 +194,8 @@ class PartitionLoader:
         epochs = self._begin_epoch(directory, opened, expected.clean, published, step)
         self.owed.begun(key)
         if self._replicated and opened.end_offset < expected.recovery_point:
-            # Lower the recovery point to the log end offset, because the next records are not synced yet.
+            # The recovery point is lowered to the log end offset, because the next records that this replica
+            # appends are not synced yet.
             points = self._checkpoints.recovery_points
             points.update({(info.name, partition): opened.end_offset})
         self._report(directory, opened, expected)
@@ -210,7 +216,9 @@ class PartitionLoader:
             layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        if self.sync:  # after a kill, readers must still see all records that they have seen before
+        # This is needed because after a kill readers must still see all records that they saw before the
+        # kill.
+        if self.sync:
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
         state = LogState(opened, epochs, producers, layout, high_watermark)
@@ -224,7 +232,9 @@ class PartitionLoader:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
     def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
-        """Report repairs of the log, and offsets that differ between checkpoints and published ends."""
+        """Report the repairs of the log, and the offsets that differ between the checkpoints and
+        `.segstore/ends`.
+        """
         messages = (*expected.messages, *opened.messages)
         for message in messages:
             log.warning("%s: %s", directory, message)
@@ -236,8 +246,8 @@ class PartitionLoader:
             self.recovered.append(done)
 
     def _report_lost_producers(self, directory: str, base: int) -> None:
-        """Report that producer ids without batches in the log are lost, because there is no sound
-        snapshot.
+        """Report that the producer ids without batches in the log are lost, because no snapshot could be
+        used.
         """
         path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
         done = "producers are known by the batches that are left: one that has none is taken for a new one"
@@ -246,15 +256,15 @@ class PartitionLoader:
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints, messages = self._checkpoints, list[str]()
         flushed = checkpoints.recovery_points.get(key)
-        # A replica's log may have offset gaps above its recovery point too, which it copies from its leader.
+        # A replica copies offset gaps from its leader, so its log may have gaps above its recovery point too.
         known = flushed if self._left.gaps_known and not self._replicated else None
-        # After a failed sync the published recovery point is the bitwise complement, a negative number.
+        # If a sync has failed, the bitwise complement of the recovery point, a negative number, is published.
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         checked = published is not None and self._ends.was_checked
         recovery_point = flushed or 0
         if published is not None:
-            # The published recovery point is newer than the checkpoint's. If the published ends have no
-            # checksum, the larger offset of the two is taken.
+            # The recovery point in `.segstore/ends` is newer than the recovery point in the checkpoint. If
+            # this file has no checksums, the larger one of the two is used.
             recovery_point = published.synced if checked else max(recovery_point, published.synced)
         return Expected(
             clean=self.clean or key in self._made,
@@ -275,8 +285,8 @@ class PartitionLoader:
         )
 
     def durable_below(self, info: TopicInfo, partition: int) -> int:
-        """Return the offset below which a partition's log is durable or deleted, by its checkpoints and
-        published ends.
+        """Return the offset below which every record of a partition is durable or deleted, according to the
+        checkpoints and `.segstore/ends`.
         """
         published = self._ends.get(slot_key(info.topic_id, info.name, partition))
         held = published if self._left.ends_hold else None
@@ -284,18 +294,19 @@ class PartitionLoader:
         return max(expected.recovery_point, expected.log_start)
 
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, messages: list[str]) -> int:
-        """Return the log start offset by the checkpoint and the published ends. If the two differ, and a kill
-        does not explain that, a message is added to `messages`.
+        """Return the log start offset, from the checkpoint or from `published`, the partition's ends in
+        `.segstore/ends`. If these differ, and a kill does not explain the difference, a message is added to
+        `messages`.
         """
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
         if self._replicated and checked and checkpoint_start is not None:
-            # A replica writes the checkpoint before it begins its log anew, so the checkpoint is the newer
-            # one.
+            # A replica that empties its log writes the checkpoint first, so the checkpoint is newer than
+            # `.segstore/ends`.
             return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
-        # A kill between checkpoint and publication leaves a smaller offset in the published ends. Such a
-        # difference is not reported.
+        # A kill after the write of the checkpoint and before the publication leaves a smaller offset in
+        # `.segstore/ends`. Such a difference is not reported.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
         if published is not None and published.start != (checkpoint_start or 0) and not behind:
             messages.append(
@@ -305,8 +316,8 @@ class PartitionLoader:
         return taken
 
     def _doubt(self, key: int, published: Ends | None) -> None:
-        """Publish that a sync failed during recovery, so that the next recovery writes the log's
-        bytes again.
+        """Publish that a sync has failed during recovery, so that the next recovery writes the log's bytes
+        again.
         """
         # After a failed sync the page cache may have bytes that are not on disk.
         if published is None:
@@ -316,8 +327,8 @@ class PartitionLoader:
             self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _put_aside(self, directory: str) -> None:
-        """Move directories, links and other special files with the name of an index, a snapshot or a
-        temporary file to the quarantine. Raises OSError.
+        """Move directories, links and other special files to `.segstore/quarantine` if they have the name of
+        an index, a snapshot or a temporary file of a partition. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
@@ -329,23 +340,24 @@ class PartitionLoader:
     def _begin_epoch(
         self, directory: str, opened: Opened, clean: bool, published: Ends | None, step: int
     ) -> LeaderEpochs:
-        """Return the leader epochs of a partition, which are durable then. A new epoch begins at the log's
-        end after an unclean shutdown, if the checkpoint file was damaged, or if `step` is above 0: the new
-        epoch is then `step` above the latest epoch (see `OwedEpochs`). Epochs below the log start offset,
-        which a crash may leave, are removed. In a replica no epoch begins, and epochs outside of the log are
-        removed (R7; Kafka: LogLoader).
+        """Return the leader epochs of a partition, and make them durable. Unless the log is a replica, a new
+        epoch begins at the log's end if the last shutdown was not clean, if the leader epoch file was
+        damaged, or if `step` is above 0. The new epoch is `step` above the latest epoch, but at least 1 above
+        (see `OwedEpochs`). A crash may leave epochs below the log start offset: these are removed. In a
+        replica no epoch begins, and epochs outside of the log are removed (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)
         latest, changed = epochs.latest, False
         if self._replicated:
             changed = epochs.truncate_from_start(opened.start_offset) or bool(wrong)
-            # Cut at the end after the cut at the start, so that an empty log keeps no epoch.
+            # The epochs are cut at the log's end after they were cut at the log's start, so that an empty log
+            # keeps no epoch.
             epochs.truncate_from_end(opened.end_offset)
             changed |= epochs.latest != latest
         elif latest is None or wrong or step or not clean or opened.recovered is not None:
-            # The epochs of a damaged file are read from the batches. A later epoch without batches is found
-            # only in the published ends.
+            # If the leader epoch file is damaged, the epochs were read from the batches. A later epoch
+            # without batches is found only in `.segstore/ends`.
             latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
             epochs.assign(latest + max(step, 1), opened.end_offset)
@@ -365,8 +377,8 @@ log = Logger("segstore")
 
 
 class Partitions:
-    """The open partitions of one store. `topics()` returns the current topics. `lock` is the store's lock,
-    which is also held while topics change.
+    """Keeps the open partitions of one store. `topics()` returns the current topics. `lock` is the store's
+    lock, which is also held while topics change.
     """
 
     def __init__(
@@ -382,7 +394,9 @@ class Partitions:
         self._broken: dict[TopicPartitionKey, Exception] = {}
         self._replicas: dict[TopicPartitionKey, Replica] = {}
         self.on_opened: Callable[[Partition], None] | None = None
-        """Called with each partition after it was opened. The caller holds the lock."""
+        """`on_opened(partition)` is called after a partition was opened. The store's lock is held during the
+        call.
+        """
 
     # --- one ------------------------------------------------------------------------------
 
@@ -411,8 +425,8 @@ class Partitions:
         return found
 
     def open(self, topic: str, partition: int) -> None:
-        """Open a partition. If a file or directory of the partition is damaged, its error is not raised here,
-        but by each later `get`. All other errors are raised here.
+        """Open a partition. If a file or directory of the partition is damaged, this method raises nothing,
+        and each later `get` of the partition raises the error. All other errors are raised here.
         """
         try:
             self.get(topic, partition)
@@ -425,9 +439,9 @@ class Partitions:
             self._broken[topic, partition] = copy_of(error)
 
     def replica(self, topic: str, partition: int, high_watermark: int | None = None) -> Replica:
-        """Return the one `Replica` of a partition. In a replicated store each partition is opened as a
-        replica. In a plain store the first call makes the partition a replica with this `high_watermark`
-        (None: 0). Raises the errors of `get`.
+        """Return the `Replica` of a partition, the same object at each call. In a replicated store each
+        partition is opened as a replica. In a plain store the first call for a partition makes it a replica
+        with this `high_watermark` (None: 0). Raises the errors of `get`.
         """
         key = topic, partition
         with self.lock:
@@ -440,8 +454,8 @@ class Partitions:
             return self._replicas[key]
 
     def begin_epoch(self, topic: str, partition: int, epoch: int) -> None:
-        """Begin the leader epoch `epoch` at the end of a partition's log, durably. Unlike `replica`, this
-        does not make a partition of a plain store a replica. Raises the errors of `get`.
+        """Begin the leader epoch `epoch` at the end of a partition's log. The epoch is durable when this
+        returns. In a plain store the partition does not become a replica. Raises the errors of `get`.
         """
         with self.lock:
             found = self._get(topic, partition)
@@ -459,14 +473,15 @@ class Partitions:
             high_watermark,
             quarantine,
             lambda offset: self._cut((info.name, partition), offset),
-            # The replica holds the lock `naming` during this call. A deletion of the topic waits for this
-            # lock, so it removes the line in the checkpoint after this call has written it.
+            # The replica holds the lock `naming` during this call. A deletion of the topic waits for
+            # `naming`, so it removes the partition's line from the checkpoint only after this call has
+            # written the line.
             lambda offset: self._checkpoints.log_starts.update({(info.name, partition): offset}),
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
         """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
-        at `end`: the leader's records that come after `end` are neither synced nor compacted (Kafka:
+        at `end`: the records that the replica copies after the cut are neither synced nor compacted (Kafka:
         LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
@@ -477,7 +492,7 @@ class Partitions:
 
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
         """Write a log start offset into the checkpoint, durably. Raises StoreClosedError if the topic was
-        deleted, also if a new topic has its name.
+        deleted, even if a new topic has the same name.
         """
         with self.lock:
             self._context.check_open()
@@ -494,26 +509,28 @@ class Partitions:
             partition.configure(info.settings)
 
     def load_all(self, info: TopicInfo) -> None:
-        """Open all partitions of a topic. A partition that can't be opened is passed over, and `get` raises
-        its error.
+        """Open all partitions of a topic. If a partition can't be opened, the error is not raised here, but
+        by `get`.
         """
         for number in info.partition_ids:
-            with suppress(SegstoreError, OSError):  # `get` raises the error again
+            with suppress(SegstoreError, OSError):  # a later `get` raises the error again
                 self._get(info.name, number)
 
     def ends_of(self, info: TopicInfo) -> dict[int, tuple[LogView, int]]:
-        """Return {partition: (view, recovery point)} of a topic's open partitions."""
+        """Return {partition: (view of the log, recovery point)} of a topic's open partitions."""
         return {n: (p.view, p.recovery_point) for n, p in self._of(info).items()}
 
     def _of(self, info: TopicInfo) -> dict[int, Partition]:
         return {n: p for (topic, n), p in self._open.items() if topic == info.name}
 
     def abandon(self, topic: str) -> None:
-        """Abandon the partitions of a topic that was deleted."""
+        """Forget the partitions of a topic that was deleted, and refuse further appends to them."""
         self._abandon({key for key in (*self._open, *self._broken) if key[0] == topic})
 
     def abandon_some(self, topic: str, numbers: Collection[int]) -> None:
-        """Abandon partitions that were removed from a topic, or moved to another data directory."""
+        """Forget partitions that were removed from a topic, or moved to another data directory, and refuse
+        further appends to them.
+        """
         self._abandon({(topic, number) for number in numbers})
 
     def _abandon(self, keys: Collection[TopicPartitionKey]) -> None:
@@ -530,14 +547,14 @@ class Partitions:
         return list(self._open.values())
 
     def begin_sync(self) -> None:
-        """From now on open each partition as in sync mode (`PartitionLoader.sync`). The caller holds the
+        """Open partitions in sync mode (`PartitionLoader.sync`) from now on. The caller holds the store's
         lock.
         """
         self._loader.sync = True
 
     def end_sync(self) -> None:
-        """From now on open each partition without a high watermark of its own: readers see the whole log. The
-        caller holds the lock.
+        """Open partitions without a high watermark from now on, so that readers see the whole log. The caller
+        holds the store's lock.
         """
         self._loader.sync = False
         self._replicas.clear()
@@ -558,8 +575,8 @@ class Partitions:
             partition.expire_producers(after_ms)
 
     def flush(self) -> None:
-        """Sync all partitions, and write the checkpoints. If a partition can't be synced, the others still
-        are, then the first error is raised.
+        """Sync all partitions, and write the checkpoints. An error of one partition does not stop the sync of
+        the next partition. The first error is raised at the end.
         """
         errors: list[Exception] = []
         try:
@@ -567,14 +584,16 @@ class Partitions:
                 try:
                     partition.flush()
                 except StoreClosedError:
-                    continue  # its topic was deleted
+                    continue  # this is raised if the partition's topic was deleted
                 except SegstoreError as error:
                     errors.append(error)
             self.checkpoint()
             if errors:
                 raise errors[0]
         finally:
-            errors.clear()  # each error's traceback refers to this frame, which would refer to the error
+            # This breaks a reference cycle: each error's traceback refers to this frame, whose `errors`
+            # refers to the error.
+            errors.clear()
 
     def checkpoint(self, nonce: int = 0) -> None:
         """Write recovery points, log start offsets and high watermarks. `nonce` is the number in the clean
@@ -606,5 +625,7 @@ class Partitions:
         return errors
 
     def is_clean(self) -> bool:
-        """Return whether no open partition has failed or needs recovery at the next open."""
+        """Return whether all partitions could be opened, and no open partition needs recovery at the next
+        open.
+        """
         return not self._broken and all(p.is_clean() for p in self._open.values())

@@ -1,8 +1,9 @@
-"""`Primary`: a store with a standby, a second store that copies its records by fetches. `Primary` keeps the
-standby's registration and fetch offsets. When the standby takes over, `Primary` writes the fence, after which
-this store takes no appends (REPLICATION 7.4; Kafka: the controller's registrations, and BeginQuorumEpoch).
+"""`Primary` serves the standby of a store. The standby is a second store that fetches all records from this
+store. `Primary` keeps the standby's registration and fetch offsets. When the standby is promoted, `Primary`
+writes the fence file, and from then on this store refuses appends (REPLICATION 7.4; Kafka: the controller's
+registrations, and BeginQuorumEpoch).
 
-On disk are `.segstore/standby` and `.segstore/fence`. Threads: any; changes are made one at a time.
+Writes `.segstore/standby` and `.segstore/fence`. Threads: any; changes are made one at a time.
 """
 
 from __future__ import annotations
@@ -44,27 +45,30 @@ if TYPE_CHECKING:
     from segstore.storage.store.partitions import Partitions
 
 log = Logger("segstore")
-_STEP_BITS = 36  # bits of the step from one broker epoch to the next; an int64 has room for 2^26 steps
+_STEP_BITS = 36  # bits of the random step from one broker epoch to the next; an int64 has room for 2^26 steps
 STANDBY_ID = 2
-"""The standby's node id on the wire; the primary's is 1."""
+"""The standby's node id on the wire. The primary has node id 1."""
 _Key = tuple[str, int]
 
 
 class Reached(NamedTuple):
-    """The fetch position of a standby in a partition: the standby has all records below `offset`. It last
-    fetched from the log end offset at `caught_up_ms` (monotonic clock); if it never did, this is the time of
-    its first fetch.
+    """The fetch position of a standby in a partition: the standby has all records below `offset`.
+    `caught_up_ms` (monotonic clock) is the time of the standby's last fetch from the log end offset; if there
+    was no such fetch, the time of its first fetch.
     """
 
     offset: int
     caught_up_ms: int
 
 
-_reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)  # faster than Reached()
+# `_reached(...)` does the same as `Reached(*...)`, but faster.
+_reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)
 
 
 def check_not_fenced(files_of: StoreContext) -> None:
-    """Raise DemotedError if the directory has a fence; CorruptCheckpointError, OSError."""
+    """Raise DemotedError if the directory has a fence file. Raises CorruptCheckpointError, OSError if the
+    file can't be read.
+    """
     fence = FENCE.read(files_of.files, files_of.root)
     if fence is not None:
         raise DemotedError(fence.message(files_of.root))
@@ -75,9 +79,9 @@ def _now_ms() -> int:
 
 
 class Primary:
-    """The primary's side of one store. `topics()` returns all topics by name; `partitions()` returns the open
-    partitions. Appends with acks=all wait for a standby in sync mode. A standby that has not fetched for
-    `lag_time_max_ms` counts as lost (Kafka: replica.lag.time.max.ms).
+    """Keeps the registration of one store's standby. `topics()` returns all topics by name. `partitions()`
+    returns the open partitions. Appends with acks=all wait for a standby in sync mode. A standby that has not
+    fetched for `lag_time_max_ms` counts as lost (Kafka: replica.lag.time.max.ms).
     """
 
     def __init__(
@@ -110,14 +114,15 @@ class Primary:
     @property
     def _changing(self) -> Mutex:
         """Return the lock that is held while the registration or the fence changes."""
-        # The lock is made by the first change, not by the constructor, which each open of a store calls.
+        # The first change makes the lock. The constructor does not, because each open of a store calls the
+        # constructor, and few stores have a standby.
         return self._locks.setdefault("changing", Mutex())
 
     # --- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: Partition) -> None:
-        """Apply sync mode, lease term and fence to a partition that was just opened. The caller holds the
-        store's lock.
+        """Make a partition that was just opened obey the sync mode, the lease term and the fence. The caller
+        holds the store's lock.
         """
         if self.registration.sync:
             self._wait_for_standby(partition)
@@ -144,9 +149,10 @@ class Primary:
     # --- registration -------------------------------------------------------------------------
 
     def register(self, directory_id: str, sync: bool, peer: str = "") -> int:
-        """Register a standby at the address `peer`, or register it anew; returns its broker epoch. Raises
-        DuplicateBrokerRegistrationError if another directory is registered; InvalidRequestError for a change
-        from sync to async mode, and for sync mode while the store is shared; DemotedError, StorageError.
+        """Register a standby at the address `peer`, or register the standby anew. Return the standby's new
+        broker epoch. Raises DemotedError, StorageError; DuplicateBrokerRegistrationError if another directory
+        is registered; InvalidRequestError if the mode would change from sync to async, or if the mode is sync
+        and the store is shared.
         """
         with self._changing, os_errors():
             before = self.registration
@@ -184,16 +190,16 @@ class Primary:
         return made.broker_epoch
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
-        """Return whether this standby has fenced the store, and is registered in this mode. Such a standby
-        may register anew, because it still has to fetch the last records.
+        """Return whether the standby with this directory id has fenced the store, and is registered in this
+        mode. Such a standby may register anew, because it must still fetch the last records.
         """
         held, fence = self.registration, self.fence
         known = (held.directory_id, held.sync) == (directory_id, sync)
         return fence is not None and fence.directory_id == directory_id and known
 
     def _begin_sync(self, made: StandbyRegistration) -> None:
-        """Have appends with acks=all wait for the standby from now on. The high watermark begins at the log's
-        end, so that readers still see all records that they have seen.
+        """Make later appends with acks=all wait for the standby. The high watermark begins at the log's end,
+        so that readers still see all records that they saw before.
         """
         partitions = self._partitions()
         with partitions.lock:
@@ -203,8 +209,8 @@ class Primary:
             self.registration = made
             for partition in partitions.all_open():
                 with partition.token:
-                    # Set the acks before the high watermark, because an append above the high watermark uses
-                    # the acks to wait.
+                    # `acks` is set before the high watermark, because an append above the high watermark
+                    # waits by means of `acks`.
                     self._wait_for_standby(partition)
                     partition.visible.begin_replica(partition.segments.next_offset)
 
@@ -212,9 +218,9 @@ class Primary:
         partition.acks, partition.tail.has_standby = StandbyAcks(partition, self._away), True
 
     def unregister(self) -> bool:
-        """Remove the standby's registration, on the operator's command; return whether there was one. In sync
-        mode a new leader epoch begins in each partition, and acks=all no longer waits. Raises DemotedError,
-        StorageError.
+        """Remove the standby's registration, on the operator's command. Return whether a standby was
+        registered. If the standby was in sync mode, a new leader epoch begins in each partition, and appends
+        with acks=all no longer wait. Raises DemotedError, StorageError.
         """
         with self._changing, os_errors():
             before = self.registration
@@ -235,10 +241,8 @@ class Primary:
         return True
 
     def _begin_epochs(self, after: Callable[[int], int]) -> None:
-        """Begin the leader epoch `after(present epoch)` in each partition where it is larger than the
-        present.
-        """
-        # A standby that returns sees by the epoch that the leadership has changed.
+        """Begin the leader epoch `after(present epoch)` in each partition whose present epoch is smaller."""
+        # By the new epoch a returning standby notices that the leadership has changed.
         partitions = self._partitions()
         for topic, number in self._keys():
             before = partitions.get(topic, number).writer.epoch
@@ -259,7 +263,7 @@ class Primary:
     # --- fetches ------------------------------------------------------------------------------
 
     def check_replica(self, replica: int, broker_epoch: int) -> bool:
-        """Return whether the `replica` id of a fetch is that of a registered standby. Raises
+        """Return whether `replica`, the replica id of a fetch, is the id of a registered standby. Raises
         NotLeaderOrFollowerError if the standby must register anew, or if the fetch does not have the
         registered broker epoch (R8, KIP-903).
         """
@@ -281,7 +285,9 @@ class Primary:
         return True
 
     def fetched(self, key: _Key, partition: Partition, offset: int) -> None:
-        """Note that the standby has all records below `offset`, from which it fetches (R17, R18)."""
+        """Record the offset of a fetch by the standby: the standby has all records below `offset`
+        (R17, R18).
+        """
         visible = partition.visible
         end = visible.log_end_offset
         if not visible.start_offset <= offset <= end:
@@ -312,22 +318,25 @@ class Primary:
         return found
 
     def begin_notes(self) -> None:
-        """Write the standby's lag to a file every second from now on, for other processes."""
+        """Write the standby's lag to `.segstore/lags` every second from now on, for other processes."""
         if self._keeper is None:
             self._keeper = LagKeeper(self._context, PRIMARY, self._lag_time_max_ms)
             self._context.scheduler.every(EVERY, self._note)
 
     def _note(self) -> None:
-        """Write the standby's lag to a file, for other processes."""
+        """Write the standby's lag to `.segstore/lags`, for other processes."""
         held, keeper = self.registration, self._keeper
         if held.is_there and keeper is not None:
             away = self._away()
             self._log_loss(away, held.sync)
-            with suppress(SegstoreError):  # a topic may have been deleted; the next note leaves it out
+            # A topic may have been deleted. The next call of `_note` leaves such a topic out.
+            with suppress(SegstoreError):
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:
-        """Log when the standby is lost, unless the store has a fence, and when the standby returns."""
+        """Log the loss of the standby, for the reason `away`, unless the store has a fence; log its return if
+        `away` is "".
+        """
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
         was_lost, self._is_lost = self._is_lost, is_lost
@@ -340,8 +349,8 @@ class Primary:
     # --- a lease ------------------------------------------------------------------------------
 
     def lead_by(self, term: LeaseTerm, on_followed: Callable[[], None]) -> None:
-        """Take no appends until the lease term begins, nor after its end. `on_followed` is called at the
-        standby's first fetch after `ask_standby`. Raises StorageError.
+        """Accept appends only during the lease term, the time for which the lease is held. `on_followed` is
+        called at the standby's first fetch after `ask_standby`. Raises StorageError.
         """
         with self._changing, os_errors():
             partitions = self._partitions()
@@ -373,7 +382,7 @@ class Primary:
                 partition.acks.demote()
 
     def go_on(self) -> None:
-        """Take changes again, because a lease term has begun."""
+        """Accept changes again, because a lease term has begun."""
         with self._changing:
             if self.fence is not None:
                 return
@@ -383,27 +392,30 @@ class Primary:
                     partition.acks.go_on()
 
     def ask_standby(self) -> None:
-        """Require that the standby, if there is one, registers anew and fetches."""
+        """Require the standby, if there is one, to register anew and to fetch."""
         held = self.registration
         self._reregister_above = held.broker_epoch if held.is_there else None
 
     @property
     def is_followed(self) -> bool:
-        """Return whether the standby has fetched since `ask_standby`; True if there is no standby."""
+        """Return whether the standby has fetched after `ask_standby`; True if there is no standby."""
         return self._reregister_above is None or not self.registration.is_there
 
     def begin_epochs(self, epoch: int) -> None:
-        """Begin a leader epoch, durably, in each partition with a smaller epoch. Raises StorageError."""
+        """Begin the leader epoch `epoch`, durably, in each partition whose present epoch is smaller. Raises
+        StorageError.
+        """
         with self._changing, os_errors():
             self._begin_epochs(lambda _: epoch)
 
     # --- the fence ----------------------------------------------------------------------------
 
     def demote(self, fence: Fence) -> None:
-        """Refuse appends and changes of topics from now on, durably. A second call with the same leader epoch
-        and directory changes nothing. Raises InvalidRequestError if the fence's directory is not the
-        registered standby's; FencedLeaderEpochError if its epoch is not above all epochs of this store:
-        nothing is changed then. Raises StorageError.
+        """Write the fence file, and refuse appends and changes of topics from now on, even after the next
+        open. A second call with the same leader epoch and directory changes nothing. Nothing is changed
+        either if this raises InvalidRequestError, because the fence's directory is not the directory of the
+        registered standby, or FencedLeaderEpochError, because the fence's epoch is not above all epochs of
+        this store. Raises StorageError.
         """
         with self._changing, os_errors():
             held, registered = self.fence, self.registration
@@ -423,7 +435,7 @@ class Primary:
             with self._context.reserve:
                 FENCE.write(self._context.files, self._context.root, fence)
             partitions = self._partitions()
-            with partitions.lock:  # while this lock is held, no topic is changed, and no partition opened
+            with partitions.lock:  # while this lock is held, no topic is changed, and no partition is opened
                 self.fence = fence
                 partitions.on_opened = self.opened
                 self._context.demoted = fence.message(self._context.root)

@@ -1,7 +1,8 @@
-"""`PublishedPartition`: one partition's published ends and log start offset, and whether the partition still
-exists, for a reader of the store.
+"""`PublishedPartition` finds the log end offsets that the writer has published in `.segstore/ends`, and the
+log start offset, for one partition and a reader of the store. It also finds out whether the partition still
+exists.
 
-On disk files are only read. Threads: any.
+Files are only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from segstore.storage.store.believed_ends import BelievedEnds
 
 
 class _KnownEnds(NamedTuple):
-    """The ends that `PublishedPartition.ends` returned last (`shown`), the file from which they were read
-    (`reader`), and the `EndsGlance` that compares them with the file's present ends.
+    """The ends that `PublishedPartition.ends` returned last (`shown`), the `reader` of the file that has
+    these ends, and an `EndsGlance`, which finds out whether the file's ends of this partition have changed.
     """
 
     reader: EndsReader
@@ -37,16 +38,19 @@ class PublishedPartition:
         self._directory = topic_files.partition_path(info.name, number)
         self._key = slot_key(info.topic_id, info.name, number)
         self._known: _KnownEnds | None = None
-        # Each dict has one entry, the log start offset that was read last. Its key in `_starts` is the
-        # published log start offset, in `_unpublished` the identities of the files that were read.
+        # The value of each dict's only entry is the log start offset that was read last. In `_starts` the key
+        # is the published log start offset. In `_unpublished` the key has the identity (device, inode, birth
+        # time) of each file that was read.
         self._starts: dict[int, int] = {}
         self._unpublished: dict[tuple[object, ...], int] = {}
-        # topic id in the directory's metadata, and inode of the directory, at the last look that found that
-        # the directory belongs to this topic
+        # (topic id in the partition's metadata file, inode of the directory) at the last call of
+        # `has_directory` that returned True after a comparison of the settings
         self._own_mark: tuple[str, int] | None = None
 
     def ends(self) -> Ends | None:
-        """Return the published ends; None if they are not the last writer's, or lack the partition."""
+        """Return the partition's ends in `.segstore/ends`; None if the store's last writer did not write this
+        file, or if the partition has no slot in the file.
+        """
         ends, last = self._ends.known(), self._known
         if ends is None:
             return None
@@ -56,10 +60,10 @@ class PublishedPartition:
         if found is None:
             return None
         if found.start != 0:
-            starts = self._starts  # another thread may replace it
+            starts = self._starts  # this is a local variable, because another thread may replace `_starts`
             if found.start not in starts:
-                # The checkpoints that are read here are not older than `found`, because a writer changes the
-                # checkpoints before the published ends.
+                # The log start offset that is read here is not older than `found`, because a writer changes
+                # the checkpoints before it changes `.segstore/ends`.
                 starts = self._starts = {found.start: self._log_start(found)}
             shown = found._replace(start=starts[found.start])
         glance = ends.glance(found)
@@ -67,8 +71,8 @@ class PublishedPartition:
         return shown
 
     def log_start(self) -> int:
-        """Return the log start offset of a partition whose ends are not published. The files that contain
-        this offset are read again only if one of them was replaced.
+        """Return the log start offset of a partition that has no slot in `.segstore/ends`. The files that
+        contain this offset are read again only if one of them was replaced.
         """
         seen = tuple(self._identity(os.path.join(self._root, place)) for place in LOG_START_FILES)
         if seen not in self._unpublished:
@@ -76,8 +80,8 @@ class PublishedPartition:
         return self._unpublished[seen]
 
     def ends_count(self) -> bool:
-        """Return whether the published ends are the last writer's, or a writer is opening the store, which
-        will publish ends.
+        """Return whether the store's last writer wrote `.segstore/ends`, or a writer, which will write this
+        file, has the store open.
         """
         return self._ends.believed() is not None or self._ends.have_writer()
 
@@ -92,9 +96,9 @@ class PublishedPartition:
         )
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic: whether the topic's id is in the
-        partition's metadata, or else in the settings of the topic of that name. A broker's topic without an
-        id can't be distinguished from a new topic of its name.
+        """Return whether the directory still belongs to this topic: the topic's id is in the partition's
+        metadata file, or, if it is not in this file, in the settings of the topic with this name. A broker's
+        topic without an id can't be distinguished from a new topic of the same name.
         """
         found_id = self._topic_files.readable_id(self._info.name, self._number)
         if found_id == self._info.topic_id:
@@ -107,8 +111,8 @@ class PublishedPartition:
         return True
 
     def sealed(self) -> dict[int, int]:
-        """Return {base offset: end in bytes} of the sealed segments to which another process may still write
-        (rule A5 of shared stores).
+        """Return {base offset: end in bytes} of the segments that were closed to appends (sealed), and to
+        which another process may still write after this end (rule A5 of shared stores).
         """
         ends = self._ends.mapped
         return {} if ends is None or ends.shared is None else ends.sealed(self._key)

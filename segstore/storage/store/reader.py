@@ -1,6 +1,7 @@
-"""`StoreReader`: reads a store of segstore, or the directory of a Kafka broker, beside its writer.
+"""`StoreReader` reads a store of segstore, or the directory of a Kafka broker, while another process writes
+it.
 
-On disk files are only read. Threads: any.
+Files are only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ if TYPE_CHECKING:
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.store.writing_side import WritingSide
 
-_TICK_NS = 2_000_000_000  # nanoseconds, longer than a clock tick of any file system
+_TICK_NS = 2_000_000_000  # a time in nanoseconds that is longer than a clock tick of any file system
 
 POLL_SECONDS = 0.005
-_BLIND_SECONDS = 1.0  # the longest sleep before the reader checks that a writer still publishes the ends
-_TRUST_SECONDS = 30.0  # the longest sleep if that check has found a live writer
-_LAST_WAKE = 1.0  # the longest time for woken threads to leave `wait`; after a fork some don't exist
+_BLIND_SECONDS = 1.0  # the longest sleep before the reader checks that a writer still publishes ends
+_TRUST_SECONDS = 30.0  # the longest sleep after a check that has found a live writer
+# The longest time that `close` waits for threads in `wait`; after a fork some of them don't exist.
+_LAST_WAKE = 1.0
 
 
 class _Topics(NamedTuple):
-    """The topics by name (`found`), and what they were read from. `version` has the time stamps of the root
-    and of the settings directory before the read. `names` are the (topic, partition) of the partition
-    directories, which have not changed since `since_ns`. `settled`: whether both times were longer ago than a
-    clock tick of the file system, so that each later change alters a time stamp.
+    """`found` has the topics by name. `version` has the time stamps of the root and of the settings directory
+    before the topics were read. `names` has (topic, partition) of each partition directory; the set of these
+    directories has not changed since `since_ns`. `settled` says whether, at the read, `since_ns` and the
+    settings directory's time stamp were longer ago than a clock tick of the file system: each later change
+    then alters a time stamp.
     """
 
     version: tuple[int, int]
@@ -49,13 +52,15 @@ class _Topics(NamedTuple):
 
 
 class StoreReader:
-    """Reads a store. Topics are read again if the root or the directory of topic settings has changed."""
+    """Reads a store. Topics are read again if the time stamp of the root or of the directory of topic
+    settings has changed.
+    """
 
     def __init__(self, context: StoreContext) -> None:
         self.context = context
         self._topic_files = TopicFiles(context.files, context.root)
         self._lock = Mutex()
-        self._waiting: list[int] = []  # thread ids
+        self._waiting: list[int] = []  # ids of the threads that sleep in `wait` or `wait_for`
         self._followers: dict[tuple[str, int, str], ReadOnlyPartition] = {}
         self._ends = BelievedEnds(context)
         self._topics = _Topics((-1, -1), frozenset(), 0, False, {})
@@ -71,20 +76,20 @@ class StoreReader:
         return self.context.files.lock_holder(os.path.join(self.context.root, names.LOCK)) or 0
 
     def members(self) -> list[StoreMember]:
-        """Return an empty list, because the store is not shared."""
+        """Return an empty list, because a reader is no member of a shared store."""
         return []
 
     @property
     def topics(self) -> dict[str, TopicInfo]:
         """Return all topics by name. Raises OSError, CorruptCheckpointError."""
-        # The time stamps are read first, so that a change after this line is seen by the next call. A new
-        # time stamp is not relied on, because another change in the same clock tick of the file system would
-        # not alter it.
+        # The time stamps are read first, so that the next call sees a change after this line. A time stamp of
+        # less than `_TICK_NS` ago does not prove that nothing has changed, because another change in the same
+        # clock tick of the file system would not alter the time stamp.
         now, version, topics = time.time_ns(), self._topic_files.version(), self._topics
         if version == topics.version and topics.settled and now - max(version) > _TICK_NS:
             return topics.found
-        # Each write of a checkpoint alters the root's time stamp. So compare the names of the directories, to
-        # see whether partitions were made or deleted.
+        # Each write of a checkpoint alters the root's time stamp. So the names of the directories are
+        # compared, to see whether partitions were made or deleted.
         directories = self._partitions_there()
         since = topics.since_ns if directories == topics.names else now
         same = directories == topics.names and version[1] == topics.version[1] and topics.settled
@@ -98,8 +103,11 @@ class StoreReader:
         return topics.found
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
-        """Forget partitions of deleted topics, whose files would stay mapped until this store is closed."""
-        # A `PartitionLog` of such a partition that a caller still has raises StoreClosedError.
+        """Forget the partitions of deleted topics, because the partitions' files would stay mapped until this
+        store is closed.
+        """
+        # If a caller still has a `PartitionLog` of such a partition, the `PartitionLog` raises
+        # StoreClosedError.
         with self._lock:
             for topic, number, topic_id in list(self._followers):
                 if topic not in found or found[topic].topic_id != topic_id:
@@ -110,13 +118,13 @@ class StoreReader:
         return frozenset(one for one in parsed if one is not None)
 
     def partition(self, topic: str, partition: int) -> ReadOnlyPartition:
-        """Return the reading side of a partition. Raises UnknownTopicOrPartitionError, which names the topics
-        or partitions that exist.
+        """Return the `ReadOnlyPartition` of a partition. Raises UnknownTopicOrPartitionError, which names the
+        topics or partitions that exist.
         """
         return self.follower(find_topic(self.topics, topic, partition), partition)
 
     def follower(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
-        """Return the reading side of a partition; `info` comes from `topics`."""
+        """Return the `ReadOnlyPartition` of a partition; `info` comes from `topics`."""
         key = (info.name, partition, info.topic_id)
         with self._lock:
             if key not in self._followers:
@@ -124,7 +132,7 @@ class StoreReader:
             return self._followers[key]
 
     def writing(self) -> WritingSide:
-        """Raise ReadOnlyError, because this process has no writing side."""
+        """Raise ReadOnlyError, because this store is open for reading."""
         raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
 
     def flush(self) -> None:
@@ -137,35 +145,39 @@ class StoreReader:
     def _follow(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
         directory = self._topic_files.partition_path(info.name, partition)
         self.context.files.check_directory(directory)
-        # Close the files of an older topic of that name.
+        # Open files in this directory may belong to an older topic of the same name, so these files are
+        # closed.
         self.context.pool.forget_directory(directory)
         published = PublishedPartition(self.context, self._ends, self._topic_files, info, partition)
         return ReadOnlyPartition(self.context.pool, directory, info.settings, published, info.of_broker)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends by slot key, all read at the same moment; an empty dict for a broker's
-        directory.
+        """Return the partitions' ends in `.segstore/ends` by slot key (a hash of topic id and partition), all
+        read at the same moment; an empty dict if this file can't be used, as in a broker's directory.
         """
         ends = self._ends.believed()
         return {} if ends is None else ends.get_all(keys)
 
     @property
     def publications(self) -> int:
-        """Return the number of publications; 0 if there are no published ends."""
+        """Return the number of times that log ends were published in `.segstore/ends`; 0 if this file can't
+        be used.
+        """
         ends = self._ends.believed()
         return 0 if ends is None else ends.publications
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if there
-        are no published ends.
+        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if
+        `.segstore/ends` can't be used.
         """
         ends = self._ends.believed()
         return -1 if ends is None else ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until `publications` differs from `seen`, or `seconds` have passed. In a broker's directory
-        nothing is published, so the sleep takes at most POLL_SECONDS.
+        """Sleep until `publications` differs from `seen`, but at most `seconds`, and at most
+        `_BLIND_SECONDS`. In a broker's directory nothing is published, so the sleep takes at most
+        POLL_SECONDS.
         """
         ends, me = self._ends.believed(), threading.get_ident()
         if ends is None:
@@ -181,8 +193,9 @@ class StoreReader:
             self._waiting.remove(me)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys, for `wait_for`; None if the ends are not the last
-        writer's, or one of the keys has no slot.
+        """Return an object by which `wait_for` waits until the log ends of the partitions with these slot
+        keys (hashes of topic id and partition) change; None if the store's last writer did not write
+        `.segstore/ends`, or if a key has no slot in this file.
         """
         ends = self._ends.believed()
         if ends is None:
@@ -193,7 +206,7 @@ class StoreReader:
             return None
 
     def _publishes_into(self, tailed: TailedEnds) -> bool:
-        """Return whether a writer of this store now publishes into the memory of `tailed`; if not, set
+        """Return whether `tailed` maps the files into which the store's last writer publishes; if not, set
         `tailed.outdated`.
         """
         ends = self._ends.believed()
@@ -201,16 +214,16 @@ class StoreReader:
         tailed.outdated = mapped != (tailed.memory, tailed.shared)
         return not tailed.outdated
 
-    @calls_out  # a signal handler that runs while this sleeps may call the store
+    @calls_out  # a signal handler that runs during the sleep may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `TailedEnds.wait`; LOOK if `tailed` is outdated, no
-        writer has the store, or the store is closed.
+        """Sleep until one of the log ends in `tailed` changes, `tailed.nudges()` no longer returns `nudges`,
+        or `seconds` have passed. Return the result of `TailedEnds.wait`. Return LOOK if `tailed` is outdated,
+        if no writer has the store open, or if this store is closed.
         """
         if not self._ends.are_fresh() and not self._publishes_into(tailed):
             return LOOK
         me, blind = threading.get_ident(), _BLIND_SECONDS
-        self._waiting.append(me)  # before `closed` is read, for the reason in `wait`
+        self._waiting.append(me)  # this line comes before the read of `closed`, for the reason in `wait`
         try:
             if self.context.closed:
                 return LOOK
@@ -260,4 +273,4 @@ class StoreReader:
             self.context.scheduler.close()
         finally:
             self.context.pool.close()
-            self._followers.clear()  # closes the files of their segments
+            self._followers.clear()  # this also closes the segment files of these partitions

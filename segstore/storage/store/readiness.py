@@ -1,4 +1,4 @@
-"""The reasons why an open store can't do all of its work, without access to the disk. Threads: any."""
+"""Finds the reasons why an open store can't do all of its work. No file is read. Threads: any."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _MOST_NAMED = 10
 
 
 def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
-    """Return up to three lines, for an operator: that the disk is full; that the store is fenced, or holds no
-    lease; that a sync has failed, with the directories of the logs. `opened` are the open partitions.
+    """Return a line, for an operator, for each of these that is true: the disk is full; the store refuses
+    changes because of a fence or a missing lease; a sync has failed (with the directories of the logs).
+    `opened` are the open partitions.
     """
     note = context.full.note
     full = [] if note is None else [f"{note.path}: {note.error}: appends fail until there is room"]
@@ -22,6 +23,6 @@ def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
 
 
 def named(what: str, found: Sequence[str]) -> list[str]:
-    """Return one line, `what` with the first names of a list; an empty list if there are no names."""
+    """Return one line: `what`, then the first names of `found`. Return an empty list if `found` is empty."""
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     return [f"{what}: {', '.join(found[:_MOST_NAMED])}{more}"] if found else []

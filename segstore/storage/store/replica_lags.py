@@ -1,4 +1,6 @@
-"""Metrics of the lag of a leader's replicas, or of a primary's standby. Files are only read. Threads: any."""
+"""Makes the metrics about the lag of a leader's replicas, or of a primary's standby. Files are only read.
+Threads: any.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from segstore.storage.store.stats import Family, Metric, MetricSample
 
 
 class ReplicaLag(NamedTuple):
-    """The lag of a replica: the number of its missing `records`, their `bytes` as stored (-1 if these can't
-    be counted), and the `ms` since the replica last had the whole log.
+    """The lag of a replica: `records` is the number of records that it lacks. `bytes` is the stored size of
+    these records (-1 if it can't be counted). `ms` is the time that has passed after the replica last had the
+    whole log.
     """
 
     records: int
@@ -30,13 +33,15 @@ Key = tuple[str, int]
 
 
 def bytes_from(view: LogView, offset: int) -> int:
-    """Return the bytes of a log from the batch that holds `offset` on; -1 if they can't be counted."""
+    """Return the number of a log's bytes from the batch that holds `offset` on; -1 if they can't be
+    counted.
+    """
     try:
         slot = view.slot(offset)
         found = view.segments[slot].locate(offset, view.end_of(slot)) if offset < view.end_offset else None
         behind = sum(map(view.end_of, range(slot + 1, len(view.segments))))
         return behind + (view.end_of(slot) - int(found.position) if found is not None else 0)
-    except (SegstoreError, OSError):  # damaged, or removed since the view was taken
+    except (SegstoreError, OSError):  # a segment is damaged, or was removed after the view was taken
         return -1
 
 

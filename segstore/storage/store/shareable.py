@@ -1,6 +1,6 @@
-"""The check whether a platform and a store can be shared. Files are only read.
+"""Checks whether a store can be shared, and whether the platform allows that. Files are only read.
 
-Threads: any; a function without state.
+Threads: any, because the function has no state.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from segstore.storage.store.writer import check_plain, check_role
 
 
 def check_shareable(files: Files, root: str) -> None:
-    """Raise NotShareableError on another platform than Linux; InvalidArgumentError if the store is a
-    directory of a replicated store, a mirror, a standby, or a primary whose standby is in sync mode. Nothing
-    is written. Raises CorruptCheckpointError, OSError.
+    """Raise NotShareableError if the platform is not Linux. Raise InvalidArgumentError if the store is a
+    directory of a replicated store, a mirror, a standby, or a primary whose standby is in sync mode. Raises
+    CorruptCheckpointError, OSError.
     """
     if sys.platform != "linux":
         raise NotShareableError(

@@ -1,4 +1,6 @@
-"""Opens a shared store: as its host, or as a guest beside it. Threads: any; functions without state."""
+"""Opens a shared store: this process becomes the host, or a guest beside the host. Threads: any, because the
+functions have no state.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,21 @@ from segstore.storage.store.writer import let_go_of_lost
 
 _PAUSE = 0.01  # seconds between two tries
 _LEAST = 5.0
-"""Seconds that an open waits at least if the store is locked, but shared: another process may be opening or
-closing it.
+"""The shortest wait, in seconds, of an open that finds the store locked and shared: another process may be
+opening or closing the store.
 """
 
 
 def open_shared(
     context: StoreContext, config: StoreConfig, shared: bool | str, seconds: float
 ) -> HostWriter | StoreGuest:
-    """Open a shared store: as a guest if a host lives, else as the host if `shared` is True. If neither is
-    possible, try again for `seconds`. Raises HostUnavailableError, StoreLockedError, NotShareableError.
+    """Open a shared store as a guest if a host lives. If no host lives and `shared` is True, open the store
+    as its host. If neither is possible, try again for `seconds`. Raises HostUnavailableError,
+    StoreLockedError, NotShareableError.
     """
     begun = time.monotonic()
-    if not _is_within_open(sys._getframe(1)):  # not in a signal handler that has interrupted an open
+    # `_let_go_of_lost` must not be called in a signal handler that has interrupted an open.
+    if not _is_within_open(sys._getframe(1)):
         _let_go_of_lost(context)
     while True:
         guest = _join(context, config, may_host=shared is True)
@@ -48,7 +52,9 @@ def open_shared(
 
 
 def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> StoreGuest | None:
-    """Open the store as a guest; return None if no host lives, or the host does not answer."""
+    """Open the store as a guest. Return None if no host lives, if the host does not answer, or if the store
+    is not shared.
+    """
     file = SharedFile.join(context.files, context.root)
     if file is None:
         return None
@@ -72,8 +78,8 @@ def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> Stor
 
 
 def _let_go_of_lost(context: StoreContext) -> None:
-    """Release a host of this process to which nothing refers after a Ctrl-C, so that this open does not
-    become its guest.
+    """Close a host that this process made before, and to which nothing refers after a Ctrl-C, so that this
+    process does not become a guest of that host.
     """
     file = SharedFile.view(context.files, context.root)
     slot = -1 if file is None else int(file.header.host_slot)

@@ -1,8 +1,8 @@
 """Repairs the files in `.segstore` that belong to no topic, when a store is opened for writing: quotas,
-credentials, group settings, notes of sweeps, producer ids, the cluster id and the format.
+credentials, group settings, results of sweeps, producer ids, the cluster id and the format.
 
-On disk only these files change; a file that can't be made anew is moved to the quarantine. Repairs are
-reported (`StoreContext.tell`). Threads: one, before the files are used.
+Only these files change. A file that can't be made anew is moved to `.segstore/quarantine`. Repairs are
+reported (`StoreContext.report`). Threads: one, before the files are used.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from segstore.storage.meta.sweep_states import SWEEPS
 
 
 def mend_small(context: StoreContext, there: Collection[str]) -> None:
-    """Repair the damaged files among `there`, the paths (below the root) of the files in the root and in
-    `.segstore`. Raises OSError.
+    """Repair damaged files with quotas, credentials, group settings, results of sweeps, and ids. `there` has
+    the relative paths of all files in the root and in `.segstore`. Raises OSError.
     """
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
@@ -37,16 +37,16 @@ def mend_small(context: StoreContext, there: Collection[str]) -> None:
     if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
         path = SWEEPS.path(context.root)
         context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
-    # These two are only moved away if damaged. A new file is written when an id is next needed; the next
-    # producer id is then found in the logs.
+    # If one of these two files is damaged, the file is only moved away. A new file is written when an id is
+    # next needed. The next producer id is then taken from the logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))
 
 
 def state_format(context: StoreContext, wrong: str) -> None:
-    """Write the format file of a store, and report its damage `wrong`, unless that is "". If the disk is
-    full, nothing is written, and the next open tries again. Raises OSError.
+    """Write the format file of a store. Report the damage `wrong` of the old file, unless `wrong` is "". If
+    the disk is full, nothing is written, and the next open tries again. Raises OSError.
     """
     try:
         write_format(context.files, context.root)
@@ -59,7 +59,7 @@ def state_format(context: StoreContext, wrong: str) -> None:
 
 
 def _move(context: StoreContext, path: str, wrong: str) -> None:
-    """Move a file to the quarantine, and report it, if `wrong` names a damage."""
+    """Unless `wrong` is "", move a file to `.segstore/quarantine`, and report its damage `wrong`."""
     if wrong:
         context.report(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 
@@ -70,7 +70,7 @@ def _mend_quotas(context: StoreContext) -> None:
 
 
 def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
-    """Rewrite a damaged copy from the sound copy; return whether there is a sound copy without a checksum."""
+    """Replace a damaged copy by the good copy, and return whether there is a good copy without a checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
@@ -82,7 +82,7 @@ def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
 
 
 def _upgrade(context: StoreContext) -> None:
-    """Write the quotas with a checksum, in two copies, unless the disk is full. Raises OSError."""
+    """Unless the disk is full, write the quotas with a checksum, in two copies. Raises OSError."""
     try:
         QUOTAS.write(context.files, context.root, (QUOTAS.read(context.files, context.root) or {}))
     except OSError as error:

@@ -1,8 +1,9 @@
-"""Statistics and metrics of each partition, for an operator.
+"""Makes statistics and metrics of each partition, for an operator.
 
-On disk only batch headers are read, and compressed messages of magic 0 and 1. Another process may write the
-store. Threads: any. Each metric has Kafka's name (kafka.log:type=Log, type=LogCleanerManager), and a name for
-Prometheus, which ends in the unit (bytes, offset, ms), or in `_total` for a counter.
+Reads only batch headers, and the compressed messages of magic 0 and 1. Another process may write the store at
+the same time. Threads: any. Each metric has two names: Kafka's name (kafka.log:type=Log,
+type=LogCleanerManager), and a name for Prometheus. The name for Prometheus ends in the unit (bytes, offset,
+ms), or, for a counter, in `_total`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class StatisticsSource(NamedTuple):
-    """The calls of a store that its statistics need. `topics()` returns topics by name, `partition(topic, n)`
-    a log, `states()` the states of sweeps, and `cleaned()` the cleaner's offsets; the last two by (topic,
-    partition).
+    """The calls of a store that are needed for the store's statistics. `topics()` returns the topics by name.
+    `partition(topic, n)` returns a log. `states()` returns the states of sweeps, and `cleaned()` the
+    cleaner's offsets, both by (topic, partition).
     """
 
     context: StoreContext
@@ -48,13 +49,13 @@ class StatisticsSource(NamedTuple):
 
 
 class PartitionStats(NamedTuple):
-    """Statistics of a partition now. `bytes` is the size of the segments, `index_bytes` the size of their
-    indexes. `records` does not count control records. `dirty_ratio` is the share of the sealed segments'
-    bytes that was not compacted yet, None if the topic is not compacted (Kafka: LogToClean.cleanableRatio).
-    `swept_ms` is the time of the last sweep in ms since the epoch, -1 for never. `deleted_bytes` and
-    `compacted_bytes` are the bytes that retention and compaction have freed. `error` is the first of these:
-    the error of reading the partition, the full disk with its time, the error of the last sweep; None if
-    there is none of the three.
+    """The statistics of a partition at one moment. `bytes` is the size of the segments. `index_bytes` is the
+    size of their indexes. `records` does not count control records. `dirty_ratio` is the share of the bytes
+    of all segments except the active segment that was not compacted yet; None if the topic is not compacted
+    (Kafka: LogToClean.cleanableRatio). `swept_ms` is the time of the last sweep in ms since the epoch; -1 if
+    there was no sweep. `deleted_bytes` is the number of bytes that retention has freed, and `compacted_bytes`
+    is the number of bytes that compaction has freed. `error` is the error of reading the partition; if there
+    is none, a text about the full disk; if the disk is not full, the error of the last sweep, or None.
     """
 
     topic: str
@@ -73,8 +74,9 @@ class PartitionStats(NamedTuple):
 
 
 def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[PartitionStats]:
-    """Yield the statistics of each partition of each topic, in order. If `records`, records are counted by
-    reading all batch headers. Otherwise the number of records is end offset minus start offset.
+    """Yield the statistics of each partition of each topic, in the order of `store.topics()`. If `records`,
+    all batch headers are read to count the records. If not, end offset minus start offset is taken as the
+    number of records.
     """
     states, cleaned, full = store.states(), store.cleaned(), full_text(store.context)
     for info in store.topics().values():
@@ -86,14 +88,14 @@ def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[Pa
 
 
 def _full(context: StoreContext) -> FullNote | None:
-    """Return the note of a full disk, from memory in the writer's process, else from the note file; None if
-    no disk is full.
+    """Return the note about a full disk, in the writer's process from memory, in other processes from
+    `.segstore/full`; None if the disk is not full.
     """
     return context.full.note if context.writable else read_note(context.files, context.root)
 
 
 def full_text(context: StoreContext) -> str | None:
-    """Return the operator's text for a full disk; None while there is room."""
+    """Return a text about the full disk, for an operator; None if the disk is not full."""
     note = _full(context)
     if note is None:
         return None
@@ -102,11 +104,11 @@ def full_text(context: StoreContext) -> str | None:
 
 
 def cleaned_offsets(files: Files, root: str) -> dict[tuple[str, int], int]:
-    """Return the offsets in cleaner-offset-checkpoint; an empty dict if it can't be read."""
+    """Return the offsets in cleaner-offset-checkpoint; an empty dict if this file can't be read."""
     try:
         return read_offsets(files, os.path.join(root, names.CLEANER_OFFSETS))
     except (SegstoreError, OSError):
-        return {}  # `check` reports the error
+        return {}  # `check` reports the error of the file
 
 
 def _one(
@@ -146,8 +148,8 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Return the share of the sealed segments' bytes at or above the offset `cleaned`; 0 if there are no
-    sealed segments.
+    """Of the bytes of all segments except the active segment, return the share at or above the offset
+    `cleaned`; 0 if there is only the active segment.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
@@ -160,13 +162,16 @@ def _index_bytes(view: LogView, files: Files) -> int:
     size = 0
     for segment in view.segments:
         for suffix in (names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
-            with suppress(FileNotFoundError):  # not each segment has each index; a segment may be deleted now
+            # Some segments have no transaction index, and retention may delete a segment during this loop.
+            with suppress(FileNotFoundError):
                 size += files.size(segment.file(suffix))
     return size
 
 
 def _count(view: LogView, files: Files) -> int:
-    """Return the number of records that read_uncommitted returns, without the records of damaged batches."""
+    """Return the number of records that a reader with read_uncommitted gets. Damaged batches are
+    not counted.
+    """
     count, start = 0, view.start_offset
     for slot, segment in enumerate(view.segments):
         end, sparse = view.end_of(slot), not segment.may_be_old
@@ -174,15 +179,16 @@ def _count(view: LogView, files: Files) -> int:
             batches = step.batches if sparse else _with_inner_counts(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
-            # The first batch may begin below the log start offset, and only its records above are counted.
+            # The first batch may begin below the log start offset: only its records from the log start offset
+            # on are counted.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count
 
 
 def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
-    """Return the batch headers of a step, with the count of inner records for a compressed message of magic 0
-    or 1.
+    """Return the batch headers of a step, but with the number of inner messages as the count of a compressed
+    message of magic 0 or 1.
     """
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
@@ -199,8 +205,8 @@ def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
 
 
 class Metric(NamedTuple):
-    """One metric of a partition: Kafka's name, Prometheus' name and kind, meaning, and its field of
-    PartitionStats.
+    """One metric: Kafka's `name`, the name and `kind` for Prometheus, a description (`doc`), and the `field`
+    of PartitionStats with the value.
     """
 
     name: str
@@ -245,8 +251,8 @@ METRICS = (
 
 
 class MetricSample(NamedTuple):
-    """One value of a metric, and the values of its labels. A sample of a histogram has the `suffix`
-    "_bucket", and "le" as its last label, or the suffix "_count" or "_sum".
+    """One value of a metric, and the values of the labels. A sample of a histogram has the `suffix`
+    "_bucket", "_count" or "_sum". With "_bucket", the last label is "le".
     """
 
     labels: tuple[str, ...]
@@ -279,7 +285,7 @@ def store_metrics(store: StatisticsSource) -> dict[str, dict[str, Any]]:
 
 
 def by_labels(families: Iterable[Family]) -> dict[str, dict[str, float]]:
-    """Return {"label=value,...": {Kafka's name: value}}, for metrics whose labels are not topic and
+    """Return {"label=value,...": {Kafka's name: value}}. Used for metrics whose labels are not topic and
     partition.
     """
     found: dict[str, dict[str, float]] = {}
@@ -323,16 +329,18 @@ def prometheus_text(families: Iterable[Family]) -> str:
 
 
 def prometheus_family(family: Family) -> Any:
-    """Convert a family to prometheus-client's class."""
+    """Convert a `Family` to an object of prometheus-client."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric, labels, samples = family
-    # prometheus-client's Counter would report this call as the time when the counter was created.
+    # The class Counter of prometheus-client would report the time of this call as the time when the counter
+    # was created, so CounterMetricFamily is used.
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
     for sample in samples:
         if metric.kind == "histogram":
-            named = dict(zip(labels, sample.labels, strict=False))  # `_count` and `_sum` have no label `le`
+            # Samples with the suffix `_count` or `_sum` have no label `le`.
+            named = dict(zip(labels, sample.labels, strict=False))
             made.add_sample(metric.prometheus + sample.suffix, named, sample.value)
         else:
             made.add_metric(sample.labels, sample.value)

@@ -1,7 +1,8 @@
 """The public API of a store, a directory of topics: `open`, and the class `Store`.
 
-`Store` delegates to a `WritingSide`, mostly `StoreWriter`, or to `StoreReader`. On disk is a Kafka log
-directory, with segstore's own files in `.segstore/`. Threads: any. Processes: one writes, any number read.
+`Store` delegates to a writer, which implements `WritingSide` (in most stores a `StoreWriter`), or to a
+`StoreReader`. On disk a store is a Kafka log directory, with segstore's own files in `.segstore/`. Threads:
+any. Processes: one writes, any number read.
 """
 
 from __future__ import annotations
@@ -96,13 +97,13 @@ def open(
 ) -> Store:
     """Open a store: a directory, which is created if it is missing and `mode` is "rw".
 
-    If `mode` is "rw", this process becomes the one writer, and recovers the store first if its last writer
-    crashed (`Store.recovered` lists the recovered partitions). If `mode` is "r", the store is opened without
-    a lock, and nothing is changed; the directory may be a Kafka broker's. `config` has settings of the store
-    by Kafka's names; `clock()` returns ms since the epoch. `file_mode` is the mode of all files in a new
-    store, whatever the umask, by default 0o600 (directories: 0o700); 0o640 lets a group read. An existing
-    store keeps its own mode. If the store is open for writing elsewhere, "rw" waits until it is closed, at
-    most `timeout` seconds, by default 0.
+    If `mode` is "rw", this process becomes the one writer. If the last writer crashed, the store is recovered
+    first (`Store.recovered` lists the recovered partitions). If `mode` is "r", the store is opened without a
+    lock, and nothing is changed; the directory may belong to a Kafka broker. `config` has settings of the
+    store by Kafka's names; `clock()` returns ms since the epoch. `file_mode` is the mode of all files in a
+    new store, by default 0o600 (directories: 0o700); 0o640 lets a group read. The umask has no effect. An
+    existing store keeps its mode. If the store is already open for writing, "rw" waits until it is closed,
+    but at most `timeout` seconds (default 0).
 
     Raises StoreLockedError (with the holder's pid), UnsupportedFormatError, StorageError, ConfigError,
     InvalidArgumentError.
@@ -122,7 +123,9 @@ def open(
         try:
             return Store(context, StoreWriter(context, settings))
         except StoreLockedError:
-            if _is_within_open(sys._getframe(1)):  # in a signal handler that has interrupted an open
+            # If `_is_within_open` returns True, this open runs in a signal handler that has interrupted
+            # another open.
+            if _is_within_open(sys._getframe(1)):
                 raise
             let_go_of_lost(context.files, context.root)
         return until_unlocked(lambda: Store(context, StoreWriter(context, settings)), seconds)
@@ -156,8 +159,8 @@ def _is_within_open(frame: FrameType | None) -> bool:
 
 
 def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
-    """Make the directory if it is missing and `mode` is "rw"; return whether it was made. If this raises, a
-    new directory is removed.
+    """Make the directory if it is missing and `mode` is "rw"; return whether it was made. Before this raises
+    an error, it removes the directory that it has made.
     """
     made = not files.exists(root)
     if made and mode == "r":
@@ -173,7 +176,8 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
         files.file_mode = kept_mode(files, root, file_mode)
     except OSError:
         if made:
-            with suppress(OSError):  # the directory is not empty if another process has begun a store there
+            # This fails if the directory is not empty, because another process has begun a store there.
+            with suppress(OSError):
                 files.rmdir(root)
         raise
     return made
@@ -192,14 +196,16 @@ def _make_root(files: Files, root: str) -> None:
 
 
 def _warn_of_strangers(files: Files, root: str, held: set[str], mode: str) -> None:
-    """Log a warning for a directory with other files and no store, because its path may be a mistake."""
+    """Log a warning if the directory has other files and no store, because the path may be a mistake."""
     if others := strangers(files, root, held):
         fate = "a store is made beside them" if mode == "rw" else "it is read as a store without topics"
         log.warning("%s: holds no store, but other files, as %s: %s", root, ", ".join(others[:3]), fate)
 
 
 def _check_factor(replication_factor: Any) -> None:
-    """Raise InvalidReplicationFactorError unless the factor is 1 or None; InvalidTypeError."""
+    """Raise InvalidTypeError if the factor is no integer; InvalidReplicationFactorError if it is neither 1
+    nor None.
+    """
     if replication_factor is None:
         return
     factor = arguments.whole("replication_factor", replication_factor, None)
@@ -211,10 +217,10 @@ def _check_factor(replication_factor: Any) -> None:
 
 
 class Store(PublicNames):
-    """Topics in a directory. A store is a context manager; `close` makes all records durable.
+    """A directory of topics. A store is a context manager; `close` makes all records durable.
 
-    In a guest of a shared store the calls that change topics, sweep or upgrade raise IllegalStateError,
-    because only the host may make these calls.
+    If this process is a guest of a shared store, `sweep`, `upgrade` and the calls that change topics raise
+    IllegalStateError, because only the host may do that.
     """
 
     _inner = frozenset(
@@ -236,8 +242,8 @@ class Store(PublicNames):
 
     context: StoreContext
     engine: WritingSide | StoreReader
-    """The object that reads and writes the files: a `StoreReader` (in a guest a `StoreGuest`), or
-    a writer.
+    """The object that reads and writes the files: a `StoreReader` (in a guest a `StoreGuest`), or a writer,
+    which implements `WritingSide`.
     """
 
     def __init__(
@@ -249,8 +255,8 @@ class Store(PublicNames):
         self.context, self.engine = context, side
         if not isinstance(side, StoreReader):
             side.owner = weakref.ref(self)
-        # The references are weak, so that an unused log is freed. A log that is in use refers to its store,
-        # so that the store's background work goes on.
+        # The references are weak, so that an unused log is freed. A log refers to its store, so that the
+        # store's background work goes on while the log is in use.
         self._logs: WeakValues[tuple[str, int], PartitionLog] = WeakValues()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
@@ -278,8 +284,8 @@ class Store(PublicNames):
 
     @property
     def host_pid(self) -> int:
-        """Return the pid of the store's writer, in a shared store of its host; 0 if there is no such process,
-        or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
+        """Return the pid of the store's writer; in a shared store, the pid of the host. Return 0 if there is
+        no such process, or if its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
         """
         self.context.check_open()
         with os_errors():
@@ -295,13 +301,15 @@ class Store(PublicNames):
 
     @property
     def recovered(self) -> tuple[Recovered, ...]:
-        """Return the recoveries of partitions after an unclean shutdown."""
+        """Return a `Recovered` for each partition that this process has recovered after an unclean
+        shutdown.
+        """
         return tuple(getattr(self.engine, "recovered", ()))
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Return the repairs of damaged files since the store was opened for writing. The recoveries of logs
-        are in `recovered`.
+        """Return the repairs of damaged files that this process has made. The recoveries of logs are in
+        `recovered`.
         """
         return (*self.context.mended, *getattr(self.engine, "mended", ()))
 
@@ -327,9 +335,9 @@ class Store(PublicNames):
         `exist_ok`, a topic that exists is returned unchanged, provided that it has this number of partitions
         and the settings in `config`. Settings that are not in `config` may have any value.
 
-        Raises TopicAlreadyExistsError, or, if `exist_ok`, TopicMismatchError, which names the differences;
-        InvalidTopicError, ConfigError, InvalidReplicationFactorError, InvalidArgumentError, StorageError,
-        ReadOnlyError.
+        Raises InvalidTopicError, ConfigError, InvalidReplicationFactorError, InvalidArgumentError,
+        StorageError, ReadOnlyError. If the topic exists, raises TopicAlreadyExistsError, or, with `exist_ok`,
+        TopicMismatchError, which names the differences.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
         check_apart("create_topic()")
@@ -371,9 +379,9 @@ class Store(PublicNames):
         return find_topic(topics, name) if name in topics else None
 
     def own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Return an internal topic of the engine, and create it if it is missing. If another caller creates
-        the topic at the same time, that topic is returned. Raises the errors of `create_topic`, except
-        TopicAlreadyExistsError.
+        """Return an internal topic, such as __consumer_offsets, and create it if it is missing. If another
+        caller creates the topic at the same time, this call returns the other caller's topic. Raises the
+        errors of `create_topic`, except TopicAlreadyExistsError.
         """
         return made_or_found(
             lambda: self._create_topic(name, partitions, config),
@@ -392,9 +400,9 @@ class Store(PublicNames):
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change the settings in `config`, and return the topic. The new settings are used from the next
-        append on; the value None restores the default. Raises the errors of `create_topic`;
-        UnknownTopicOrPartitionError; InvalidTopicError if `config` gives an internal topic a cleanup.policy
-        that differs from Kafka's.
+        append on; the value None restores the default. Raises the errors of `create_topic`,
+        UnknownTopicOrPartitionError, and InvalidTopicError if the topic is internal, and `config` has another
+        cleanup.policy than Kafka gives this topic.
         """
         check_apart("alter_topic()")
         self.check_keeps("alter_topic()")
@@ -408,8 +416,8 @@ class Store(PublicNames):
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Add partitions to a topic, so that it has `total`, and return the topic. Raises
-        InvalidArgumentError unless `total` is larger than before; UnknownTopicOrPartitionError;
-        InvalidTopicError for an internal topic.
+        UnknownTopicOrPartitionError; InvalidArgumentError unless the topic has fewer partitions than `total`;
+        InvalidTopicError if the topic is internal.
         """
         check_apart("add_partitions()")
         self.check_keeps("add_partitions()")
@@ -434,16 +442,16 @@ class Store(PublicNames):
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
-            # Forget the topic even if its deletion raised an error, because a new topic may get the name. The
-            # next open finishes the deletion.
+            # The topic is forgotten even if its deletion raised an error, because a new topic may get the
+            # name. The next open finishes the deletion.
             if writer.topics is not topics_before and name not in writer.topics:
                 info = topics_before.get(name)
                 self._forget(name, "" if info is None else info.topic_id)
 
     @calls_out
     def _forget(self, name: str, topic_id: str = "") -> None:
-        """Forget a deleted topic's logs, and call the functions of `on_topic_deleted`, so that a new topic of
-        that name does not get the old logs.
+        """Forget a deleted topic's logs, so that no new topic of the same name gets them, and call the
+        functions that were given to `on_topic_deleted`.
         """
         for key in self._logs.keys():  # noqa: SIM118  a list: other threads may add logs during the loop
             if key[0] == name:
@@ -452,7 +460,7 @@ class Store(PublicNames):
             forget(self, name, topic_id)
 
     def on_topic_deleted(self, forget: Callable[[Store, str, str], None]) -> None:
-        """Have `forget(store, topic, topic_id)` called after this process has deleted a topic. `forget` must
+        """Call `forget(store, topic, topic_id)` after each deletion of a topic by this process. `forget` must
         not raise an error. `topic_id` is "" if the id is not known.
         """
         self._when_deleted.append(forget)
@@ -515,9 +523,9 @@ class Store(PublicNames):
         isolation_level: str = "read_uncommitted",
         check_crcs: bool = True,
     ) -> TopicScan:
-        """Return the records of a topic's partitions, by default of all, as a `TopicScan`. A `TopicScan` is
-        iterated record by record, returns a table by `to_arrow()`, and is an Arrow stream of the table's
-        batches.
+        """Return the records of these partitions of a topic (None: of all partitions) as a `TopicScan`. A
+        `TopicScan` is iterated record by record, returns a table by `to_arrow()`, and is an Arrow stream of
+        the table's batches.
 
         The columns are topic, partition (int32), offset (int64), timestamp (Arrow's timestamp in ms, UTC),
         timestamp_type (int8: 0 CreateTime, 1 LogAppendTime), key, value (binary) and headers (a list of key
@@ -546,8 +554,8 @@ class Store(PublicNames):
 
     @property
     def publications(self) -> int:
-        """Return the number of publications in this store, for `wait`: a writer publishes the ends of logs
-        after appends.
+        """Return the number of publications in this store, for `wait`. After an append the writer publishes
+        the new log end offset.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
@@ -556,18 +564,18 @@ class Store(PublicNames):
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if there
-        are no published ends.
+        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if
+        `.segstore/ends` can't be used.
         """
         self.context.check_open()
         return self.engine.news
 
-    @calls_out  # a signal handler that runs while this sleeps may call the store
+    @calls_out  # a signal handler that runs during the sleep may call the store
     def wait(self, seen: int, timeout_ms: float) -> None:
         """Sleep until `publications` differs from `seen`, or `timeout_ms` have passed. The call may return
-        early.
+        before that.
 
-        To miss no record, read `publications`, then look for records, then call `wait`. A writer in another
+        To miss no record, read `publications` first, then the logs, then call `wait`. A writer in another
         process wakes this process too. In a broker's directory the call takes at most 5 ms. Raises
         InvalidTypeError, InvalidArgumentError, StoreClosedError.
         """
@@ -577,18 +585,19 @@ class Store(PublicNames):
         self.engine.wait(count, seconds)
 
     def tail_ends(self, partitions: Sequence[tuple[str, int]]) -> TailedEnds | None:
-        """Return the published ends of these partitions, for `wait_for`; None if a topic does not exist, or
-        if its ends are not published: then use `wait`.
+        """Return an object by which `wait_for` waits until the log ends of these partitions change. Return
+        None if a topic does not exist, or if the log end of a partition is not published. The caller must use
+        `wait` then.
         """
         topics = self.engine.topics
         if not all(topic in topics for topic, _ in partitions):
             return None
         return self.engine.tail([slot_key(topics[t].topic_id, t, number) for t, number in partitions])
 
-    @calls_out  # a signal handler that runs while this sleeps may call the store
+    @calls_out  # a signal handler that runs during the sleep may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `TailedEnds.wait`.
+        """Sleep until one of the log ends in `tailed` changes, `tailed.nudges()` no longer returns `nudges`,
+        or `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
@@ -596,7 +605,9 @@ class Store(PublicNames):
         return self.engine.wait_for(tailed, nudges, seconds)
 
     def wake(self) -> None:
-        """Have all threads in `wait` return early, so that a client's thread notices other work."""
+        """Wake all threads in `wait`, so that they return early. A client calls this if the client's waiting
+        thread must do other work.
+        """
         self.engine.wake()
 
     def nudge(self) -> None:
@@ -608,14 +619,14 @@ class Store(PublicNames):
     # --- all of it --------------------------------------------------------------------------
 
     def attach_client(self, client: StoreClient) -> None:
-        """Have `close` close this client first. The store's reference to the client is weak. Raises
-        StoreClosedError.
+        """Add a client, which `close` will close before the store. The store's reference to the client is
+        weak. Raises StoreClosedError.
         """
         self._clients.attach(client)
 
     def attach(self, make: Callable[[], A]) -> A:
-        """Return the result of `make()`, which is called only once for this store and `make`. The store's
-        `close` closes the result first.
+        """Return the result of `make()`, which is called only once for this store and `make`. `close` will
+        close the result before the store.
         """
         with self._attaching:
             if make not in self._attached:
@@ -648,8 +659,8 @@ class Store(PublicNames):
         """Rewrite messages of magic 0 and 1, which Kafka wrote before 0.11, as record batches of magic 2: in
         all topics, in one topic, or in one partition. Offsets, keys, values, times and codecs stay.
 
-        Only partitions with such messages are changed. Their active segments are sealed first. Returns the
-        result of each of these partitions; a failure is in the result's `error`. Raises
+        Only partitions with such messages are changed. The active segments of these partitions are rolled
+        first. Returns the result of each of these partitions; a failure is in the result's `error`. Raises
         UnknownTopicOrPartitionError, InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
         """
         check_apart("upgrade()")
@@ -659,8 +670,8 @@ class Store(PublicNames):
             return writer.sweeper.upgrade(wanted(writer.topics, topic, partition))
 
     def stats(self) -> list[PartitionStats]:
-        """Return segments, bytes, records, offsets, dirty ratio and sweeps of every partition. Raises
-        StorageError.
+        """Return the `PartitionStats` of every partition: segments, bytes, records, offsets, dirty ratio and
+        sweeps. Raises StorageError.
         """
         self.context.check_open()
         with os_errors():
@@ -668,8 +679,9 @@ class Store(PublicNames):
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return {"topic-partition": {Kafka's name: value}}. In a primary, the value of ReplicaLag,
-        ReplicaLagBytes and ReplicaLagMs is {standby's id: lag}. If this process has share groups, there are
-        keys "group=g,topic=t,partition=0" for their metrics. `metrics_text` returns the same for Prometheus.
+        ReplicaLagBytes and ReplicaLagMs is {standby's id: lag}. If this process has share groups, the metrics
+        of share groups have keys like "group=g,topic=t,partition=0". `metrics_text` returns the same metrics
+        for Prometheus.
         """
         self.context.check_open()
         with os_errors():
@@ -702,10 +714,11 @@ class Store(PublicNames):
             return [*store_families(self._measured()), *lags, *self._more_families()]
 
     def unready(self) -> list[str]:
-        """Return the reasons why the open store can't do all of its work, one line each, without disk access;
-        an empty list if there are none.
+        """Return the reasons why the open store can't do all of its work, one line each; an empty list if it
+        can. No file is read.
         """
-        from segstore.storage.store.readiness import unready  # a late import, because few processes need it
+        # This import is not at the top of the file, because few processes need the module.
+        from segstore.storage.store.readiness import unready
 
         side = self.engine
         return unready(self.context, side.partitions.all_open() if isinstance(side, StoreWriter) else ())
@@ -717,12 +730,12 @@ class Store(PublicNames):
         return StatisticsSource(self.context, self.topics, self.partition, self.sweep_states, self._cleaned)
 
     def _cleaned(self) -> dict[tuple[str, int], int]:
-        """Return the cleaner's offset by partition."""
+        """Return the offsets in cleaner-offset-checkpoint, by (topic, partition)."""
         return cleaned_offsets(self.context.files, self.context.root)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
-        """Return the state of each partition's sweeps, by (topic, partition), from the file that the writer
-        of the store writes.
+        """Return the state of each partition's sweeps, by (topic, partition). It is read from a file that the
+        store's writer writes.
         """
         self.context.check_open()
         return read_states(self.context.files, self.context.root)
@@ -734,21 +747,21 @@ class Store(PublicNames):
 
         First consumers are closed, as by `Consumer.close`. Then producers send the records in their buffers,
         and abort open transactions. Then the store is closed. All clients together may take `timeout` seconds
-        (at least 0, by default 30); if it is 0, no client is waited for.
+        (at least 0, by default 30). With 0, this call does not wait for clients.
 
         Raises UnwrittenRecordsError, with the number of records, if producers could not write records that
-        they had accepted. This error is logged too, even if an interrupt, or the exception that leaves a
-        `with` block, is raised instead. After a StorageError, or Ctrl-C in this call, the directory is
-        released too, and the next open recovers. Raises InvalidArgumentError in a producer's callback;
-        nothing is closed then.
+        they had accepted. This error is also logged, even if an interrupt, or the exception that leaves a
+        `with` block, is raised in place of this error. If this call is ended by a StorageError or Ctrl-C, the
+        directory is released nevertheless, and the next open recovers the store. In a producer's callback
+        this call raises InvalidArgumentError, and closes nothing.
         """
         unwritten = self._close(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT), orderly=True)
         if unwritten is not None:
             raise copy_of(unwritten)
 
     def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
-        """Close as `close` does, but return an UnwrittenRecordsError, instead of raising it; None without
-        one.
+        """Close as `close` does, but return the UnwrittenRecordsError instead of raising it; None if there is
+        no such error.
         """
         context = self.context
         if context.inherited:
@@ -764,7 +777,7 @@ class Store(PublicNames):
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
-        except BaseException:  # release the directory after an interrupt
+        except BaseException:  # after an interrupt the directory is released too
             self.engine.close()
             raise
 
@@ -785,8 +798,8 @@ class Store(PublicNames):
         return self._clients.unwritten()
 
     def _close_in_order(self, timeout: float, orderly: bool) -> None:
-        """Close the clients, then the store; if both raise errors, log the store's, and raise the
-        clients'.
+        """Close the clients, then the store, whose error is only logged if closing the clients has raised an
+        error.
         """
         try:
             self._clients.close(timeout, orderly)
@@ -822,14 +835,15 @@ class Store(PublicNames):
             return
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
-        except Exception as failed:  # not raised, so that the exception of the `with` block is raised
+        except Exception as failed:
+            # `failed` is only logged, so that the exception of the `with` block is raised.
             log_error(f"{self.context.root} could not be closed cleanly", failed)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # The store was not closed, so the next open recovers, as after a kill. The lock is released with its
-        # file descriptor. `is_finalizing` is a default argument, because the interpreter may have cleared
-        # this module's names when it exits.
-        if not hasattr(self, "engine"):  # Ctrl-C came within `__init__`
+        # The store was not closed, so the next open recovers it, as after a kill. The lock is released when
+        # its file descriptor is closed. `is_finalizing` is a default argument, because the interpreter may
+        # have cleared this module's names when it exits.
+        if not hasattr(self, "engine"):  # `engine` is missing if Ctrl-C came within `__init__`
             return
         if not is_finalizing() and not self.context.closed and not self.context.forked:
             self.engine.abandon()

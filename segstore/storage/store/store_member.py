@@ -1,4 +1,6 @@
-"""`StoreMember`: a process that shares a store, for display. Nothing is on disk. Threads: any; immutable."""
+"""`StoreMember`: a process that shares a store, for display. Nothing is on disk. Threads: any, because a
+`StoreMember` never changes.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The succession of a shared store's host: when the host dies or closes, a guest becomes the host (rules H1
-and H2 of docs/shared.md).
+"""`Succession`: when the host of a shared store dies or closes, a guest becomes the host (rules H1 and H2 of
+docs/shared.md).
 
-Each member that may be host has a thread with a connection to the host. When the host's process exits, the
-kernel closes the connection, and each thread tries to take the store's lock. The first thread that tries gets
-the lock, so a stopped member delays nobody. Threads: its own.
+Each guest that may become the host has a thread with a connection to the host. When the host's process exits,
+the kernel closes the connection, and each thread tries to take the store's lock. The first thread that tries
+gets the lock, so a member whose process is stopped (SIGSTOP) delays nobody. Threads: one, its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from segstore.storage.shared.members import Members, SharedMember
 from segstore.threads import Background, Latch
 
 log = Logger("segstore")
-_PAUSE, _LONGEST = 0.001, 0.008  # seconds between two tries: the first, the largest
+_PAUSE, _LONGEST = 0.001, 0.008  # the first and the longest pause between two tries, in seconds
 _SOON, _LATE = 0.01, 1.0
 """The first and the largest wait, in seconds, for a host that does not accept connections, because it opens
 or closes the store, or is stopped.
@@ -32,7 +32,7 @@ _RETRY = 1.0
 
 
 class Succession:
-    """Waits until the host closes or dies, then calls `become()`, which opens the store as its host. `become`
+    """Waits until the host closes or dies, then calls `become()`, which makes this process the host. `become`
     raises StoreLockedError if another member became the host first.
     """
 
@@ -42,8 +42,8 @@ class Succession:
         self._done, self._ended = Latch(), Latch()
         self._thread = Background(self._run, "segstore-succession")
         self._closing = Mutex()
-        """Held while the eventfd is closed or written to, because after the close another file may get its
-        file descriptor.
+        """Held while the eventfd is closed or written to: after the close another file may get the same file
+        descriptor, and a write must not reach that file.
         """
         self._patience = _SOON
 
@@ -63,19 +63,22 @@ class Succession:
     def _run(self) -> None:
         try:
             while not self._done.is_open and not self._await_end():
-                """Another member was faster."""
+                """Another member has become the host, so wait for the end of that host."""
         finally:
             with self._closing:
                 self._ended.open()
                 os.close(self._event)
 
     def _await_end(self) -> bool:
-        """Wait until the host has closed or died; return whether this process is the host now."""
+        """Wait until the host has closed or died, then try to become the host. Return whether this process is
+        the host now.
+        """
         try:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
         except (HostUnavailableError, NotShareableError):
-            # A dying host loses its socket before its lock, so wait for the lock. `NotShareableError` is not
-            # expected here, because the open has checked that both processes map the same memory.
+            # The kernel closes a dying host's socket before it frees the host's lock, so `_try` waits for the
+            # lock. `NotShareableError` is not expected here, because the open has checked that the host and
+            # this process map the same memory.
             self._patience = min(2 * self._patience, _LATE)
             return self._try()
         except SegstoreError as error:
@@ -95,8 +98,9 @@ class Succession:
 
     def _try(self, gone: SharedMember | None = None) -> bool:
         """Try for `_patience` seconds to become the host, and return whether this process is the host now.
-        Return False at once if another member has become the host. If `gone` is given, the former host, try
-        for `_LATE` seconds, because the kernel frees the lock of a dead host some time after its socket.
+        Return False at once if another member has become the host. `gone` is the former host. If `gone` is
+        given, the tries go on for `_LATE` seconds instead, because the kernel frees the lock of a dead host
+        some time after it has closed the host's socket.
         """
         patience = self._patience if gone is None else _LATE
         pause, end = _PAUSE, time.monotonic() + patience

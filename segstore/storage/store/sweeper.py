@@ -1,11 +1,12 @@
-"""The sweeper of a store: retention and compaction, in the background and on request.
+"""`Sweeper`: runs retention and compaction on one store, in the background and on request.
 
-On disk the logs are changed, by their partitions and by the cleaner; `meta.sweep_states` keeps notes of each
-partition's sweeps. Threads: one background thread, and one for each call of `sweep` or `upgrade`, so that
-Ctrl-C ends the caller's wait and not the sweep. There is one sweep or upgrade at a time. If retention falls
-due during a long compaction or upgrade of one partition, the same thread runs retention for all other
-partitions. An error in one partition is noted, and the sweep goes on with the next. A topic without
-segstore's settings (a broker's) is never swept.
+Retention removes segments by the methods of `Partition`, and the cleaner rewrites segments.
+`meta.sweep_states` writes a file with the results of each partition's sweeps. Threads: one background thread,
+and one for each call of `sweep` or `upgrade`, so that Ctrl-C ends the caller's wait and not the sweep. Only
+one sweep or upgrade runs at a time. If retention falls due during a long compaction or upgrade of one
+partition, the same thread runs retention for all other partitions. An error in one partition is recorded, and
+the sweep goes on with the next partition. A topic without segstore's settings, which a broker has made, is
+never swept.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ Open = Callable[[str, int], Partition]
 
 
 class Swept(NamedTuple):
-    """The result of a sweep of a partition: segments and bytes that retention removed, records and bytes that
-    compaction removed. `error` is the text of its error, or None.
+    """The result of a sweep of a partition: the numbers of segments and bytes that retention removed, and of
+    records and bytes that compaction removed. `error` is the text of the sweep's error, or None.
     """
 
     topic: str
@@ -54,12 +55,12 @@ class Swept(NamedTuple):
     error: str | None = None
 
     def failed(self, error: Exception) -> Swept:
-        """Return a copy with this error."""
+        """Return a copy of this result with the text of `error`."""
         return self._replace(error=str(error) or type(error).__name__)
 
     def plus(self, other: Swept) -> Swept:
-        """Return the sum of two results of the same partition, with the error of `other`, else of this
-        result.
+        """Return the sum of two results of the same partition. The sum has the error of `other`; if `other`
+        has none, the error of this result.
         """
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return self._replace(error=other.error or self.error, **counts)
@@ -101,7 +102,8 @@ class RetentionSweep:
         try:
             partition.roll_if_old(now)
         except StorageError as error:
-            failed = error  # go on, because the segments that are removed next may make room for the roll
+            # Retention goes on, because removing segments may make room for the next try to roll.
+            failed = error
             self._failed(error)
         with partition.context.reserve:
             result = partition.log_start.retain(now)
@@ -110,7 +112,9 @@ class RetentionSweep:
 
 
 class Compaction:
-    """The log cleaner, the dirtiest log first (Kafka: LogCleanerManager.grabFilthiestCompactedLog)."""
+    """Compacts logs with the log cleaner, the dirtiest log first (Kafka:
+    LogCleanerManager.grabFilthiestCompactedLog).
+    """
 
     def __init__(
         self,
@@ -139,7 +143,8 @@ class Compaction:
         try:
             dirty = cleanable(self._partition(*key), self._cleaned.get(key), now)
         except (SegstoreError, OSError):
-            return math.inf  # so that `run` is called, which gets the error again and reports it
+            # `run` must be called for this partition: it gets the error again, and reports it.
+            return math.inf
         return -1.0 if dirty is None else dirty.ratio
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
@@ -150,8 +155,8 @@ class Compaction:
             return None
 
         def advanced(offset: int) -> None:
-            # While this lock is held, the topic can't be deleted, so no new topic of its name gets the
-            # offset.
+            # While this lock is held, the topic can't be deleted, so the offset is not written for a new
+            # topic of the same name.
             with partition.context.reserve, partition.names_held():
                 cleaned.update({key: offset})
 
@@ -202,8 +207,9 @@ class Sweeper:
     """Sweeps one store. `topics()` returns the current topics; `partition(topic, n)` opens a partition;
     `cleaned` is the cleaner's checkpoint; `checkpoint()` writes the checkpoints of the store.
 
-    If a compaction has failed, background sweeps don't compact this partition again until the store is opened
-    anew (Kafka: LogCleanerManager.markPartitionUncleanable), unless the disk was full; `sweep` tries again.
+    If the compaction of a partition has failed for another reason than a full disk, background sweeps don't
+    compact the partition again until the store is opened anew (Kafka:
+    LogCleanerManager.markPartitionUncleanable). A call of `sweep` tries again.
     """
 
     def __init__(
@@ -223,15 +229,17 @@ class Sweeper:
         self._ids = {name: info.topic_id for name, info in topics().items()}
         rate = config.log_cleaner_io_max_bytes_per_second
         throttle = GivingWay(rate, self._run_due_retention, stopping=self._closing)
-        self._retained = time.monotonic()  # the monotonic time of the last retention, seconds
-        self._unsaved: str | None = None  # the error of the last save of the notes
-        self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
+        self._retained = time.monotonic()  # the time of the last retention, in monotonic seconds
+        # The error of the last try to write the file of sweep results; None if there was none.
+        self._unsaved: str | None = None
+        # The partition that is being compacted or upgraded, else None.
+        self._compacted: TopicPartitionKey | None = None
         self._retention = RetentionSweep(topics, partition, self._met)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint, self._met)
         self._upgrader = partial(Upgrader, partition, config, throttle, checkpoint)
 
     def start(self) -> None:
-        """Begin to sweep in the background, as often as the settings say."""
+        """Begin to sweep in the background, at the intervals in the settings."""
         config = self._config
         self._every(config.log_retention_check_interval_ms, self._retention)
         if config.log_cleaner_threads:
@@ -248,9 +256,9 @@ class Sweeper:
         return apart(run, "segstore-sweep")
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """Upgrade these partitions, also of a broker's topics. Return the results of the partitions that have
-        messages of magic 0 or 1. Raises StoreClosedError if the store is closed, or one of the topics is
-        deleted, during this call.
+        """Upgrade these partitions, which may belong to topics of a broker. Return the results of the
+        partitions that have messages of magic 0 or 1. Raises StoreClosedError if the store is closed during
+        this call, or if one of the topics is deleted during this call.
         """
         return apart(lambda: tuple(self._upgrade(keys)), "segstore-upgrade")
 
@@ -280,8 +288,8 @@ class Sweeper:
         return tuple(found[key] for key in sorted(found))
 
     def _run_due_retention(self) -> float:
-        """Run retention if it is due, and return the seconds until it is due again; called during a
-        compaction, which may take hours.
+        """Run retention if it is due, and return the seconds until it is due again. A compaction, which may
+        take hours, calls this again and again.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -289,13 +297,13 @@ class Sweeper:
             return max(left, 0.0)
         self._clear()
         for _ in self._step(self._retention, by_hand=False):
-            pass  # the results are in the notes
+            pass  # `_step` has recorded the results, so they are not used here
         self._save()
         self._retained = time.monotonic()
         return interval
 
     def _save(self) -> None:
-        """Write the notes of sweeps; an error is only logged, because the next sweep tries again."""
+        """Write the file of sweep results; an error is only logged, because the next sweep tries again."""
         topics, reported = self._topics(), self._unsaved
         try:
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
@@ -306,7 +314,9 @@ class Sweeper:
                 log.warning("the notes of sweeps could not be written: %s", error)
 
     def _forget_gone(self) -> None:
-        """Forget errors and notes of deleted topics, so that no new topic of the same name gets them."""
+        """Forget the errors and sweep results of deleted topics, so that no new topic of the same name gets
+        them.
+        """
         ids = {name: info.topic_id for name, info in self._topics().items()}
         same = {name for name, topic_id in ids.items() if self._ids.get(name, topic_id) == topic_id}
         self._ids = ids
@@ -329,7 +339,7 @@ class Sweeper:
             try:
                 done = self._swept(step, key, now)
             except StoreClosedError:
-                continue  # its topic was deleted
+                continue  # this is raised if the partition's topic was deleted
             except Exception as error:
                 if not isinstance(error, (SegstoreError, OSError)):
                     log.exception("a defect, met in %s", names.partition_dir(*key))
@@ -345,8 +355,8 @@ class Sweeper:
                 yield done
 
     def _skips(self, step: SweepStep, key: TopicPartitionKey) -> bool:
-        """Return whether background sweeps skip this step: whether the partition's last compaction failed,
-        and not because of a full disk.
+        """Return whether background sweeps skip this step: it is compaction, and the partition's last
+        compaction failed for another reason than a full disk.
         """
         return step is self._compaction and step in self._failed[key] and key not in self._compaction.no_room
 
@@ -363,8 +373,8 @@ class Sweeper:
             self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
-        """Add a step's result to the partition's `SweepState`, with the first error of all steps
-        that failed.
+        """Add a step's result to the partition's `SweepState`, with the error of the step that failed first,
+        if any step has failed.
         """
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
@@ -375,21 +385,21 @@ class Sweeper:
         self.states.note(key, after)
 
     def stop(self) -> None:
-        """Have the running sweep stop soon, and wait until it has stopped."""
+        """Make the running sweep stop soon, and wait until it has stopped."""
         self._closing.open()
         self._scheduler.close()
 
     def close(self) -> None:
-        """Stop as `stop` does, and remove the files of deleted segments at once, without
-        file.delete.delay.ms. Files that an open has found or put aside stay.
+        """Stop as `stop` does, and remove the files of deleted segments at once, without waiting for
+        file.delete.delay.ms. Deleted files that the open of this store has found stay.
         """
         self.stop()
         with self._sweeping:
             self._clear(closing=True)
 
     def _clear(self, *, closing: bool = False) -> None:
-        """Remove the files of deleted segments whose delay is over, or of all deleted segments if `closing`
-        or if the disk is full; an error is only logged.
+        """Remove the files of deleted segments whose delay is over (of all deleted segments if `closing`, or
+        if the disk is full), and log an error.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

@@ -1,8 +1,9 @@
-"""A new host takes over the logs of an earlier host: it cuts their files at the ends in the shared file.
+"""Prepares the logs that an earlier host left open, so that a new host can open them: log files are cut at
+the ends in the shared file.
 
-On disk, bytes after a log's end are cut, and segments after the end are removed. Threads: one, before the
-partition is open. No other process writes to the files, except a guest that was stopped and continues: it
-writes after a sealed end, where bytes are not part of the log.
+Bytes after a log's end are cut, and segments after the end are removed. Threads: one, before the partition is
+opened. No other process writes to the files, except a guest that was stopped (SIGSTOP) and now continues:
+such a guest writes after the end of a sealed segment, where bytes are not part of the log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 def expected_of(left: AbandonedLog, before: Expected) -> Expected:
     """Return the expected state of a log that an earlier host has left open: no recovery is needed unless a
-    sync has failed. `before` is the state by checkpoints and published ends.
+    sync has failed. `before` is the expected state according to the checkpoints and `.segstore/ends`.
     """
     point = min(max(before.recovery_point, left.synced), int(left.end.end.next_offset))
     suspect = before.suspect or bool(left.failed)
@@ -50,9 +51,9 @@ def cut_to(context: StoreContext, directory: str, end: Any) -> None:
 
 
 def cut_all_sealed(context: StoreContext, directory: str, log: Any, interval: int) -> None:
-    """Cut this log's segments at their sealed ends, because guests may have written bytes after them [A5],
-    then clear the sealed ends. `log` is a `seg_shared_log *`. The caller ensures that no guest appends.
-    Raises OSError.
+    """Cut each sealed segment (a segment that was closed to appends) of this log at the end that was recorded
+    when it was sealed, because guests may have written bytes after that end [A5]. Then clear the recorded
+    ends. `log` is a `seg_shared_log *`. The caller ensures that no guest appends. Raises OSError.
     """
     for sealed in log.sealed:
         if sealed.owner and sealed.generation != INT64_MAX:

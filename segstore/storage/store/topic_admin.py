@@ -1,9 +1,9 @@
 """Creates, alters, grows and deletes topics of a store that is open for writing.
 
-On disk are settings and directories (`meta.topics`, `partitions`), lines of the root's checkpoints, and slots
-of the published ends. If a step of a change fails, this module finishes or undoes the change; after a crash
-the next open does. Threads: any; the store's lock is held during each change. `topics` is never changed in
-place, but replaced by a new dict.
+A change writes settings and directories (`meta.topics`, `partitions`), lines of the checkpoints in the
+store's root, and slots of `.segstore/ends`. If a step of a change fails, this module finishes or undoes the
+change; after a crash, the next open finishes or undoes it. Threads: any; the store's lock is held during each
+change. The dict `topics` is never changed in place, but replaced by a new dict.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class TopicAdmin:
         self._checkpoints, self._loader, self._partitions = checkpoints, loader, partitions
         self._lock = partitions.lock
         self._dying: set[str] = set()
-        """Names of deleted topics, and of topics whose creation failed, whose directories may still have
-        their old names.
+        """Names of topics that were deleted, or whose creation failed, and whose directories may still have
+        to be renamed.
         """
         copies: dict[str, Copy[TopicSettingsFile]] = {}
         found, dying = topic_files.load(copies)
@@ -65,8 +65,8 @@ class TopicAdmin:
         topic_files.remove_buried()
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic, and return it, durable. Raises TopicAlreadyExistsError, InvalidTopicError,
-        ConfigError, StorageError.
+        """Create a topic, and return it. The topic is durable when this returns. Raises
+        TopicAlreadyExistsError, InvalidTopicError, ConfigError, StorageError.
         """
         info = new_topic(name, partitions, config)
         with self._lock:
@@ -79,7 +79,8 @@ class TopicAdmin:
 
     def _create(self, info: TopicInfo) -> None:
         name = info.name
-        if name in self._dying:  # the new topic must not get the directories of a deleted one
+        # The new topic must not get the directories of a deleted topic of the same name.
+        if name in self._dying:
             self._bury(name)
             self._dying.discard(name)
         self._topic_files.check_free(name)
@@ -98,11 +99,12 @@ class TopicAdmin:
 
     def make(self, info: TopicInfo) -> TopicInfo:
         """Create or change a topic so that it has exactly the id, the settings and the partitions of `info`.
-        Partitions that `info` does not list are removed. Returns the topic, which is durable then.
+        Partitions that `info` does not list are removed. Return the topic, whose changes are durable when
+        this returns.
 
-        After a crash in this call, the next call completes the change. Raises TopicAlreadyExistsError if the
-        existing topic has another id; InvalidArgumentError if `info` has no id or no partitions;
-        InvalidTopicError, StorageError.
+        After a crash in this call, the next call completes the change. Raises InvalidTopicError,
+        StorageError; TopicAlreadyExistsError if the existing topic has another id; InvalidArgumentError if
+        `info` has no id or no partitions.
         """
         names.check_topic(info.name)
         if not info.partition_ids or not names.is_topic_id(info.topic_id):
@@ -146,8 +148,8 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
-            # Write the settings first. Otherwise the next open after a crash would make removed partitions
-            # anew.
+            # The settings are written first: if they still listed the removed partitions after a crash, the
+            # next open would make these partitions anew.
             self._topic_files.write(info)
         except OSError:
             with suppress(OSError):
@@ -205,8 +207,8 @@ class TopicAdmin:
     def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         if forgets(before, info):
             self._partitions.load_all(before)
-        # Use the new settings first, so that no compaction starts after `ends_of`. Such a compaction could
-        # leave gaps above the ends that `remembering` notes.
+        # The partitions get the new settings first, so that no compaction starts after `ends_of`. Such a
+        # compaction could leave gaps above the ends that `remembering` records.
         self._partitions.configure(info)
         try:
             info = remembering(before, info, self._partitions.ends_of(before))
@@ -221,9 +223,9 @@ class TopicAdmin:
         return info
 
     def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
-        """Note, durably, that partitions may have offset gaps below these `ends`, even if the topic is not
-        compacted, because their records were copied from a compacted log. Raises
-        UnknownTopicOrPartitionError, StorageError.
+        """Record durably that partitions may have offset gaps below these `ends`, even if the topic is not
+        compacted: their records were copied from a compacted log. Raises UnknownTopicOrPartitionError,
+        StorageError.
         """
         with self._lock:
             self._context.check_leads()
@@ -236,7 +238,7 @@ class TopicAdmin:
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Add partitions to a topic, so that it has `total`, and return the topic (Kafka: createPartitions).
-        Raises InvalidArgumentError if it has `total` or more already.
+        Raises InvalidArgumentError if the topic already has `total` partitions or more.
         """
         with self._lock:
             self._context.check_leads()
@@ -257,8 +259,8 @@ class TopicAdmin:
         try:
             self._make(info)
         except OSError:
-            # Restore the settings last. If this is interrupted before, the settings list the new partitions,
-            # and the next open makes their directories.
+            # The settings are restored last. If an interrupt comes before that, the settings list the new
+            # partitions, and the next open makes the directories of these partitions.
             for directory in self._topic_files.bury(info.name, before.partition_ids):
                 self._context.pool.forget_directory(directory)
             self._topic_files.remove_buried()
@@ -275,8 +277,8 @@ class TopicAdmin:
             try:
                 self._topic_files.write(info, deleting=True)
             except OSError:
-                # The failed write may have left `deleting` in the file. Remove it, so that the next open does
-                # not delete the topic.
+                # The failed write may have left `deleting` in the file. The file is written without
+                # `deleting`, so that the next open does not delete the topic.
                 with suppress(OSError):
                     self._topic_files.write(info)
                 raise

@@ -1,11 +1,11 @@
 """Repairs damaged settings files, and the topic ids in them, when a store is opened for writing.
 
-On disk both copies of `.segstore/topics/<topic>` may change; see `meta.topics`. Repairs are reported
-(`StoreContext.tell`). Threads: one, before the topics are used.
+Both copies of `.segstore/topics/<topic>` may change (`meta.topics` describes them). Repairs are reported
+(`StoreContext.report`). Threads: one, before the topics are used.
 
-A topic's id is in its settings, in each partition's metadata, and in the keys of the published ends. If these
-differ, the id in the settings is right if the settings have a checksum. Settings of an older segstore have no
-checksum; then the id that is found most often is right.
+A topic's id is in its settings, in each partition's metadata, and in the slot keys of `.segstore/ends`. If
+these differ, and the settings have a checksum, the id in the settings is taken. Settings of an older segstore
+have no checksum: for such a topic the id that is found most often is taken.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def mend_settings(
     published: Set[int],
     known: Copy[TopicSettingsFile] | None,
 ) -> TopicInfo:
-    """Repair both copies of a topic's settings, and return the topic. `published` has the slot keys of the
-    published ends. `known` is a copy of the settings that was read before, else None. Raises OSError.
+    """Repair both copies of a topic's settings, and return the topic. `published` has the slot keys (hashes
+    of topic id and partition) in `.segstore/ends`. `known` is a copy of the settings that was read before;
+    None if none was read. Raises OSError.
     """
     if info.lost is not None:
         done = "its partitions and its id are known by its directories; nothing of it is deleted or compacted"
@@ -70,7 +71,7 @@ def _identified(
 
 
 def _upgrade(context: StoreContext, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
-    """Write the settings with a checksum, in two copies, unless the disk is full. Raises OSError."""
+    """Unless the disk is full, write the settings with a checksum, in two copies. Raises OSError."""
     try:
         topic_files.write(info, deleting=deleting)
     except OSError as error:

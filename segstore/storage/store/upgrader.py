@@ -1,6 +1,6 @@
 """Upgrades partitions of a store to record batches of magic 2, on request.
 
-On disk the cleaner writes logs anew (`storage.cleaner.upgrade`). Threads: the sweeper runs one upgrade or
+The cleaner writes the segments anew (`storage.cleaner.upgrade`). Threads: the sweeper runs one upgrade or
 sweep at a time.
 """
 
@@ -22,8 +22,8 @@ log = Logger("segstore")
 
 
 class Upgraded(NamedTuple):
-    """The result of an upgrade of a partition: the number of rewritten segments, the number of their records,
-    and their bytes before and after. `error` is the text of its error, or None.
+    """The result of an upgrade of a partition: the number of rewritten segments, the number of records in
+    them, and their size in bytes before and after. `error` is the text of the upgrade's error, or None.
     """
 
     topic: str
@@ -49,8 +49,9 @@ class Upgraded(NamedTuple):
 def wanted(
     topics: Mapping[str, TopicInfo], topic: str | None, partition: int | None
 ) -> list[TopicPartitionKey]:
-    """Return the partitions of all topics if `topic` is None; else all partitions of the topic, or the one
-    `partition`. Raises InvalidArgumentError, UnknownTopicOrPartitionError.
+    """Return (topic, number) of the partitions to upgrade: all partitions of all topics if `topic` is None;
+    all partitions of the topic if only `partition` is None; else the one partition. Raises
+    InvalidArgumentError, UnknownTopicOrPartitionError.
     """
     if topic is None:
         if partition is not None:

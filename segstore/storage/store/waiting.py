@@ -14,8 +14,8 @@ _SHORTEST, _LONGEST = 0.001, 0.1  # seconds between two tries
 
 
 def until_unlocked(attempt: Callable[[], T], seconds: float) -> T:
-    """Return the result of `attempt()`. While `attempt` raises StoreLockedError, it is called again, up to
-    `seconds`, with growing pauses. Then the last StoreLockedError is raised.
+    """Return the result of `attempt()`. While `attempt` raises StoreLockedError, it is called again, with
+    growing pauses. After `seconds` the last StoreLockedError is raised.
     """
     deadline, pause = time.monotonic() + seconds, _SHORTEST
     while True:

@@ -1,8 +1,8 @@
-"""`StoreWriter`: opens a store for writing, and creates and closes its parts: partitions, topics, sweeper,
-inbox.
+"""`StoreWriter` opens a store for writing. It makes and closes the objects that work on parts of the store:
+`Partitions`, `TopicAdmin`, `Sweeper`, `Inbox`, `Primary`.
 
-On disk are `.lock`, and the files of the parts, in the root and in `.segstore/`. Threads: any; each part
-documents its own locks.
+Writes `.lock`, the format file, the clean shutdown marker and the close note; these objects write most other
+files. Threads: any; each object documents its locks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from segstore.storage.store.store_member import StoreMember
 
 _LINES = 16
-"""The number of partitions whose lines in the root's checkpoints fit into one piece of the disk reserve."""
+"""The number of partitions whose lines in the root's checkpoints fit into one piece (`PIECE` bytes) of the
+disk reserve.
+"""
 
 
 class StoreWriter:
@@ -65,8 +67,8 @@ class StoreWriter:
 
     If `replicated`, the directory belongs to a replicated store: each of its partitions is a replica, which
     readers see up to its high watermark. `clean_epoch` is the broker epoch of the last clean close of such a
-    directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have, a
-    mirror's or a standby's (see `meta.role`); None if it must have none.
+    directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
+    MIRROR or STANDBY of `meta.role`; None if it must have no role.
     """
 
     shares = False
@@ -80,7 +82,7 @@ class StoreWriter:
         self.context, self.config, self._replicated, self._role = context, config, replicated, role
         self.clean_epoch = -1
         self.is_new: bool | None = None
-        """Whether the directory had no store before; None until that is known."""
+        """Whether the directory had no store before this open; None while this is not known."""
         self.kept = KeptFiles(context)
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
@@ -112,7 +114,7 @@ class StoreWriter:
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Open the parts. If this raises, the caller stops the threads that were started."""
+        """Open the store. If this raises an error, the caller stops the threads that were started."""
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
@@ -120,7 +122,7 @@ class StoreWriter:
         has_format = f"{names.OURS}/{names.FORMAT}" in root_names
         format_wrong = check_format(files, root) if has_format else ""
         self._check_may_write(root_names)
-        if f"{names.OURS}/{names.FULL}" in root_names:  # the note of a dead writer
+        if f"{names.OURS}/{names.FULL}" in root_names:  # a writer that has died left its note of a full disk
             context.full.forget()
             context.reserve.forget_looks()
         moved = set_aside(files, root)
@@ -132,7 +134,7 @@ class StoreWriter:
         self.sharing = sharing = self._share(root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
         if sharing is not None:
-            sharing.members.lead(leads=True)  # before a log is taken over
+            sharing.members.lead(leads=True)  # this comes before logs of an earlier host are opened
             sharing.finish_together(self._ends.mapping[0])
             if sharing.found:
                 self._ends.restore(sharing.left())
@@ -142,12 +144,13 @@ class StoreWriter:
             files, root, root_names, marker, nonce, copied=self._ends.was_checked
         )
         left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
-        if sharing is not None and sharing.found:  # the ends of the logs come from the shared file
+        if sharing is not None and sharing.found:  # the ends of the logs come from `.segstore/shared`
             left, note = Left(True, True, left.gaps_known), None
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
-            # Clear the ends before their nonce, so that no reader uses the old ends after a second crash.
+            # The slots of `.segstore/ends` are cleared before `begin` changes the nonce of this file, so that
+            # no reader uses the old slots after a second crash.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -167,7 +170,7 @@ class StoreWriter:
         self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
         if (
             not self._replicated and self.primary.registration.is_there
-        ):  # a standby that was a primary before is `replicated`, and has no standby now
+        ):  # a standby that was a primary before is `replicated`: its registration has no effect now
             self.primary.begin_notes()
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
@@ -195,8 +198,9 @@ class StoreWriter:
         self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        """If all members of a shared store have died, become its only member, and return the membership.
-        Return None if the store was not shared, or its last host has closed it. Raises StorageError.
+        """If the store is shared, and all its members have died, become its only member, and return the
+        membership. Return None if the store was not shared, or if its last host has closed it. Raises
+        StorageError.
         """
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
@@ -212,7 +216,9 @@ class StoreWriter:
         return None
 
     def _check_may_write(self, root_names: Collection[str]) -> None:
-        """Raise an error if the store has another role, is one directory of several, or is fenced."""
+        """Raise an error if the store has another role than `self._role`, belongs to a replicated store, has
+        a fence, or has living members.
+        """
         files, root = self.context.files, self.context.root
         if not self._replicated and names.META_PROPERTIES in root_names:
             check_plain(files, root)
@@ -221,7 +227,8 @@ class StoreWriter:
             and f"{names.OURS}/{names.MEMBERS}" in root_names
             and has_living_members(files, root)
         ):
-            raise StoreLockedError(root, None, shared=True)  # the host is dead, but guests are alive [H3]
+            # The store has no host, but guests are alive [H3].
+            raise StoreLockedError(root, None, shared=True)
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
@@ -229,8 +236,8 @@ class StoreWriter:
 
     def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return the partitions that must begin a leader epoch when they are opened: all partitions of a
-        restored store, else the partitions in the note of the last close. If there is no note, the restored
-        store is only reported if it `was_closed`, because a killed broker leaves no note either.
+        restored store, else the partitions in the close note. If there is no note, a restored store is
+        reported only if `was_closed`, because a broker that was killed leaves no note either.
         """
         if not note.is_restored:
             return note.owed()
@@ -248,7 +255,9 @@ class StoreWriter:
         return owed_by(keys)
 
     def _note(self, number: int) -> None:
-        """Write the close note, with the marker's number; 0 if there is no clean shutdown marker."""
+        """Write the close note; `number` is the number in the clean shutdown marker, or 0 if there is no
+        marker.
+        """
         self.context.make_way(CLOSE_NOTE.path(self.context.root))
         write_note(self.context.files, self.context.root, number, self._loader.owed, self._ends.keys())
 
@@ -268,8 +277,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.damages or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directory `.segstore/`, the format file unless a sound one is there (`stated`), and the
-        directory for topics.
+        """Make the directory `.segstore/`, the directory for topics, and the format file, unless an undamaged
+        format file exists (`stated`).
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -282,8 +291,9 @@ class StoreWriter:
         return topic_files
 
     def _open_adopted(self) -> None:
-        """Finish or undo adoptions of staged appends that a crash interrupted. Open the partitions of
-        adoptions that can be finished, and show their records all at once.
+        """Finish or undo the adoptions of staged appends (their addition to the logs) that a crash
+        interrupted. The partitions of adoptions that can be finished are opened, and readers see the added
+        records of all these partitions at once.
         """
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
@@ -295,8 +305,8 @@ class StoreWriter:
 
     def _open_partitions(self, left: Left, *, every: bool) -> None:
         """Open the partitions that need recovery. If `every`, open all partitions, because damaged
-        checkpoints are made anew from all of them. A partition that is not opened here is opened by its first
-        use.
+        checkpoints are made anew from all partitions. A partition that is not opened here is opened when it
+        is first used.
         """
         known = self._ends.keys()
         live = set()
@@ -312,12 +322,13 @@ class StoreWriter:
             self._ends.release(key)
 
     def _cut_sealed(self, sharing: Sharing) -> None:
-        """Cut segments at their sealed ends, because members may have written bytes after them. Raises
-        OSError.
+        """Cut each sealed segment (a segment that was closed to appends) at the end that was recorded when it
+        was sealed, because members may have written bytes after that end. Raises OSError.
         """
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # The sealed ends are only in the shared file, which is not used after this. No member can append now.
+        # The recorded ends are only in `.segstore/shared`, which is not used after this. No member can append
+        # now.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -349,7 +360,7 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints; a full disk is only noted, because the next call tries again."""
+        """Write the checkpoints, but only record a full disk, because the next call tries again."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
@@ -358,8 +369,8 @@ class StoreWriter:
             self.context.full.met(error)
 
     def _reserve_size(self) -> int:
-        """Return the bytes to reserve on the disk for the deletion of a topic, which rewrites the root's
-        checkpoints with their line for each partition.
+        """Return the number of bytes to reserve on the disk for the deletion of a topic, which rewrites the
+        root's checkpoints: the checkpoints have a line for each partition.
         """
         partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
         return SIZE + partitions // _LINES * PIECE
@@ -386,7 +397,7 @@ class StoreWriter:
 
     @property
     def may_have_standby(self) -> bool:
-        """Return whether a standby may follow this store: it has no role, and is not replicated."""
+        """Return whether this store may have a standby: the store has no role, and is not replicated."""
         return self._role is None and not self._replicated
 
     @property
@@ -396,12 +407,16 @@ class StoreWriter:
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return the recoveries of partitions since the open, the first one first."""
+        """Return a `Recovered` for each partition that this process has recovered, in the order of the
+        recoveries.
+        """
         return self._loader.recovered
 
     @property
     def staging_path(self) -> str:
-        """Return the path of the root, because the root's inbox takes staged appends."""
+        """Return the path of the store's root, because staged appends are written into an inbox below the
+        root.
+        """
         return self.context.root
 
     def partition(self, topic: str, partition: int) -> Partition:
@@ -417,8 +432,8 @@ class StoreWriter:
         return self.partitions.keys()
 
     def unstable(self) -> list[TopicPartitionKey]:
-        """Return the partitions with an open transaction. They are found by the published ends, without
-        opening a partition.
+        """Return the partitions with an open transaction. They are found in `.segstore/ends`, without opening
+        a partition.
         """
         found = []
         for info in self.topic_admin.topics.values():
@@ -446,12 +461,14 @@ class StoreWriter:
         return -1 if ends is None else ends.epoch + self._loader.owed.of(key)
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset of a partition in cleaner-offset-checkpoint; None if it has no line there."""
+        """Return the offset of a partition in cleaner-offset-checkpoint; None if the partition has no line in
+        this file.
+        """
         return self._checkpoints.cleaner_offsets.get((topic, partition))
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Remove a partition's line from cleaner-offset-checkpoint, so that its whole log counts as dirty.
-        Raises OSError.
+        """Remove a partition's line from cleaner-offset-checkpoint, so that the partition's whole log counts
+        as dirty. Raises OSError.
         """
         self._checkpoints.cleaner_offsets.update({(topic, partition): None})
 
@@ -460,7 +477,7 @@ class StoreWriter:
         return self._ends.publications
 
     def call_after_publications(self, call: Callable[[], None]) -> None:
-        """Have `call()` called after each publication (`EndsWriter.on_published`)."""
+        """Call `call()` after each publication from now on (`EndsWriter.on_published`)."""
         self._ends.on_published = (*self._ends.on_published, call)
 
     def stop_calling(self, call: Callable[[], None]) -> None:
@@ -477,18 +494,19 @@ class StoreWriter:
         self._ends.wait(seen, seconds)
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys for `wait_for`; None if one of the keys has
-        no slot.
+        """Return an object by which `wait_for` waits until the log ends of the partitions with these slot
+        keys (hashes of topic id and partition) change; None if one of the keys has no slot in
+        `.segstore/ends`.
         """
         try:
             return self._ends.tail(keys)
         except LookupError:
             return None
 
-    @calls_out  # a signal handler that runs while this sleeps may call the store
+    @calls_out  # a signal handler that runs during the sleep may call the store
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `TailedEnds.wait`.
+        """Sleep until one of the log ends in `tailed` changes, `tailed.nudges()` no longer returns `nudges`,
+        or `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
         return tailed.wait(nudges, seconds)
 
@@ -497,14 +515,14 @@ class StoreWriter:
         self._ends.nudge()
 
     def wake(self) -> None:
-        """Have all threads in `wait` return early."""
+        """Wake all threads in `wait`, so that they return early."""
         self.nudge()
 
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Stop the store's threads, because nothing refers to the store. The next open recovers."""
-        if hasattr(self, "inbox"):  # it is missing if an interrupt came within `_open`
+        """Stop the store's threads, because nothing refers to the store. The next open recovers the store."""
+        if hasattr(self, "inbox"):  # `inbox` is missing if an interrupt came within `_open`
             self.inbox.close()
         if hasattr(self, "sweeper"):
             self.sweeper.stop()
@@ -528,17 +546,20 @@ class StoreWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the store was garbage collected, or Ctrl-C interrupted its open in this thread,
-        before there was a store.
+        """Return whether the store was garbage collected. If Ctrl-C has interrupted the open before there was
+        a store, return whether this thread called the open.
         """
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:
-        """Stop the store's threads, close its files, and release its lock last. May be repeated."""
+        """Stop the store's threads, close the store's files, and release the store's lock last. May be
+        repeated.
+        """
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
-        if self.sharing is not None and not self.shares:  # a failed open leaves no member
+        # After a failed open this process must not stay a member.
+        if self.sharing is not None and not self.shares:
             self.sharing.members.close()
         if hasattr(self, "_held"):
             self._held.close()
@@ -549,10 +570,11 @@ class StoreWriter:
         return self._held.closed
 
     def close(self, broker_epoch: int | None = None) -> None:
-        """Close cleanly. `broker_epoch` is given in a replicated store: it is written into the clean shutdown
-        marker, and the next writer reads it as `clean_epoch`. After an error or an interrupt the lock is
-        released too, and the next open recovers. A second call only releases the lock. Raises the first
-        error; InvalidArgumentError for a `broker_epoch` below 1, before anything is closed.
+        """Close cleanly. `broker_epoch` is given in a replicated store: the epoch is written into the clean
+        shutdown marker, and the next writer reads the epoch as `clean_epoch`. After an error or an interrupt
+        the lock is released too, and the next open recovers the store. A second call only releases the lock.
+        Raises InvalidArgumentError if `broker_epoch` is below 1, before anything is closed. Raises the first
+        error of closing.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
         with self._closing:
@@ -570,17 +592,20 @@ class StoreWriter:
             self.inbox.settle()
         self.sweeper.close()
         self.context.closed = True
-        self.wake()  # threads in `wait` see that the store is closed
+        self.wake()  # this makes the threads in `wait` notice that the store is closed
         self.context.scheduler.close()
         self.context.full.forget()
         with self.partitions.lock:
             errors = self.partitions.close()
             if errors:
                 raise first_of(errors)
-            # If the interpreter has stopped threads, their work may be half done, so the next open recovers.
+            # If the interpreter has stopped threads, their work may be half done. Then no marker is written,
+            # so the next open recovers the store.
             if self.partitions.is_clean() and not others_are_gone():
                 self.partitions.checkpoint_held(nonce)
-                self._ends.sync()  # before the marker is written, which is valid only with these ends
+                # `.segstore/ends` is synced before the clean shutdown marker is written, because the marker
+                # is valid only with this content of the file.
+                self._ends.sync()
                 put_marker(self.context.files, self.context.root, nonce)
                 self._note(nonce)
                 self._ends.set_nonce(nonce)
@@ -590,8 +615,8 @@ _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 
 def let_go_of_lost(files: Files, root: str) -> None:
-    """Release a writer of this directory to which nothing refers, because Ctrl-C interrupted its open or
-    close. Such a writer is found by running the garbage collector.
+    """Release a writer of this directory if nothing refers to its store, because Ctrl-C interrupted the open
+    or close. The garbage collector runs first, because such a store may be part of a reference cycle.
     """
     gc.collect()
     begun = _begun.get(files.real_path(root))
@@ -613,7 +638,7 @@ def check_plain(files: Files, root: str) -> None:
 
 
 _COMMANDS = {MIRROR: "end-mirror", STANDBY: "promote"}
-"""For each role the command that makes a plain store of such a directory."""
+"""For each role, the command that turns a directory with this role into a plain store."""
 
 
 def check_role(files: Files, root: str, kind: str | None) -> None:

@@ -1,5 +1,5 @@
-"""`WritingSide`: the calls of a `Store` to its writer. `StoreWriter` implements this protocol for one
-directory, `ReplicatedWriter` for the directories of a replicated store. Threads: any.
+"""`WritingSide`, a protocol with the calls that a `Store` makes to its writer. `StoreWriter` implements the
+protocol for one directory, and `ReplicatedWriter` for the directories of a replicated store. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class WritingTopics(Protocol):
     """The calls of a `TopicAdmin` that a store makes."""
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic, durably."""
+        """Create a topic, and return it. The topic is durable when this returns."""
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change a topic's settings."""
+        """Change a topic's settings, and return the topic."""
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Add partitions to a topic, so that it has `total`."""
+        """Add partitions to a topic, so that it has `total`, and return the topic."""
 
     def delete(self, name: str) -> None:
         """Delete a topic."""
@@ -45,29 +45,33 @@ class WritingPartitions(Protocol):
         """Make all partitions durable, and write the checkpoints."""
 
     def checkpoint(self) -> None:
-        """Write the root's checkpoints."""
+        """Write the checkpoints in the store's root."""
 
 
 class Sweeping(Protocol):
     """The calls of a `Sweeper` that a store makes."""
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Apply retention, then compaction; return the results by partition."""
+        """Apply retention, then compaction. Return the result of each partition that was changed, or could
+        not be swept.
+        """
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """Write messages of magic 0 and 1 in these partitions anew as record batches of magic 2."""
+        """Rewrite the messages of magic 0 and 1 in these partitions as record batches of magic 2."""
 
 
 class Adopting(Protocol):
     """The calls of an `Inbox` that a store makes."""
 
     def adopt(self, id_: str, files: Any, /) -> Adoption:
-        """Add the records of the staged append with this id to their logs, visible all at once."""
+        """Add the records of the staged append with this id to their logs. The records become visible all at
+        once.
+        """
 
 
 class WritingSide(Protocol):
-    """The writer of a store. `config` has its settings; `owner` returns the store, or None after it was
-    garbage collected.
+    """The writer of a store. `config` has the store's settings. `owner()` returns the store, or None after
+    the store was garbage collected.
     """
 
     config: StoreConfig
@@ -107,25 +111,27 @@ class WritingSide(Protocol):
 
     @property
     def inbox(self) -> Adopting:
-        """Return the object that adopts staged appends."""
+        """Return the object that adds staged appends to their logs."""
 
     @property
     def staging_path(self) -> str:
-        """Return the path of a directory whose inbox takes staged appends. Raises ReplicaOfflineError if all
-        data directories are offline.
+        """Return the path of a directory into which staged appends may be written. Raises ReplicaOfflineError
+        if all data directories are offline.
         """
 
     @property
     def kept(self) -> Keeping:
-        """Return the object that keeps quotas and producer ids."""
+        """Return the object that keeps quotas, credentials, settings of groups, and the first free producer
+        id.
+        """
 
     @property
     def recovered(self) -> Sequence[Recovered]:
-        """Return the recoveries of partitions, in order."""
+        """Return a `Recovered` for each partition that was recovered, in the order of the recoveries."""
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the partition; in a replicated store the present leader's. Raises
-        UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
+        """Return the partition. In a replicated store this is the partition of the replica that leads now.
+        Raises UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
         """
 
     def opened(self) -> list[TopicPartitionKey]:
@@ -135,10 +141,10 @@ class WritingSide(Protocol):
         """Return the partitions with an open transaction."""
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset up to which a partition was cleaned; None if it was never cleaned."""
+        """Return the offset below which a partition was cleaned; None if it was never cleaned."""
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Forget the cleaned offset of a partition."""
+        """Forget the offset that `cleaned_offset` returns for a partition."""
 
     @property
     def publications(self) -> int:
@@ -152,20 +158,21 @@ class WritingSide(Protocol):
         """Sleep until `publications` differs from `seen`, or `seconds` have passed."""
 
     def tail(self, keys: list[int]) -> TailedEnds | None:
-        """Return the published ends of these slot keys, for `wait_for`; None if the caller must
-        use `wait`.
+        """Return an object by which `wait_for` waits until the log ends of the partitions with these slot
+        keys (hashes of topic id and partition) change. Return None if the log end of a key is not published.
+        The caller must use `wait` then.
         """
 
     def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of the ends in `tailed` changes, `tailed.nudges()` differs from `nudges`, or
-        `seconds` have passed. Return the result of `TailedEnds.wait`.
+        """Sleep until one of the log ends in `tailed` changes, `tailed.nudges()` no longer returns `nudges`,
+        or `seconds` have passed. Return the result of `TailedEnds.wait`.
         """
 
     def nudge(self) -> None:
         """Wake the threads in `wait`, although nothing was published."""
 
     def wake(self) -> None:
-        """Have all threads in `wait` return early."""
+        """Wake all threads in `wait`, so that they return early."""
 
     def abandon(self) -> None:
         """Stop the store's threads, because nothing refers to the store."""
