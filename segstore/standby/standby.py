@@ -103,13 +103,13 @@ class Standby(Following[StandbyControl]):
         return cut_records(self.store.path, files=self._reopen["files"])
 
     def close(self) -> None:
-        """Write the current lags for other processes, stop all threads, and close the store."""
+        """Write each partition's lag to the lag file, stop all threads, and close the store."""
         try:
             self._note()
         finally:
             with self._lock:
-                # With the lock held, `done` is set between two calls of `_note`. So `_note` does not write
-                # after another process has opened the directory.
+                # `_note` writes with this lock held, and not after `done` is set. So it never writes into a
+                # directory that another process has opened after this close.
                 self._control.done.open()
             super().close()
 
@@ -139,7 +139,7 @@ class Standby(Following[StandbyControl]):
 
     def _take_over(self, epoch: int | None, old: str, reason: str) -> Store:
         with self._lock:
-            # The thread of the lease may promote at the same time.
+            # The thread that calls `lease` may promote this standby at the same time.
             if self._is_promoted:
                 raise InvalidArgumentError(f"{self!r} is being promoted, or was already")
             self._is_promoted = True
@@ -227,7 +227,9 @@ class Standby(Following[StandbyControl]):
     # --- threads ----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Write the lags regularly. If another process asks for the directory, close the standby."""
+        """Write each partition's lag to the lag file regularly. If another process asks for the directory,
+        close the standby.
+        """
         due = 0.0
         while not self._control.done.wait(_LOOK_FOR_REQUEST):
             if time.monotonic() >= due:
@@ -252,8 +254,8 @@ class Standby(Following[StandbyControl]):
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return the error of the last call of the lease, or of the promotion that followed that call; None
-        if there was no error.
+        """Return the error of the last call of the function `lease`, or of the promotion after that call;
+        None if there was no error.
         """
         return None if self._lease is None else self._lease.error
 

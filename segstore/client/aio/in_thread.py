@@ -95,5 +95,5 @@ def nothing() -> None:
 
 
 def part_of(left: float) -> float:
-    """Return how long, in ms, the next call of a wait may wait, if `left` ms of the wait remain."""
+    """Return the ms that the next call may wait, if `left` ms of the whole wait remain."""
     return min(max(left, 0), SLICE_MS)

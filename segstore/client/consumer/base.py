@@ -118,14 +118,13 @@ class Guard(OwnedLock):  # type: ignore[misc]
         if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
             raise refused(outer, "a consumer's method")
         if not self.is_within(method):
-            # An interrupt has made CPython leave the guard locked (`mutex.LEAVES_OPEN`).
+            # No method of this thread runs: an interrupt has made CPython leave the lock locked
+            # (`mutex.LEAVES_OPEN`).
             while self._is_owned():
                 self.release()
 
     def is_within(self, method: FrameType) -> bool:
-        """Return whether the frame `method` runs, at any depth, within another method of this thread that
-        holds the guard.
-        """
+        """Return whether the frame `method` runs, at any depth, within another method that holds this lock."""
         frame = method.f_back
         while frame is not None and frame.f_locals.get("guard") is not self:
             frame = frame.f_back
@@ -133,13 +132,13 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def check(self) -> None:
         """Raise ClientClosedError or StoreClosedError if the consumer may not be used. The calling thread
-        must hold the guard.
+        must hold this lock.
         """
         if self.closed or self.ending:
             raise self.refusal()
 
     def check_wait(self) -> None:
-        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. A method must not
+        """Raise the errors of `check`, and GiveWay if another thread waits for this lock. A method must not
         call `check_wait` after it has changed anything.
         """
         self.check()
@@ -210,7 +209,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
 
 class GiveWay(Exception):
-    """Raised in a method that waits, if another thread waits for the guard. The method has changed nothing,
+    """Raised in a method that waits, if another thread waits for the consumer's lock. The method has changed nothing,
     so the code that called the method calls it again.
     """
 

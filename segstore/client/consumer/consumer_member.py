@@ -122,8 +122,8 @@ class ConsumerGroupMembership(GroupMembership):
             self.generation, self.is_settled = -1, False
 
     def leave(self) -> None:
-        """Leave the group. If the coordinator can't write to the group's log that the member has left, it
-        removes the member later, because the member no longer has a pulse.
+        """Leave the group. If the coordinator can't write the departure to the group's log, it removes the
+        member later, because the member drops its `Pulse` here.
         """
         if self._asked:
             epoch = LEAVE_EPOCH if self._instance is None else STATIC_LEAVE_EPOCH
@@ -162,7 +162,7 @@ class ConsumerSubscription(GroupSubscription):
         self._topics: Topics = {}
 
     def _compare(self, topics: Topics) -> None:
-        # `engine.topics` is the same object until a topic changes.
+        # After a change of a topic `engine.topics` is another object.
         current = self._store.engine.topics
         if current is not self._topics:
             self._must_ask = True

@@ -408,7 +408,7 @@ class Fetcher:
         if math.isnan(self._some_since):
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
-            # The buffers are dropped, because later reads return these records again, together with newer
+            # The buffers are dropped, because later reads return their records again, together with newer
             # records.
             self._buffers, self._memory = {}, 0
             return False

@@ -80,7 +80,7 @@ class DeliveredRecord(ConsumerRecord):
         return f"DeliveredRecord({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
-# `_native/tailer.c` makes ConsumerRecords in the same form.
+# `_native/tailer.c` also makes ConsumerRecords, so it must be changed if the fields are changed.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
 _make_delivered: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, DeliveredRecord)
 _APPEND_TIME_BIT = 3

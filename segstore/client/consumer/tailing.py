@@ -91,7 +91,7 @@ class Tailing:
         # is -1, the partitions must be checked, because `calls` is never -1.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
-        # `_looked` is the guard's `calls` at the last call of `begin`, or -1 after a wait.
+        # `_looked` is the value that the guard's `calls` had in the last call of `begin`, or -1 after a wait.
         self._looked = -1
         # `_number` counts the calls of `begin` and `_wait`.
         self._number = 0

@@ -253,7 +253,7 @@ class Accumulator:
         while queue.block:
             self._seal(queue)
             self.gate.wake()
-            # `_seal` has set `held` to False.
+            # `_seal` has set `held` to False. True keeps the C code from opening a batch.
             queue.held = True
         room, queue.created = size if size > self._room else self._room, time.monotonic()
         # The queue is added before `allocate` is called. If an interrupt comes between, the sender finds the
@@ -406,8 +406,8 @@ class Accumulator:
             self.gate.wake()
 
     def end(self) -> bool:
-        """Return whether the sender may stop, because new records are refused, no record waits, and
-        `after_all` has stored no function.
+        """Return whether the sender may stop: new records are refused, no record waits, and `after_all` has
+        stored no function.
         """
         with self.lock:
             if self.refusal is None:
@@ -447,8 +447,8 @@ class Accumulator:
             self.gate.wake()
 
     def abandon(self, error: BaseException) -> None:
-        """Fail all records, in a forked child. Takes no lock, because at the fork another thread may have
-        held the lock.
+        """Called in a forked child: fail all records. Takes no lock, because another thread may have held it
+        at the time of the fork.
         """
         self.refusal = error
         for queue in self.queues.values():

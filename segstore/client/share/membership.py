@@ -75,7 +75,7 @@ class ShareConsumerMembership:
     # --- a poll ----------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Record the time of a poll in the pulse, and send a heartbeat if one is due. Raises the errors of
+        """Record the time of a poll in the member's `Pulse`, and send a heartbeat if one is due. Raises the errors of
         GroupCoordinator.share_heartbeat.
         """
         if self.pulse is not None:
@@ -149,8 +149,8 @@ class ShareConsumerMembership:
     # --- the end -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group, and drop the subscription. If the coordinator can't write to the group's log that
-        the member has left, it removes the member later, because the member no longer has a pulse.
+        """Leave the group, and drop the subscription. If the coordinator can't write the departure to the
+        group's log, it removes the member later, because the member drops its `Pulse` here.
         """
         if self._is_known:
             leaving = ShareHeartbeat(member_id=self.member_id, epoch=LEAVE_EPOCH)
