@@ -124,7 +124,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
                 self.release()
 
     def is_within(self, method: FrameType) -> bool:
-        """Return whether the frame `method` runs, at any depth, within another method that holds this lock."""
+        """Return whether another method that holds this lock has called the frame `method`, at any depth."""
         frame = method.f_back
         while frame is not None and frame.f_locals.get("guard") is not self:
             frame = frame.f_back
@@ -209,8 +209,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
 
 class GiveWay(Exception):
-    """Raised in a method that waits, if another thread waits for the consumer's lock. The method has changed nothing,
-    so the code that called the method calls it again.
+    """Raised in a method that waits, if another thread waits for the consumer's lock. The method has changed
+    nothing, so the code that called the method calls it again.
     """
 
 

@@ -137,7 +137,7 @@ class Subscription:
 
     @property
     def automatic(self) -> bool:
-        """Return whether the consumer is subscribed to topics, so that partitions are assigned automatically."""
+        """Return whether the consumer is subscribed, so that its partitions are assigned automatically."""
         return self.topics is not None
 
     def wants(self, topic: str) -> bool:

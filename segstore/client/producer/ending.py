@@ -135,7 +135,9 @@ class ProducerEnding:
     # --- with the store -------------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """Return whether this thread is the sender or runs a callback. If so, it can't wait for the sender."""
+        """Return whether this thread is the sender, or runs a callback. If so, it can't wait for the
+        sender.
+        """
         return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
 
     def begin_to_close(self) -> None:

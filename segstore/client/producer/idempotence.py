@@ -210,8 +210,8 @@ class ProducerStamps:
         self.template = (lambda _: PLAIN) if sequences is None else sequences.template
 
     def lend(self, lane: Lane) -> bool:
-        """Store the partition's sequences in `lane`, so that the C code can use the next ones. Return False if
-        the lane can't be used, because the producer is idempotent and the partition has no sequences yet.
+        """Store the partition's sequences in `lane`, so that the C code can use the next ones. Return False
+        if the lane can't be used, because the producer is idempotent and the partition has no sequences yet.
         """
         lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
         return self._sequences is None or lane.sequences is not None

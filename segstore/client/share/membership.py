@@ -75,8 +75,8 @@ class ShareConsumerMembership:
     # --- a poll ----------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Record the time of a poll in the member's `Pulse`, and send a heartbeat if one is due. Raises the errors of
-        GroupCoordinator.share_heartbeat.
+        """Record the time of a poll in the member's `Pulse`, and send a heartbeat if one is due. Raises the
+        errors of GroupCoordinator.share_heartbeat.
         """
         if self.pulse is not None:
             self.pulse.polled = self._coordinator.now()
