@@ -160,7 +160,8 @@ class Standby(Following[StandbyControl]):
             primary = PrimaryClient(asking, role.cluster_id, role.directory_id, role.mode)
             soon = min(deadline, time.monotonic() + _ANSWERING)
             epoch = self._answered(lambda: self._fence(primary, token), soon)
-            # The first round may have begun before the fence. The second round begins after it.
+            # A round of the control thread reads the primary's metadata. The next round may have begun before
+            # the primary was fenced; the second round begins after that.
             enough = control.rounds + 2
             control.soon(lambda: None)
             control.soon(lambda: None)
@@ -405,7 +406,7 @@ def promote(
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
-    # The settings are checked here, because they are not used if `old` is "dead".
+    # The settings are checked here, so that an invalid one is refused even if `old` is "dead".
     StandbyConfig.parse({} if config is None else config)
     with os_errors():
         role = standby_role(files, root)

@@ -40,7 +40,7 @@ class InThread:
         self._astray = False
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a method in the consumer's thread, after the calls of tasks that asked earlier."""
+        """Run a method in the consumer's thread, after the earlier calls of all tasks."""
         call = functools.partial(method, *arguments, **named)
         while True:
             with contextlib.suppress(GiveWay):
@@ -52,7 +52,7 @@ class InThread:
         return self._entry.plain(functools.partial(method, *arguments, **named))
 
     async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Await `run`, after the calls of tasks that asked earlier. Raises IllegalStateError in another event
+        """Await `run`, after the earlier calls of all tasks. Raises IllegalStateError in another event
         loop than the client's.
         """
         self._home.here()

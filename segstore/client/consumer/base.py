@@ -224,7 +224,7 @@ G = TypeVar("G", bound=Guarded)
 
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Wrap the method so that it holds the consumer's guard: one thread at a time may call the method, and no
+    """Wrap the method so that it holds the consumer's lock: one thread at a time may call the method, and no
     thread after `close`. A call makes the next poll check all partitions for records. Raises
     ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """

@@ -77,7 +77,9 @@ class ConsumerGroupMembership(GroupMembership):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Return False, because a member of a consumer group may commit from its first heartbeat on."""
+        """Return False: a commit never waits for a rebalance, because a member of a consumer group may commit
+        from its first heartbeat on.
+        """
         return False
 
     @property

@@ -102,8 +102,9 @@ NO_DESERIALIZERS = Deserializers(None, None)
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers, delivered: Counts | None = None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """Return (records, None). If a record can't be deserialized, return (the records before the bad record,
-    the error). With delivery counts in `delivered` the records are DeliveredRecords.
+    """Convert `records` to ConsumerRecords, or to DeliveredRecords if `delivered` is not None. Return
+    (converted records, None). If a record can't be deserialized, return (converted records before it, the
+    error).
     """
     if deserializers == NO_DESERIALIZERS and not records.headers.present:
         return _plain(tp, records, delivered), None

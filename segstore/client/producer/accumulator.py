@@ -213,7 +213,8 @@ class Accumulator:
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
         """Put a record of `size` bytes into the open batch. If the batch is full, wait for memory, and put
-        the record into a new batch. Raises BufferExhaustedError, and the error `refusal`.
+        the record into a new batch. Raises BufferExhaustedError, and `self.refusal` if it is
+        set.
         """
         if not self.put(queue, record, size):
             check_apart("send()")
@@ -224,7 +225,7 @@ class Accumulator:
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
         """Put a record into the open batch, or into a new batch if the open batch is full. Return False if
-        there is no memory for a new batch. Raises the error `refusal`.
+        there is no memory for a new batch. Raises `self.refusal` if it is set.
         """
         with self.lock:
             if self._refused:
@@ -305,7 +306,8 @@ class Accumulator:
                     if queue.seal(False, self.incomplete.batches, schedule.sealed):
                         self._full.append(queue)
                     if queue in schedule.open:
-                        # The queue's open batch is newer than all others, so the queue moves to the end.
+                        # The queue's open batch is newer than those of all other queues, so the queue moves
+                        # to the end.
                         del schedule.open[queue]
                         schedule.open[queue] = None
             if schedule.open:

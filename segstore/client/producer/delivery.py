@@ -354,7 +354,7 @@ class Delivery:
             log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
-        """Append with acks=0: log an error, and retry nothing."""
+        """Append batches with acks=0. If the append fails, log the error, and do not retry."""
         began = time.monotonic()
         try:
             appended = self._appender.append(batches)

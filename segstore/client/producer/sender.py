@@ -106,8 +106,8 @@ class Sender(Background):
             self._transactions.close()
 
     def _post_singles(self) -> None:
-        """Run the C code that appends single records, and sleeps between appends, until there is other
-        work.
+        """Run the C code that appends single records, and sleeps between appends. The C code returns when
+        Python code must append or report something.
         """
         try:
             self._post.run()

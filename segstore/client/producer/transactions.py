@@ -44,7 +44,7 @@ from segstore.threads import answer
 
 # --- offsets -----------------------------------------------------------------------------------
 
-# Checks of the offsets and the group that a transaction commits.
+# Checks of the arguments of `send_offsets_to_transaction`.
 
 
 def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
