@@ -75,16 +75,16 @@ class Guard(OwnedLock):  # type: ignore[misc]
         self.ender: int | None = None
         """The id of the thread that closes the store, or None."""
         self.asked = False
-        """Whether another thread waits for the guard. If so, a method that waits for records returns without
+        """Whether another thread waits for this lock. If so, a method that waits for records returns without
         a result.
         """
         # `_is_left`: whether `end` was called, and has found no other thread in a method.
         self._is_left = False
 
     def __enter__(self) -> bool:
-        """Take the guard. Raises ConcurrentModificationError if another thread is within a method. Raises
+        """Take this lock. Raises ConcurrentModificationError if another thread is within a method. Raises
         StoreClosedError if another thread closes the store. Raises ReentrantCallError if this call is made by
-        a signal handler that interrupted a method of this thread. An interrupt never leaves the guard locked
+        a signal handler that interrupted a method of this thread. An interrupt never leaves the lock locked
         (see `Mutex`).
         """
         # If `_is_left`, the outer method has called code that closes the store, and thereby the consumer.
@@ -92,8 +92,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:
-            # After `end`, the thread that closes the store waits for the guard. It gets the guard soon,
-            # because every other thread that takes the guard is refused and releases it.
+            # After `end`, the thread that closes the store waits for the lock. It gets the lock soon,
+            # because every other thread that takes the lock is refused and releases it.
             if not self.acquire(self._is_left and thread == self.ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False

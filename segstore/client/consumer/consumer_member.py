@@ -116,9 +116,8 @@ class ConsumerGroupMembership(GroupMembership):
         return beaten.assignment
 
     def out(self, error: Exception) -> None:
-        """Leave the generation, unless `error` is a StaleMemberEpochError, with which a commit has failed.
-        After that error the member is still in the group, and the answer to the member's next heartbeat has
-        the current epoch.
+        """Leave the generation, unless a commit has failed with StaleMemberEpochError: the member is then
+        still in the group, and the answer to its next heartbeat has the current epoch.
         """
         if not isinstance(error, StaleMemberEpochError):
             self.generation, self.is_settled = -1, False
@@ -133,8 +132,8 @@ class ConsumerGroupMembership(GroupMembership):
             try:
                 self._coordinator.consumer_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member, or will do so because of the pulse, or the store is
-                closed.
+                """The store is closed, or the group has removed the member, or will remove it because the
+                member drops its `Pulse` below.
                 """
         self.pulse, self._asked, self.generation, self.is_settled = None, False, -1, False
 

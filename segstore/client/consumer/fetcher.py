@@ -144,8 +144,8 @@ class Fetcher:
         self._kept: _Kept | None = None
         self._some_since = math.nan
         self.began: list[tuple[TopicPartitionState, int, int]] = []
-        """The partitions whose records were returned last, by `records`, `columns` or a wait of `Tailing`.
-        Each has the position and leader epoch that the partition had before.
+        """(partition, position, leader epoch) of the partitions whose records were returned last, by
+        `records`, `columns` or a wait of `Tailing`. Position and leader epoch are those before the records.
         """
 
     # --- records for the application ---------------------------------------------------------

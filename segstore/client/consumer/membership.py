@@ -60,7 +60,7 @@ class GroupMembership(ABC):
 
     @abstractmethod
     def out(self, error: Exception) -> None:
-        """Leave the generation after an error of the group."""
+        """Leave the generation, because the coordinator has answered with `error`."""
 
     @abstractmethod
     def leave(self) -> None:

@@ -85,8 +85,8 @@ OnCommit = Callable[[Offsets, "BaseException | None"], Any]
 
 
 class Coordination(Protocol):
-    """The coordination of one consumer. Only in `poll`, `unsubscribe` and `close` is the assignment of the
-    consumer's `Subscription` changed (by `have`), and the listener called.
+    """The coordination of one consumer. Only `poll`, `unsubscribe` and `close` change the assignment of
+    the consumer's `Subscription` (by `have`), and call the listener.
     """
 
     @property

@@ -157,8 +157,8 @@ class ShareConsumerMembership:
             try:
                 self._coordinator.share_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member, or will do so because of the pulse, or the store is
-                closed.
+                """The store is closed, or the group has removed the member, or will remove it because the
+                member drops its `Pulse` below.
                 """
         self.pulse, self._is_known, self._epoch, self._sent_topics = None, False, JOIN_EPOCH, None
         self.topics, self.partitions, self._assignment = None, {}, NOTHING
