@@ -87,7 +87,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         a signal handler that interrupted a method of this thread. An interrupt never leaves the lock locked
         (see `Mutex`).
         """
-        # If `_is_left`, the outer method has called code that closes the store, and thereby the consumer.
+        # If `_is_left`, a method has called code that closes the store. That code may close the consumer.
         if self._is_owned() and not self._is_left:
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()

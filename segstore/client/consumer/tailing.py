@@ -34,7 +34,7 @@ from segstore.storage.store.store import Store
 
 
 class Called(Protocol):
-    """The guard of a consumer (`base.Guard`). `calls` is the number of calls of the consumer's methods, not
+    """The lock of a consumer (`base.Guard`). `calls` is the number of calls of the consumer's methods, not
     counting polls. `closed`: whether the consumer is closed. `ender` is the id of the thread that closes the
     store, or None.
     """
