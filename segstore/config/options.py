@@ -241,8 +241,8 @@ def judge(name: str, option: Option, value: object) -> Any:
 
 
 def _counted(option: Option, value: object) -> str:
-    """If `value` is a text with a unit, such as "7d", return the end of an error's text, which says what
-    number that is. For any other value return "".
+    """Return the end of an error message: the number for which a `value` with a unit, such as "7d", stands.
+    For any other value return "".
     """
     if not isinstance(value, str):
         return ""

@@ -12,7 +12,7 @@ from segstore.errors import StorageError
 
 
 def settled(path: str) -> str:
-    """Return the absolute path of the same file, without slashes at the end. A later change of the current
+    """Return `path` as an absolute path, without slashes at the end. A later change of the current
     directory does not change what this path means. Symbolic links are not resolved. "~" is an ordinary name,
     as it is for Python's `open`.
 

@@ -83,7 +83,8 @@ class SendfileCalls:
         self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: int
     ) -> bool:
         """Answer a fetch request in C with the batches from `position` to `stop` (`seg_exchange_give`,
-        exchange.h). Return whether the answer was sent.
+        exchange.h). Return whether the answer was sent. `ends` points to the high watermark, the last stable
+        offset and the log start offset; `number` is the correlation id.
         """
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
 

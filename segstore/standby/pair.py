@@ -1,6 +1,7 @@
 """Describes one directory of a pair of primary and standby. Another process may have the directory open.
 
-On disk: only reads, and locks nothing. The lags are in a file that the other process writes. Threads: one.
+On disk: only reads, and locks nothing. The lags of the partitions come from the lag file, which the
+process that has the directory open writes. Threads: one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Side(NamedTuple):
     primary without a standby. `source` is a standby's primary, as HOST:PORT, and `directory_id` is the
     standby's directory id. `fence` is the reason why a primary accepts no appends, or "" if it accepts
     appends. `promotion` is the promotion by which this directory became the primary, or None. `known` is a
-    text with the age of the lags. If the process waits because of an error, the text also has the error.
+    text with the age of the partitions' lags, and with the error because of which the standby does not fetch,
+    if there is one.
     """
 
     role: str

@@ -103,13 +103,13 @@ class Standby(Following[StandbyControl]):
         return cut_records(self.store.path, files=self._reopen["files"])
 
     def close(self) -> None:
-        """Write the current lags for other processes, stop all threads, and close the store."""
+        """Write each partition's lag to the lag file, stop all threads, and close the store."""
         try:
             self._note()
         finally:
             with self._lock:
-                # With the lock held, `done` is set between two calls of `_note`. So `_note` does not write
-                # after another process has opened the directory.
+                # `_note` writes with this lock held, and not after `done` is set. So it never writes into a
+                # directory that another process has opened after this close.
                 self._control.done.open()
             super().close()
 
@@ -139,7 +139,7 @@ class Standby(Following[StandbyControl]):
 
     def _take_over(self, epoch: int | None, old: str, reason: str) -> Store:
         with self._lock:
-            # The thread of the lease may promote at the same time.
+            # The thread that calls `lease` may promote this standby at the same time.
             if self._is_promoted:
                 raise InvalidArgumentError(f"{self!r} is being promoted, or was already")
             self._is_promoted = True
@@ -160,7 +160,8 @@ class Standby(Following[StandbyControl]):
             primary = PrimaryClient(asking, role.cluster_id, role.directory_id, role.mode)
             soon = min(deadline, time.monotonic() + _ANSWERING)
             epoch = self._answered(lambda: self._fence(primary, token), soon)
-            # The first round may have begun before the fence. The second round begins after it.
+            # A round of the control thread reads the primary's metadata. The next round may have begun before
+            # the primary was fenced; the second round begins after that.
             enough = control.rounds + 2
             control.soon(lambda: None)
             control.soon(lambda: None)
@@ -227,7 +228,9 @@ class Standby(Following[StandbyControl]):
     # --- threads ----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Write the lags regularly. If another process asks for the directory, close the standby."""
+        """Write each partition's lag to the lag file regularly. If another process asks for the directory,
+        close the standby.
+        """
         due = 0.0
         while not self._control.done.wait(_LOOK_FOR_REQUEST):
             if time.monotonic() >= due:
@@ -252,8 +255,8 @@ class Standby(Following[StandbyControl]):
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return the error of the last call of the lease, or of the promotion that followed that call; None
-        if there was no error.
+        """Return the error of the last call of the function `lease`, or of the promotion after that call;
+        None if there was no error.
         """
         return None if self._lease is None else self._lease.error
 
@@ -403,7 +406,7 @@ def promote(
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
-    # The settings are checked here, because they are not used if `old` is "dead".
+    # The settings are checked here, so that an invalid one is refused even if `old` is "dead".
     StandbyConfig.parse({} if config is None else config)
     with os_errors():
         role = standby_role(files, root)

@@ -63,7 +63,7 @@ def unfence(
             known = largest_epoch(writer, -1)
             epoch = max(known, fence.leader_epoch) + 1
             if epoch > INT32_MAX:
-                # The fence has the largest possible epoch, so `epoch` can't be above it.
+                # No epoch is above INT32_MAX. If no log has that epoch, `epoch` is above the logs' epochs.
                 epoch = min(known + 1, INT32_MAX)
             for name, info in writer.topics.items():
                 lead(writer, name, info.partition_ids, epoch)

@@ -45,9 +45,8 @@ class ClientHome:
         self.here()
 
     def due(self) -> bool:
-        """Count a call that does not suspend its task. Return whether the task must yield to other tasks
-        before the call, because the task has made MOST_CALLS calls, and no other task has made a call between
-        them.
+        """Count a call that does not suspend its task. Return True if the task must yield to other tasks
+        before the call: it has made MOST_CALLS calls, and no other task has made a call between them.
         """
         task = id(asyncio.current_task())
         if task != self._task:

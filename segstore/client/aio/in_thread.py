@@ -40,7 +40,7 @@ class InThread:
         self._astray = False
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a method in the consumer's thread, after the calls of tasks that asked earlier."""
+        """Run a method in the consumer's thread, after the earlier calls of all tasks."""
         call = functools.partial(method, *arguments, **named)
         while True:
             with contextlib.suppress(GiveWay):
@@ -52,7 +52,7 @@ class InThread:
         return self._entry.plain(functools.partial(method, *arguments, **named))
 
     async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Await `run`, after the calls of tasks that asked earlier. Raises IllegalStateError in another event
+        """Await `run`, after the earlier calls of all tasks. Raises IllegalStateError in another event
         loop than the client's.
         """
         self._home.here()
@@ -95,5 +95,5 @@ def nothing() -> None:
 
 
 def part_of(left: float) -> float:
-    """Return how long, in ms, the next call of a wait may wait, if `left` ms of the wait remain."""
+    """Return the ms that the next call may wait, if `left` ms of the whole wait remain."""
     return min(max(left, 0), SLICE_MS)

@@ -68,5 +68,5 @@ class Turns:
                 free.set_result(None)
                 self._woken = True
                 return
-            # The task of this future was resumed, or will be resumed soon.
+            # The future is done, so its task was resumed, or will be resumed soon.
             self._waiting.popleft()

@@ -75,25 +75,25 @@ class Guard(OwnedLock):  # type: ignore[misc]
         self.ender: int | None = None
         """The id of the thread that closes the store, or None."""
         self.asked = False
-        """Whether another thread waits for the guard. If so, a method that waits for records returns without
+        """Whether another thread waits for this lock. If so, a method that waits for records returns without
         a result.
         """
         # `_is_left`: whether `end` was called, and has found no other thread in a method.
         self._is_left = False
 
     def __enter__(self) -> bool:
-        """Take the guard. Raises ConcurrentModificationError if another thread is within a method. Raises
+        """Take this lock. Raises ConcurrentModificationError if another thread is within a method. Raises
         StoreClosedError if another thread closes the store. Raises ReentrantCallError if this call is made by
-        a signal handler that interrupted a method of this thread. An interrupt never leaves the guard locked
+        a signal handler that interrupted a method of this thread. An interrupt never leaves the lock locked
         (see `Mutex`).
         """
-        # If `_is_left`, the outer method has called code that closes the store, and thereby the consumer.
+        # If `_is_left`, a method has called code that closes the store. That code may close the consumer.
         if self._is_owned() and not self._is_left:
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:
-            # After `end`, the thread that closes the store waits for the guard. It gets the guard soon,
-            # because every other thread that takes the guard is refused and releases it.
+            # After `end`, the thread that closes the store waits for the lock. It gets the lock soon,
+            # because every other thread that takes the lock is refused and releases it.
             if not self.acquire(self._is_left and thread == self.ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False
@@ -118,14 +118,13 @@ class Guard(OwnedLock):  # type: ignore[misc]
         if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
             raise refused(outer, "a consumer's method")
         if not self.is_within(method):
-            # An interrupt has made CPython leave the guard locked (`mutex.LEAVES_OPEN`).
+            # No method of this thread runs: an interrupt has made CPython leave the lock locked
+            # (`mutex.LEAVES_OPEN`).
             while self._is_owned():
                 self.release()
 
     def is_within(self, method: FrameType) -> bool:
-        """Return whether the frame `method` runs, at any depth, within another method of this thread that
-        holds the guard.
-        """
+        """Return whether another method that holds this lock has called the frame `method`, at any depth."""
         frame = method.f_back
         while frame is not None and frame.f_locals.get("guard") is not self:
             frame = frame.f_back
@@ -133,13 +132,13 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def check(self) -> None:
         """Raise ClientClosedError or StoreClosedError if the consumer may not be used. The calling thread
-        must hold the guard.
+        must hold this lock.
         """
         if self.closed or self.ending:
             raise self.refusal()
 
     def check_wait(self) -> None:
-        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. A method must not
+        """Raise the errors of `check`, and GiveWay if another thread waits for this lock. A method must not
         call `check_wait` after it has changed anything.
         """
         self.check()
@@ -210,8 +209,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
 
 class GiveWay(Exception):
-    """Raised in a method that waits, if another thread waits for the guard. The method has changed nothing,
-    so the code that called the method calls it again.
+    """Raised in a method that waits, if another thread waits for the consumer's lock. The method has changed
+    nothing, so the code that called the method calls it again.
     """
 
 
@@ -225,7 +224,7 @@ G = TypeVar("G", bound=Guarded)
 
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Wrap the method so that it holds the consumer's guard: one thread at a time may call the method, and no
+    """Wrap the method so that it holds the consumer's lock: one thread at a time may call the method, and no
     thread after `close`. A call makes the next poll check all partitions for records. Raises
     ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """

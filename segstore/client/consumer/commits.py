@@ -202,7 +202,7 @@ class Commits:
         """Return the ms until `auto` is due."""
         if not self._config.enable_auto_commit:
             return math.inf
-        # The result is at least _LEAST_SLEEP_MS, because a consumer that waits has little to commit.
+        # A consumer that waits has little to commit, so a commit may come up to _LEAST_SLEEP_MS too late.
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:

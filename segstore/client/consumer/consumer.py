@@ -173,7 +173,7 @@ class Consumer(Assigning, Seeking, Committing):
         `sleep` waits until a process publishes new log ends, or wakes waiting consumers for another reason;
         if `sleep` itself has read new records, it returns these records. Return an empty list after
         `deadline`. Return an empty list earlier if a listener or signal handler closes the consumer, or if
-        another thread closes the store or waits for the guard.
+        another thread closes the store or waits for the consumer's lock.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
@@ -206,8 +206,8 @@ class Consumer(Assigning, Seeking, Committing):
                 return came
 
     def _may_resolve(self) -> bool:
-        """Return whether `resolve` can find a missing position at once, because the partition's log is open.
-        Such a position was dropped because the records at the position had been deleted or truncated.
+        """Return whether a partition has an open log, but no position. Its position was dropped because the
+        records there had been deleted or truncated. `resolve` can find a new position at once.
         """
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)

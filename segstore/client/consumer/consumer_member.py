@@ -77,7 +77,9 @@ class ConsumerGroupMembership(GroupMembership):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Return False, because a member of a consumer group may commit from its first heartbeat on."""
+        """Return False: a commit never waits for a rebalance, because a member of a consumer group may commit
+        from its first heartbeat on.
+        """
         return False
 
     @property
@@ -114,16 +116,15 @@ class ConsumerGroupMembership(GroupMembership):
         return beaten.assignment
 
     def out(self, error: Exception) -> None:
-        """Leave the generation, unless `error` is a StaleMemberEpochError, with which a commit has failed.
-        After that error the member is still in the group, and the answer to the member's next heartbeat has
-        the current epoch.
+        """Leave the generation, unless a commit has failed with StaleMemberEpochError: the member is then
+        still in the group, and the answer to its next heartbeat has the current epoch.
         """
         if not isinstance(error, StaleMemberEpochError):
             self.generation, self.is_settled = -1, False
 
     def leave(self) -> None:
-        """Leave the group. If the coordinator can't write to the group's log that the member has left, it
-        removes the member later, because the member no longer has a pulse.
+        """Leave the group. If the coordinator can't write the departure to the group's log, it removes the
+        member later, because the member drops its `Pulse` here.
         """
         if self._asked:
             epoch = LEAVE_EPOCH if self._instance is None else STATIC_LEAVE_EPOCH
@@ -131,8 +132,8 @@ class ConsumerGroupMembership(GroupMembership):
             try:
                 self._coordinator.consumer_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member, or will do so because of the pulse, or the store is
-                closed.
+                """The store is closed, or the group has removed the member, or will remove it because the
+                member drops its `Pulse` below.
                 """
         self.pulse, self._asked, self.generation, self.is_settled = None, False, -1, False
 
@@ -162,7 +163,7 @@ class ConsumerSubscription(GroupSubscription):
         self._topics: Topics = {}
 
     def _compare(self, topics: Topics) -> None:
-        # `engine.topics` is the same object until a topic changes.
+        # After a change of a topic `engine.topics` is another object.
         current = self._store.engine.topics
         if current is not self._topics:
             self._must_ask = True

@@ -29,7 +29,7 @@ class ConsumerParts(Protocol):
         """Return whether `close` has finished."""
 
     def _end(self, autocommit: bool) -> None:
-        """Give up all partitions. The caller holds the guard."""
+        """Give up all partitions. The caller holds the consumer's lock."""
 
 
 class ConsumerEnding:

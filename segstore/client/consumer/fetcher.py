@@ -144,8 +144,8 @@ class Fetcher:
         self._kept: _Kept | None = None
         self._some_since = math.nan
         self.began: list[tuple[TopicPartitionState, int, int]] = []
-        """The partitions whose records were returned last, by `records`, `columns` or a wait of `Tailing`.
-        Each has the position and leader epoch that the partition had before.
+        """(partition, position, leader epoch) of the partitions whose records were returned last, by
+        `records`, `columns` or a wait of `Tailing`. Position and leader epoch are those before the records.
         """
 
     # --- records for the application ---------------------------------------------------------
@@ -408,7 +408,7 @@ class Fetcher:
         if math.isnan(self._some_since):
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
-            # The buffers are dropped, because later reads return these records again, together with newer
+            # The buffers are dropped, because later reads return their records again, together with newer
             # records.
             self._buffers, self._memory = {}, 0
             return False

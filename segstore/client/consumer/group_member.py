@@ -86,7 +86,8 @@ class GroupSubscription(ABC):
             self._measured,
         )
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
-        # `_must_ask`: whether the next step must ask the coordinator, even if the group has not changed.
+        # `_must_ask`: whether the next step of a rebalance must ask the coordinator, even if the group has
+        # not changed.
         self._must_ask = False
         self._in_listener = False
         self._ids: dict[str, str] = {}

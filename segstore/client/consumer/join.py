@@ -92,8 +92,8 @@ class ClassicMembership(GroupMembership):
     # --- joining ---------------------------------------------------------------------------------
 
     def join(self, protocols: Protocols) -> None:
-        """Send a join request. Raises the errors of GroupCoordinator.join. A retry raises the same error
-        again, until the application changes its settings.
+        """Send a join request. If the coordinator does not know the member id, drop the id, so that the next
+        request joins as a new member. Raises all other errors of GroupCoordinator.join.
         """
         config = self._config
         pulse = self._begin_pulse(config.heartbeat_interval_ms)
@@ -200,8 +200,8 @@ class ClassicMembership(GroupMembership):
             try:
                 self._coordinator.leave(self._group, asked_by)
             except (UnknownMemberIdError, StoreClosedError, RetriableError, StorageError):
-                # The group has removed the member, or the store is closed. In any other case the group
-                # removes the member later, because the member drops its pulse here.
+                # The store is closed, or the group has removed the member, or will remove it because the
+                # member drops its `Pulse` below.
                 self.lose("")
         self.pulse = None
         self.lose("")

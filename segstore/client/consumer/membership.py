@@ -41,7 +41,7 @@ class GroupMembership(ABC):
     @property
     @abstractmethod
     def may_commit(self) -> bool:
-        """Return whether the member may commit, because the partitions still belong to it."""
+        """Return whether the partitions still belong to the member, so that it may commit."""
 
     @property
     @abstractmethod
@@ -54,13 +54,13 @@ class GroupMembership(ABC):
         """Return whether the member has left its group, or has never joined."""
 
     def polled(self) -> None:
-        """Record the time of a poll in the pulse."""
+        """Record the time of a poll in the member's `Pulse`, which the coordinator reads."""
         if self.pulse is not None:
             self.pulse.polled = self._coordinator.now()
 
     @abstractmethod
     def out(self, error: Exception) -> None:
-        """Leave the generation after an error of the group."""
+        """Leave the generation, because the coordinator has answered with `error`."""
 
     @abstractmethod
     def leave(self) -> None:

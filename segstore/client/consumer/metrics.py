@@ -66,7 +66,7 @@ class ConsumerMetrics:
         and the log begins at offset `start` and ends at `end`.
         """
         if self.singles:
-            # Single records are older than these, so they are passed to the sensors first.
+            # The records in `singles` were returned earlier, so their values are passed to the sensors first.
             self._take_in()
         self._lags[tp] = end - at, at - start
         self._noted += self._lag, end - at, time.monotonic() * 1000

@@ -33,7 +33,8 @@ class TopicWatch:
     """Reads the list of a store's topics if the list may have changed: after a change of the store's `news`
     counter, but at the latest `max_age_ms` after the last read. A process that creates or deletes a topic or
     partition changes the counter, and so wakes waiting consumers; appends do not change the counter. A
-    broker's directory has no counter: the list is then read as often as `_SHARE` allows.
+    broker's directory has no counter: the list is then read again and again, for at most 1/`_SHARE` of the
+    consumer's time.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -84,8 +85,8 @@ OnCommit = Callable[[Offsets, "BaseException | None"], Any]
 
 
 class Coordination(Protocol):
-    """The coordination of one consumer. Only in `poll`, `unsubscribe` and `close` is the assignment of the
-    consumer's `Subscription` changed (by `have`), and the listener called.
+    """The coordination of one consumer. Only `poll`, `unsubscribe` and `close` change the assignment of
+    the consumer's `Subscription` (by `have`), and call the listener.
     """
 
     @property

@@ -121,8 +121,8 @@ class Positions:
         return undecided
 
     def _compare_committed(self, tp: TopicPartition, state: TopicPartitionState) -> None:
-        """Compare with the log a position that came from a committed offset: the log may have been restored
-        from an older copy.
+        """Compare a position that came from a committed offset with the log, because the log may have been
+        restored from an older copy.
         """
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
         # If another process writes the store, the log has no leader epochs, and nothing can be compared.
@@ -167,7 +167,7 @@ class Positions:
     def validate(self, log: PartitionLog, state: TopicPartitionState) -> int:
         """Compare a position with the leader's log, and return the leader epoch. If the new leader lacks
         records that the consumer has read, set the position to the offset at which the leader's log diverges,
-        or raise LogTruncationError if auto_offset_reset is "none" (R37; Kafka:
+        or raise LogTruncationError if auto_offset_reset is "none" (Kafka:
         SubscriptionState.maybeCompleteValidation, KIP-320).
         """
         while True:

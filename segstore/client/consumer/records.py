@@ -80,7 +80,7 @@ class DeliveredRecord(ConsumerRecord):
         return f"DeliveredRecord({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
-# `_native/tailer.c` makes ConsumerRecords in the same form.
+# `_native/tailer.c` also makes ConsumerRecords, so it must be changed if the fields are changed.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
 _make_delivered: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, DeliveredRecord)
 _APPEND_TIME_BIT = 3
@@ -102,8 +102,9 @@ NO_DESERIALIZERS = Deserializers(None, None)
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers, delivered: Counts | None = None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """Return (records, None). If a record can't be deserialized, return (the records before the bad record,
-    the error). With delivery counts in `delivered` the records are DeliveredRecords.
+    """Convert `records` to ConsumerRecords, or to DeliveredRecords if `delivered` is not None. Return
+    (converted records, None). If a record can't be deserialized, return (converted records before it, the
+    error).
     """
     if deserializers == NO_DESERIALIZERS and not records.headers.present:
         return _plain(tp, records, delivered), None

@@ -137,9 +137,7 @@ class Subscription:
 
     @property
     def automatic(self) -> bool:
-        """Return whether the partitions are assigned automatically, because the consumer has called
-        `subscribe`.
-        """
+        """Return whether the consumer is subscribed, so that its partitions are assigned automatically."""
         return self.topics is not None
 
     def wants(self, topic: str) -> bool:

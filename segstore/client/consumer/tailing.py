@@ -34,7 +34,7 @@ from segstore.storage.store.store import Store
 
 
 class Called(Protocol):
-    """The guard of a consumer (`base.Guard`). `calls` is the number of calls of the consumer's methods, not
+    """The lock of a consumer (`base.Guard`). `calls` is the number of calls of the consumer's methods, not
     counting polls. `closed`: whether the consumer is closed. `ender` is the id of the thread that closes the
     store, or None.
     """
@@ -86,12 +86,12 @@ class Tailing:
         self._last: LastRecordEnds | None = None
         self._turns: list[tuple[TopicPartition, TopicPartitionState]] | None = None
         self._nudges = self._publications = 0
-        # Before `_until` (monotonic seconds) the partitions need not be checked as long as the guard's
-        # `calls` is `_quiet`, and the partition in `_goes_on` is at the position in `_goes_on`. If `_quiet`
-        # is -1, the partitions must be checked, because `calls` is never -1.
+        # The partitions need not be checked for records if the time is before `_until` (monotonic seconds),
+        # the guard's `calls` is `_quiet`, and the partition in `_goes_on` is at the position in `_goes_on`.
+        # If `_quiet` is -1, they must be checked, because `calls` is never -1.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
-        # `_looked` is the guard's `calls` at the last call of `begin`, or -1 after a wait.
+        # `_looked` is the value that the guard's `calls` had in the last call of `begin`, or -1 after a wait.
         self._looked = -1
         # `_number` counts the calls of `begin` and `_wait`.
         self._number = 0
@@ -118,7 +118,7 @@ class Tailing:
             self._nudges = tailed.nudges()
             self._turns = turns
 
-    # A signal handler that comes here may close the consumer, because nothing is half changed.
+    # A signal handler may close the consumer during this call, because nothing is half changed.
     @calls_out
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
         """Wait for a record until `deadline`, but for `others_ms` at most, because the group or the fetcher

@@ -213,7 +213,8 @@ class Accumulator:
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
         """Put a record of `size` bytes into the open batch. If the batch is full, wait for memory, and put
-        the record into a new batch. Raises BufferExhaustedError, and the error `refusal`.
+        the record into a new batch. Raises BufferExhaustedError, and `self.refusal` if it is
+        set.
         """
         if not self.put(queue, record, size):
             check_apart("send()")
@@ -224,7 +225,7 @@ class Accumulator:
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
         """Put a record into the open batch, or into a new batch if the open batch is full. Return False if
-        there is no memory for a new batch. Raises the error `refusal`.
+        there is no memory for a new batch. Raises `self.refusal` if it is set.
         """
         with self.lock:
             if self._refused:
@@ -253,7 +254,7 @@ class Accumulator:
         while queue.block:
             self._seal(queue)
             self.gate.wake()
-            # `_seal` has set `held` to False.
+            # `_seal` has set `held` to False. True keeps the C code from opening a batch.
             queue.held = True
         room, queue.created = size if size > self._room else self._room, time.monotonic()
         # The queue is added before `allocate` is called. If an interrupt comes between, the sender finds the
@@ -305,7 +306,8 @@ class Accumulator:
                     if queue.seal(False, self.incomplete.batches, schedule.sealed):
                         self._full.append(queue)
                     if queue in schedule.open:
-                        # The queue's open batch is newer than all others, so the queue moves to the end.
+                        # The queue's open batch is newer than those of all other queues, so the queue moves
+                        # to the end.
                         del schedule.open[queue]
                         schedule.open[queue] = None
             if schedule.open:
@@ -406,8 +408,8 @@ class Accumulator:
             self.gate.wake()
 
     def end(self) -> bool:
-        """Return whether the sender may stop, because new records are refused, no record waits, and
-        `after_all` has stored no function.
+        """Return whether the sender may stop: new records are refused, no record waits, and `after_all` has
+        stored no function.
         """
         with self.lock:
             if self.refusal is None:
@@ -447,8 +449,8 @@ class Accumulator:
             self.gate.wake()
 
     def abandon(self, error: BaseException) -> None:
-        """Fail all records, in a forked child. Takes no lock, because at the fork another thread may have
-        held the lock.
+        """Called in a forked child: fail all records. Takes no lock, because another thread may have held it
+        at the time of the fork.
         """
         self.refusal = error
         for queue in self.queues.values():

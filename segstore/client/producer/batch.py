@@ -288,8 +288,8 @@ class PartitionQueue(Records):
     ) -> bool:
         """Make a ProducerBatch from each full batch and, if `whole`, from the open batch. Add the new batches
         to the end of `batches` and to `incomplete`, add this queue to `sealed`, and make the futures refer to
-        the new batches. Return True if the C code has filled another batch during the call, without waking
-        the sender. If `whole`, return False.
+        the new batches. Return whether the queue still has a full batch, because the C code has filled
+        one during the call; False if `whole`.
 
         `settle`, in C, does all of this in one step, so that an interrupt leaves no batch half sealed.
         """

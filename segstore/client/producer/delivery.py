@@ -100,8 +100,8 @@ class Appender:
 
     def append_pieces(self, batches: list[ProducerBatch]) -> Pieces:
         """Append batches of one partition by one call of the log's `append_pieces`, which may write only the
-        first of them. Return NOTHING, without a call, for a transaction or a large record. Raises the errors
-        of the log's `append_pieces`.
+        first of them. For a transaction or a large record, append nothing, and return NOTHING. Raises the
+        errors of the log's `append_pieces`.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
@@ -291,8 +291,8 @@ class Delivery:
         return batch.created + self._timeout
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Find the first batch in whose partition an append has failed after the batch was created, and
-        return the last such error. Return None if there is no such batch. Any thread may call this.
+        """Find the first batch in whose partition an append has failed after the batch was created. Return
+        the partition's last error, or None if there is no such batch. Any thread may call this.
         """
         errors = (self.reported.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
@@ -354,7 +354,7 @@ class Delivery:
             log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
-        """Append with acks=0: log an error, and retry nothing."""
+        """Append batches with acks=0. If the append fails, log the error, and do not retry."""
         began = time.monotonic()
         try:
             appended = self._appender.append(batches)

@@ -135,8 +135,8 @@ class ProducerEnding:
     # --- with the store -------------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """Return whether this thread can't wait for the sender, because this thread is the sender or runs a
-        callback.
+        """Return whether this thread is the sender, or runs a callback. If so, it can't wait for the
+        sender.
         """
         return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
 

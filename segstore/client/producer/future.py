@@ -60,7 +60,7 @@ class Holder(Protocol):
         """Return whether the outcome is known."""
 
     def error_of(self, at: Any) -> BaseException | None:
-        """Return the error of the record with this index, or None. Called only after `done` is True."""
+        """Return the error of the record with index `at`, or None. Called only after `done` is True."""
 
 
 def untracked(native: Any) -> Callable[[type[_Class]], type[_Class]]:

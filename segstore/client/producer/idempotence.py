@@ -46,7 +46,7 @@ from segstore.storage.store.store import Store
 _LAST = INT32_MAX
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
-# The next three are functions in C.
+# `_doubt_of`, `_stamp` and `_template` are implemented in C.
 _doubt_of = attrgetter("doubt")
 _stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)
 _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Template)
@@ -210,9 +210,8 @@ class ProducerStamps:
         self.template = (lambda _: PLAIN) if sequences is None else sequences.template
 
     def lend(self, lane: Lane) -> bool:
-        """Set the partition's sequences in `lane`, so that the C code can stamp the next records. Return
-        whether the lane can be used: it can't if the producer stamps its batches, and the partition has no
-        sequences yet.
+        """Store the partition's sequences in `lane`, so that the C code can use the next ones. Return False
+        if the lane can't be used, because the producer is idempotent and the partition has no sequences yet.
         """
         lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
         return self._sequences is None or lane.sequences is not None

@@ -76,7 +76,7 @@ class Incomplete:
             for future, callback, errback in zip(parts, parts, parts, strict=True):
                 if future._holder.done:
                     run_callback(future, callback, errback)
-                else:  # The future's record will be in a later batch.
+                else:  # The future's record is not in this batch, and will be in a later one.
                     future._when_done(callback, errback)
         finally:
             if not nested:

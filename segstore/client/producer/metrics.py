@@ -63,7 +63,7 @@ class _Sent(NamedTuple):
     ended: float
 
 
-# The next two are functions in C.
+# `_sizes_of` and `_sent` are implemented in C.
 _sizes_of = attrgetter("size", "n", "created")
 _sent: Callable[[tuple[Any, ...]], _Sent] = partial(tuple.__new__, _Sent)
 

@@ -119,8 +119,8 @@ class Producer(Closing):
         """If `open_`, allow the C code of `send` to accept records. If not, the C code passes all records to
         `Intake`, which raises an error if records may not be sent.
         """
-        # The C code looks up a record's queue in these dicts. If the C code finds no queue, it passes the
-        # record to `Intake`.
+        # The C code looks up a record's queue in the dicts `sticky` and `by_key`. If the dicts have no queue,
+        # it passes the record to `Intake`.
         plain = self._intake.plain and open_
         self._sending.sticky = self._routing.sticky if plain else {}
         self._sending.by_key = self._routing.by_key if plain else {}

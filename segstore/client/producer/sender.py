@@ -83,7 +83,8 @@ class Sender(Background):
             if self._transactions is None:
                 self._post_singles()
             else:
-                # The C code of `_post_singles` appends no records of transactions.
+                # `_post_singles` is not called, because its C code appends no records of transactions.
+                # `work` commits or aborts a transaction whose records all have an outcome.
                 accumulator.work()
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:
@@ -105,8 +106,8 @@ class Sender(Background):
             self._transactions.close()
 
     def _post_singles(self) -> None:
-        """Run the C code that appends single records, and sleeps between appends, until there is other
-        work.
+        """Run the C code that appends single records, and sleeps between appends. The C code returns when
+        Python code must append or report something.
         """
         try:
             self._post.run()
@@ -128,8 +129,8 @@ class Sender(Background):
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Find the first batch in whose partition an append has failed after the batch was created, and
-        return the last such error. Return None if there is no such batch.
+        """Find the first batch in whose partition an append has failed after the batch was created. Return
+        the partition's last error, or None if there is no such batch.
         """
         return self._delivery.last_error(batches)
 

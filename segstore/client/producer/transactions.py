@@ -44,7 +44,7 @@ from segstore.threads import answer
 
 # --- offsets -----------------------------------------------------------------------------------
 
-# Checks of the offsets and the group that a transaction commits.
+# Checks of the arguments of `send_offsets_to_transaction`.
 
 
 def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -275,7 +275,7 @@ class Transactions:
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
             except InvalidTxnStateError as error:
-                # The coordinator has aborted the transaction, for example after its time-out.
+                # The coordinator has aborted the transaction, for example after the transaction's time-out.
                 self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:

@@ -64,7 +64,7 @@ class SentAcknowledgements(NamedTuple):
     renewals: Sequence[ConsumerRecord]
 
 
-# The next two are functions in C.
+# `_sending` and `_acknowledged` are implemented in C.
 _sending: Callable[[tuple[Any, ...]], SentAcknowledgements] = partial(tuple.__new__, SentAcknowledgements)
 _acknowledged: Callable[[tuple[Any, ...]], AckBatch] = partial(tuple.__new__, AckBatch)
 

@@ -129,7 +129,7 @@ class ShareParts:
 
     def _find(self, most: float, want: int, deadline: float) -> tuple[list[PolledRecords], Kept | None]:
         """Wait for records until `deadline`, and return them as `_poll` does. Return no records if a signal
-        handler closes the consumer, or if another thread closes the store or waits for the guard.
+        handler closes the consumer, or if another thread closes the store or waits for the consumer's lock.
         """
         guard, membership = self._guard, self._membership
         while True:

@@ -294,8 +294,8 @@ class ShareConsumer(Acknowledging):
         return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool) -> None:
-        """Close the consumer. In implicit mode, and if `autocommit`, first accept the records of the last
-        poll.
+        """Close the consumer. If `autocommit` is True, and the mode is implicit, first accept the records of
+        the last poll.
         """
         if not self._guard.closed:
             try:

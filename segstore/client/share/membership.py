@@ -75,8 +75,8 @@ class ShareConsumerMembership:
     # --- a poll ----------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Record the time of a poll in the pulse, and send a heartbeat if one is due. Raises the errors of
-        GroupCoordinator.share_heartbeat.
+        """Record the time of a poll in the member's `Pulse`, and send a heartbeat if one is due. Raises the
+        errors of GroupCoordinator.share_heartbeat.
         """
         if self.pulse is not None:
             self.pulse.polled = self._coordinator.now()
@@ -149,16 +149,16 @@ class ShareConsumerMembership:
     # --- the end -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group, and drop the subscription. If the coordinator can't write to the group's log that
-        the member has left, it removes the member later, because the member no longer has a pulse.
+        """Leave the group, and drop the subscription. If the coordinator can't write the departure to the
+        group's log, it removes the member later, because the member drops its `Pulse` here.
         """
         if self._is_known:
             leaving = ShareHeartbeat(member_id=self.member_id, epoch=LEAVE_EPOCH)
             try:
                 self._coordinator.share_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member, or will do so because of the pulse, or the store is
-                closed.
+                """The store is closed, or the group has removed the member, or will remove it because the
+                member drops its `Pulse` below.
                 """
         self.pulse, self._is_known, self._epoch, self._sent_topics = None, False, JOIN_EPOCH, None
         self.topics, self.partitions, self._assignment = None, {}, NOTHING

@@ -73,7 +73,7 @@ class ShareWait:
         if tailed is not None:
             self._nudges = tailed.nudges()
 
-    # A signal handler that comes here may close the consumer, because nothing is half changed.
+    # A signal handler may close the consumer during this call, because nothing is half changed.
     @calls_out
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
         """Sleep for `seconds`, or until a process publishes log ends, the group changes, or `ring` or

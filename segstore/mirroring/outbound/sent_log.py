@@ -53,7 +53,7 @@ class SentLog:
         return Lag(-1 if at is None else max(self.log.high_watermark - at, 0), -1, -1)
 
     def delay(self, seconds: float, error: Exception) -> None:
-        """Set `error`, and prevent sending for `seconds`."""
+        """Record `error`, and send nothing for `seconds`."""
         self.not_before, self.error = time.monotonic() + seconds, error
 
     def refuse(self, error: Exception) -> None:
@@ -77,7 +77,7 @@ class SentLog:
 
     def sent(self, batch: ReadyBatch, base_offset: int) -> None:
         """Record that the target has appended a batch at `base_offset`. Raises UnequalOffsetsError if the
-        batch's base offset is another one here.
+        batch has another base offset in this log.
         """
         if base_offset != batch.first:
             raise UnequalOffsetsError(
