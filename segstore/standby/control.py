@@ -38,9 +38,9 @@ class StandbyControl(Control):
         return self.broker_epoch
 
     def stale(self, error: Exception) -> None:
-        """Called after an error of a fetcher: make the thread ask the primary for topics and leaders again.
-        If the error says that the primary does not know the standby any more, the thread also registers the
-        standby again.
+        """Called by a fetcher after an error. The standby's control thread then asks the primary for topics
+        and leaders again. If the error says that the primary does not know the standby any more, the control
+        thread also registers the standby again.
         """
         if isinstance(error, BrokerError) and error.code in _ANEW:
             self._on_connection = _NOT_YET

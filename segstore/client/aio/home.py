@@ -45,8 +45,8 @@ class ClientHome:
         self.here()
 
     def due(self) -> bool:
-        """Count a call that does not suspend its task. Return True if the task must yield to other tasks
-        before the call: it has made MOST_CALLS calls, and no other task has made a call between them.
+        """Count a call that does not suspend its task. Return True if the task must let other tasks run
+        before this call, because the last MOST_CALLS calls were all made by this task.
         """
         task = id(asyncio.current_task())
         if task != self._task:

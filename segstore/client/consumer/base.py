@@ -132,7 +132,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def check(self) -> None:
         """Raise ClientClosedError or StoreClosedError if the consumer may not be used. The calling thread
-        must hold this lock.
+        must have acquired `self`, which is the consumer's lock.
         """
         if self.closed or self.ending:
             raise self.refusal()
@@ -164,7 +164,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     @property
     def entered(self) -> bool:
-        """Return whether this thread is within a method."""
+        """Return whether this thread is within a call of one of the consumer's public methods."""
         return bool(self._is_owned())
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:

@@ -10,8 +10,8 @@ After a wait that returned a single record, the next poll begins with a wait (`a
 partitions first. The poll does check all partitions if another method of the consumer was called between the
 polls, or if the time `_until` has passed.
 
-On disk: nothing of its own. Threads: one, the consumer's. An interrupt in a wait changes no position, so the
-record counts as not read, and the next poll checks all partitions.
+On disk: nothing of its own. Threads: one, the consumer's. If an interrupt comes in a wait whose C code has
+already read a record, no position is changed: the next poll checks all partitions, and returns the record.
 """
 
 from __future__ import annotations

@@ -103,8 +103,7 @@ class ProducerEnding:
         """
         sender = self._sender()
         if sender is None:
-            # The sender was freed because it has stopped: no record waits.
-            return
+            return  # the sender's thread has ended, which it does only when no record is unsent
         with contextlib.suppress(KafkaTimeoutError):
             self._accumulator.incomplete.wait(held, _left(deadline))
         self._give_up(sender, held, error)

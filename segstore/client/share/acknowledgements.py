@@ -179,9 +179,9 @@ class Acknowledgements:
 
     @calls_out
     def run_callbacks(self) -> None:
-        """Call the application's callback for the acknowledgements that were sent. If the callback raises an
-        exception, `run_callbacks` raises the exception, and the next call of `run_callbacks` continues with
-        the next partition.
+        """Call the application's callback once for each partition whose acknowledgements were sent. If the
+        callback raises an exception, this method raises the exception; the next call of this method begins
+        with the next of these partitions.
         """
         while self._unreported:
             offsets, error = self._unreported.popleft()

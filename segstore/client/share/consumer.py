@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from segstore.client.share.settings import ShareConsumerSettings
 
 _CLOSE_MS = 30_000
-# An iteration sends its acknowledgements at the latest after this time, in seconds.
+# A `for` loop over the consumer sends an acknowledgement at most so many seconds after it was given.
 _FLUSH_S = 0.1
 
 

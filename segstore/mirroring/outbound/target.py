@@ -101,8 +101,8 @@ class MirrorTarget:
             for name in topics
         ]
         for each in self._cluster.ask("DescribeConfigs", resources=asked).results:
-            # If this client may not read the settings, the answers to Produce requests will show that a topic
-            # has LogAppendTime.
+            # An error means that this client may not read the settings. A topic with LogAppendTime is then
+            # found later, by the timestamp in the answer to a Produce request.
             found = {} if each.error_code else {config.name: config.value for config in each.configs}
             if found.get(_STAMPS) == _APPEND_TIME:
                 problems[each.resource_name] = UnequalOffsetsError(
