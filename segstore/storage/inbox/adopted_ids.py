@@ -3,10 +3,10 @@ their records.
 
 A line has a CRC and {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, with "others" unless it
 is 0, and "source" unless it is empty. Lines are appended and synced. The file is rewritten without expired
-ids when it has twice the necessary lines. If a line is damaged or incomplete, its id is read from the second
-copy, which is written after the file and not synced. An id that is in one of the two files was adopted.
-Threads: one at a time, under the inbox's lock. Other processes read the file by `read_adoption` and
-`read_newest`.
+ids when it has at least twice as many lines as necessary. If a line is damaged or incomplete, its id is read
+from the second copy, which is written after the file and not synced. An id counts as adopted if it is in
+either file. Threads: one at a time, under the inbox's lock. Other processes read the file by `read_adoption`
+and `read_newest`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class AdoptedIds:
             self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
         self._note_damage(damaged, damaged_copy, len(lost))
-        # A file with several hard links is not written in place, because the other links would show the
-        # change.
+        # A file with several hard links is not written in place, because readers of the other links would
+        # see the change.
         shared = self._there and self._files.links(self.path) > 1
         if damaged or lost or shared:
             self._rewrite()
@@ -148,8 +148,8 @@ class AdoptedIds:
 
     def _rewrite(self) -> None:
         data = b"".join(map(format_adoption, self._known.all()))
-        # The copy is removed first. After a crash the copy would have expired ids that the file lacks, and
-        # the next open would take them for lost, and restore them.
+        # The copy is removed first. If it stayed, and a crash followed, the copy would have expired ids that
+        # the new file lacks. The next open would take these ids for lost, and restore them.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
@@ -164,7 +164,7 @@ class AdoptedIds:
             self._files.unlink(self._copy)
 
     def _rewrite_copy(self) -> None:
-        """Copy the file to the second copy. If that fails, the next `record` tries again."""
+        """Make the second copy anew from the file. If that fails, the next `record` calls this again."""
         try:
             data = self._files.read_file(self.path, _MOST_BYTES) if self._files.exists(self.path) else b""
             self._files.write_atomic(self._copy, data, sync=False)
@@ -213,8 +213,8 @@ def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
 
 
 def read_newest(files: Files, path: str, series: str) -> Adoption | None:
-    """Return the last adoption in the file whose id begins with `series` and "/", None if there is none.
-    Raises OSError.
+    """Return the last adoption that the file records under an id that begins with `series` and "/", or None
+    if there is none. Raises OSError.
     """
     return _last_line(files, path, b' {"id":%s' % compact(f"{series}/")[:-1])
 
@@ -237,8 +237,8 @@ def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the lines of `data` with adoptions whose records all lie below `ends`, the log end offsets of a
-    copy of the store. Records of partitions that `ends` lacks are ignored.
+    """Return those lines of `data` whose adoptions have all their records below `ends`, the log end offsets
+    of a copy of the store. Records of partitions that `ends` lacks are ignored.
     """
     lines = []
     for line in data.splitlines(keepends=True):

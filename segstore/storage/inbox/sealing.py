@@ -1,7 +1,7 @@
-"""The sealer's side of a manifest: it writes the manifest, and polls for the outcome of the adoption.
+"""The sealer of a manifest: it writes the manifest, and polls for the outcome of the adoption.
 
-In `.segstore/inbox/` the manifest is written, and removed if the sealer takes it back before its adoption
-begins; the result is read and removed. Threads and processes: any.
+In `.segstore/inbox/` the sealer writes the manifest, and removes it to take it back before its adoption
+begins. It reads and removes the result file. Threads and processes: any.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from segstore.storage.inbox.manifest import (
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.meta.published_ends import EndsReader, open_reader
 
-PATIENCE = 0.05  # seconds between two attempts to take the writer's lock, whose holder may die
-_BLIND = 0.005  # seconds between two looks if no ends are published yet
-_SETTLING = 0.002  # seconds between two looks after the id was recorded, when files are removed
+PATIENCE = 0.05  # seconds between two attempts to take the writer's lock, because its holder may have died
+_BLIND = 0.005  # seconds between two calls of `outcome` if `.segstore/ends` can't be read
+_SETTLING = 0.002  # seconds between two calls of `outcome` after the id was recorded: the end is near
 
 
 class SealedManifest:
@@ -62,14 +62,14 @@ class SealedManifest:
 
     def outcome(self) -> Adoption | None:
         """Return the adoption, or None if it is not finished yet. Raises the errors of `seal`."""
-        # The manifest is looked for before the id and the result are read, because the writer removes it only
-        # after it has recorded the id or written the result.
+        # This check for the manifest comes before the reads of the id and the result, because the writer
+        # records the id, or writes the result, before it removes the manifest.
         is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:
             self.patience = _SETTLING
-            # The id is read again after `is_begun`, because an adoption that fails first forgets the id, then
-            # removes its intent.
+            # The id is read again after `is_begun`, because an undo first forgets the id, then removes the
+            # intent.
             return known if not self.is_begun() and self.recorded() == known else None
         if not self._stem:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
@@ -87,11 +87,12 @@ class SealedManifest:
 
     def take_back(self) -> bool:
         """Remove the manifests of this id that wait for adoption. Return True if none of their records is in
-        the log, or will be. Return False if the id was adopted, or if an adoption is under way; `recorded`
-        has its outcome once `is_begun` returns False. Raises OSError.
+        the log, or will be. Return False if the id was adopted, or if an adoption is under way. When
+        `is_begun` then returns False, `recorded` returns the outcome of that adoption. Raises OSError.
         """
         # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
-        # looks for the intent. So at least one of the two notices the other.
+        # looks for the intent. So the adopter finds that the manifest is gone, or this method finds the
+        # intent.
         for stem, _ in self.folder.stems():
             if self._is_mine(stem):
                 self.folder.unlink(self.folder.manifest(stem))
@@ -109,8 +110,8 @@ class SealedManifest:
         return stem.split("-")[1] == digest_of(self._id)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until the writer announces an adoption, at most `seconds`. Appends by other callers don't
-        wake the thread, because that would cost each append a thread switch.
+        """Sleep at most `seconds`, until the writer announces an adoption. Appends by other callers don't
+        wake the thread, because the wake-up would cost each append a thread switch.
         """
         if self._ends is None:
             self._ends = open_reader(self._files, os.path.join(self.folder.ours, names.ENDS))

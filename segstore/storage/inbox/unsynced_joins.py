@@ -1,8 +1,8 @@
 """The segments that adoptions of a store have joined from staged files, and that are not synced yet.
 
-Notes (`joined`) and the staged files that they name are removed. A note is moved to the quarantine if it or
-one of its staged files is damaged, or a staged file is missing. Threads: one at a time, the holder of the
-inbox's lock, or the thread that opens the store.
+After the sync of the segments that a note (`joined`) lists, the note and its staged files are removed. A note
+is moved to the quarantine if the note or one of its staged files is damaged, or a staged file is missing.
+Threads: one at a time, the holder of the inbox's lock, or the thread that opens the store.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ log = Logger("segstore")
 
 
 class UnsyncedJoins:
-    """The joined segments that must still be synced. `partition(topic, number)` is the store's method;
-    `report` reports damage, as in `Folder`.
+    """The joined segments that must still be synced. `partition(topic, number)` returns a partition of the
+    store. `report` is called with (path, damage, repair) of each damaged note.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class UnsyncedJoins:
         self._reported = ReportedFailures()
 
     def add(self, joined: JoinNote) -> None:
-        """Add the note of a finished adoption, which is on disk."""
+        """Add the note of a finished adoption. The note is on disk already."""
         self._joined[joined.stem] = joined
 
     def files(self, stem: str) -> set[StagedFile]:
@@ -84,7 +84,9 @@ class UnsyncedJoins:
         ids: AdoptedIds,
         durable_below: Callable[[TopicInfo, int], int],
     ) -> None:
-        """After a crash, make the segments of all notes durable. Raises OSError."""
+        """After a crash, make the segments of all notes durable: join them again from their staged files.
+        Raises OSError.
+        """
         for path in self._folder.temporaries():
             # Nothing depends on a note that was not renamed to its final name before the crash.
             if path.endswith(names.JOINED + names.TEMPORARY):

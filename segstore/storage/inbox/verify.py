@@ -5,8 +5,8 @@ If the file was not changed since its sync, and the machine was not restarted si
 read, because the stager has computed the CRCs of these bytes, and the bytes are on disk. Keys are checked if
 the topic has become compacted since the file was staged.
 
-If an undone adoption has left offsets that are not contiguous, they are made contiguous in the file. Threads:
-any; no append token is held.
+If an undone adoption has left offsets in the file that are not contiguous, they are made contiguous. Threads:
+any; the thread holds no append token (the lock of a partition's appends).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> N
 
 
 def check_bytes(files: Files, path: str, file: StagedFile) -> None:
-    """Check the bytes of an adopted file: whole batches with valid CRCs. Raises StagedFilesError, OSError."""
+    """Check that an adopted file has only whole batches with valid CRCs. Raises StagedFilesError, OSError."""
     with open_staged(files, path) as handle:
         _check_size(files, handle, path, file)
         try:
