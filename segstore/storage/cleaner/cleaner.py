@@ -98,7 +98,7 @@ def _pass_plain(
     offsets: OffsetMap, segment: Segment, first: int, stretch: SegmentReader, throttle: Throttler
 ) -> int:
     """Put the keys of the segment's records from offset `first` on into the map, up to the first batch that
-    is compressed, of a transaction, or too large for the map. Return the position of that batch.
+    `SegmentReader.put` does not read. Return the position of that batch, or the end of the segment.
     """
     stretch.begin(segment, _position(segment, first))
     while not stretch.is_over and (passed := stretch.put(offsets, first)):

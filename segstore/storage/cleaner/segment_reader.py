@@ -152,8 +152,8 @@ class SegmentReader:
 
     def put(self, offsets: OffsetMap, first: int) -> int:
         """Put the keys of the next records with offsets from `first` on into the map, and return the number
-        of bytes that were read. Return 0 if the next batch is compressed or of a transaction, or does not fit
-        into the map. Raises OSError.
+        of bytes that were read. Return 0 if the next batch is not plain, is damaged, or may not fit into the
+        map. Raises OSError.
         """
         return self._read(lambda: lib.seg_map_stretch(offsets.c, self._c, first))
 
