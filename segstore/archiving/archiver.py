@@ -1,5 +1,5 @@
-"""`Archiver`: copies a store into an archive, by calls of `tick`. Its claim makes it the archive's only
-writer.
+"""`Archiver`: copies a store into an archive, by calls of `tick`. The archiver with the highest claim is the
+archive's only writer.
 
 `tick` reads the ends of all logs at one moment, uploads the sealed segments that must be in the archive
 before the commit, and writes one commit with pieces of all logs that have grown. Then it checks that the
@@ -66,11 +66,11 @@ _STARTS = 1000
 
 
 class WentAnotherWayError(ArchiveError):
-    """The store's log differs from the archived log, so the archive must be taken over again."""
+    """The store's log differs from the archived log, so a new Archiver must compare them (`take_over`)."""
 
 
 class Archiver:
-    """Writes an archive. The constructor takes the archive over, and raises the errors of `take_over`."""
+    """Writes an archive. The constructor calls `take_over`, and raises the errors of that function."""
 
     def __init__(
         self,
@@ -108,11 +108,11 @@ class Archiver:
         if not self.state.ways:
             self._trash.keep(())
         self.is_uncertain = False
-        """Whether a write that failed may have made a commit. If so, the archive must be taken over again."""
+        """Whether a write that failed may have made a commit. If so, a new Archiver must replace this one."""
         self.carried: Moment | None = None
         """The last moment that was completely archived; None before the first `tick`."""
         self.problems: dict[TopicIdPartition, str] = {}
-        """The reasons why partitions are not archived, since the last `tick`."""
+        """For each partition that the last `tick` could not archive: the reason."""
         self._unreadable = set[TopicIdPartition]()
 
     def close(self) -> None:
@@ -123,8 +123,8 @@ class Archiver:
     # --- a tick -----------------------------------------------------------------------------------
 
     def tick(self, look: bool = False) -> None:
-        """Archive the store as it is at a moment after the call. If no commit is written, the archiver's
-        claim is checked only if `look` is True, or if the last check is some seconds old. Raises
+        """Archive the store as it is at a moment after this call has begun. If no commit is written, the
+        archiver's claim is checked only if `look` is True, or if the last check is some seconds old. Raises
         ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
         """
         self.flights.land(self.partitions)
@@ -334,7 +334,7 @@ class Archiver:
         return made if changed else None
 
     def _write(self, commit: CommitWriter, draft: CommitDraft, is_state: bool) -> None:
-        """Write a commit, check the claim, and note the archive's new content."""
+        """Write a commit, check the claim, and update `state` to the archive's new content."""
         body, name = commit.body(), str(commit.name)
         self.is_uncertain = True
         while True:
@@ -366,7 +366,9 @@ class Archiver:
     def _note(
         self, draft: CommitDraft, before: Mapping[TopicIdPartition, ArchivedPartition], commit: CommitWriter
     ) -> None:
-        """Keep the commit's new lists in memory, and move the replaced objects into the trash."""
+        """Keep the commit's new lists in memory, and add the replaced objects to the trash, which deletes
+        them later.
+        """
         for key, new in draft.lists.items():
             each, had = self.partitions[key], before.get(key)
             kept = {one.upload for one in new.listed.segments}
@@ -392,7 +394,7 @@ class Archiver:
                 self.problems[key] = carried.problem
 
     def _note_unreadable(self, moment: Moment) -> None:
-        """Note as problems the topics that are not archived because their settings can't be read."""
+        """Add to `problems` the topics that are not archived because their settings can't be read."""
         now = {
             TopicIdPartition(info.name, info.topic_id, 0): f"{info.name}: {info.error}"
             for info in moment.topics.values()
@@ -404,7 +406,7 @@ class Archiver:
         self._unreadable = set(now)
 
     def _trash_stale(self, each: PartitionArchive, carried: Carried) -> None:
-        """Move the uploads of `ready` whose segments have left the log into the trash."""
+        """Move uploads from `ready` to the trash if their segments have left the log."""
         stale = [mark for mark in each.ready if mark not in carried.marks]
         for mark in stale:
             self._trash.add(segment_objects(each.key, each.ready.pop(mark)), self.state.time)
@@ -420,7 +422,7 @@ class Archiver:
     # --- what is needed no more -------------------------------------------------------------------
 
     def _trash_old_commits(self, time: int) -> None:
-        """Move old commits and states into the trash, except those that the newest state needs."""
+        """Add old commits and states to the trash, except those that the newest state needs."""
         needed = {piece.object for each in self.state.partitions.values() for piece in each.pieces}
         needed.add(str(self._last_state))
         old = self._commit_names - needed
@@ -479,9 +481,9 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 
 
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
-    """Return whether the archive's end of a partition moves forward by the uploaded segments."""
+    """Return whether the uploaded segments move the archive's end of a partition forward."""
     if plan.lost:
-        # The commit drops the lost pieces, whose file has left the log. So all segments that replace these
-        # pieces must be uploaded: otherwise the archive's end would move back.
+        # The commit drops the lost pieces, whose file has left the log. If it were written before all
+        # segments that replace these pieces are uploaded, the archive's end would move back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -7,7 +7,7 @@ later commits are applied to it one by one. A commit that is not listed yet is f
 the next sequence number. If the store has lost records that were archived, the archive's content before that
 loss is in the commits of another claim (`Way`).
 
-In the archive: only reads. Threads: any; functions without state.
+The archive is only read. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def newest_state(objects: Objects) -> ArchiveState | None:
 
 
 def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
-    """Return the newest state of an archive. If no other archiver has taken the archive over since `state`,
-    and the commits after `state` exist, they are applied to `state`. Otherwise the newest state is read anew.
-    Raises the errors of `read_state`.
+    """Return the newest state of an archive. If `state` belongs to the highest claim, and the commits after
+    `state` exist, these commits are applied to `state`. If not, the newest state is read anew. Raises the
+    errors of `read_state`.
     """
     highest = claims(objects)
     if not highest or highest[0] != state.name.claim:
@@ -142,7 +142,7 @@ def _names_after(name: CommitName) -> Iterator[CommitName]:
 
 
 def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveState:
-    """Return the newest state of the claim that had the archive's content at a time: `state`, or that of an
+    """Return the newest state of the claim that wrote the archive at `time` (ms): `state`, or the state of an
     earlier history (`Way`).
     """
     if time is not None:

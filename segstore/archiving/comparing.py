@@ -1,9 +1,9 @@
 """`compare`: finds the offset up to which a store's log agrees with the archived log.
 
-First leader epochs are compared: they differ if the log has diverged, because each opening of a store begins
+First, leader epochs are compared: they differ if the log has diverged, because each opening of a store begins
 a new epoch. Then files are compared. A sealed segment is the same if its file is still the file that was
-archived (`source`), or if its CRC is the same. A piece is the same if its CRC is the same. On disk: only
-reads. Threads: any; functions without state.
+archived (`source`), or if its CRC is the same. A piece is the same if its CRC is the same. Files are only
+read. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Epochs = Sequence[tuple[int, int]]
 
 class Compared(NamedTuple):
     """The result of a comparison. Archive and log agree below the offset `common`. If `common` is below the
-    archive's end, `listed` and `partition` are cut at that offset, and `is_cut` is True. `inodes` has the
-    inodes of the log files from which the pieces were read, by base offset.
+    archive's end, `listed` and `partition` end at that offset, and `is_cut` is True. `inodes` has, for each
+    segment's base offset, the inode of the log file from which the pieces were read.
     """
 
     partition: ArchivedPartition
@@ -47,8 +47,8 @@ def compare(
     compacted: bool,
 ) -> Compared:
     """Compare an archived partition with the store's log, which ends at the end of `view`. If the log is
-    `compacted`, a segment that differs counts as compacted since it was archived, not as another history.
-    Raises OSError.
+    `compacted`, a segment that differs counts as compacted after it was archived, not as diverged. Raises
+    OSError.
     """
     common = min(same_epochs_end(partition, epochs, view), partition.end)
     local = {each.base_offset: each for each in view.segments}
@@ -69,8 +69,8 @@ def compare(
 
 
 def lost(partition: ArchivedPartition, view: LogView) -> Compared:
-    """Return an empty partition, because the list of its segments is lost. The next list has a higher version
-    than the lost one, and so a new name.
+    """Return the comparison of a partition whose list of segments is lost: an entry without segments and
+    pieces. The next list has a higher version than the lost list, and so a new name.
     """
     named = parse_partition_object(partition.segments or "")
     listed = SegmentList(partition.key, 0 if named is None else named.number)
@@ -143,8 +143,8 @@ def _compared_pieces(
     common: int,
     compacted: bool,
 ) -> tuple[tuple[ArchivedPiece, ...], dict[int, int], int]:
-    """Return (the pieces before the first piece that the log does not have, inodes of their files, common
-    offset).
+    """Return (the pieces before the first piece that the log does not have, {base offset: inode} of their
+    files, common offset).
     """
     inodes: dict[int, int] = {}
     for number, each in enumerate(pieces):

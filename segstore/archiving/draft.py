@@ -38,9 +38,12 @@ class NewList(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """An archiver's notes on a partition, valid once the commit is written. `ends` are the archived ends, or
-    None if a part of the log below these ends could not be archived. `least` is the base offset of the first
-    segment with pieces. `marks` are (base offset, source) of the log's sealed segments.
+    """What the archiver stores in memory about a partition when the commit is written.
+
+    `ends` are the archived ends, or None if a part of the log below these ends could not be archived.
+    `inodes` has the inode of each segment's log file, by base offset. `least` is the base offset of the first
+    segment with pieces. `marks` are (base offset, source) of the log's sealed segments. `problem` is the
+    reason why the log is not archived up to its ends, or None.
     """
 
     ends: Ends | None
@@ -51,7 +54,7 @@ class Carried(NamedTuple):
 
 
 class CommitDraft:
-    """Adds partitions to a commit. `lists` has the changed lists of segments."""
+    """Adds the entries of partitions to a commit. `lists` has the changed lists of segments."""
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment, because the log goes on to this offset even if the
+        """Return the base offset of the active segment: the log has no gap below this offset, even if the
         segment is empty. Return 0 if the offset is above the high watermark, or `counts` is False.
         """
         base = plan.view.bases[-1]

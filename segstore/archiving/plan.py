@@ -36,7 +36,7 @@ class SegmentRead(NamedTuple):
 class PartitionPlan(NamedTuple):
     """The work of one `Archiver.tick` for a partition. `lost` are pieces whose file has left the log. `first`
     are the segments to upload before the commit. `later` are the segments whose upload begins after the
-    commit; no later tick waits for it.
+    commit; no call of `tick` waits for these uploads.
     """
 
     key: TopicIdPartition
@@ -156,14 +156,16 @@ def _overlap(one: ArchivedSegment, other: ArchivedSegment) -> int:
 
 
 def _covered(segment: ArchivedSegment, others: Collection[ArchivedSegment]) -> int:
-    """Return the number of a segment's offsets in `others`, which must not overlap."""
+    """Return the number of a segment's offsets that are also in `others`. The segments of `others` must not
+    overlap.
+    """
     return sum(_overlap(segment, each) for each in others)
 
 
 def retired(
     listed: SegmentList, current: Collection[ArchivedSegment], plan: PartitionPlan, time: int
 ) -> list[ArchivedSegment]:
-    """Return the next list's segments: those of `current`, and all segments that have left the log."""
+    """Return the segments of the next list: those of `current`, and all segments that have left the log."""
     kept = {(each.base, each.source, each.upload) for each in current}
     gone = []
     for each in listed.segments:

@@ -1,4 +1,4 @@
-"""`SegmentList`: all archived segments of a partition, also segments that have left its log.
+"""`SegmentList`: all archived segments of a partition, including those that have left the partition's log.
 
 Each version of the list is an object of its own, one line with a CRC. The next version is written when a
 segment is added or retired. Threads: any; a list does not change.

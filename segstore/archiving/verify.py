@@ -1,7 +1,7 @@
 """`verify`: reads every object that an archive names, and checks sizes, CRCs and batches.
 
 `contents.named_objects` lists the objects to check. `verify_objects` checks some of these objects, also in
-other processes and on other machines. Nothing is on disk; in the archive: only reads. Threads: any.
+other processes and on other machines. Nothing is on disk, and the archive is only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def verify(
     files: Files | None = None,
     check: Check | None = None,
 ) -> Verified:
-    """Read every object that the newest state of the archive at `uri`, or a state of its earlier histories,
-    names. Check sizes, CRC-32Cs, and that logs are valid batches with rising offsets.
+    """Read every object that is named by the newest state of the archive at `uri`, or by a state of one of
+    its earlier histories. Check sizes, CRC-32Cs, and that logs are valid batches with rising offsets.
 
-    A `Finding` has the name of an object as its path. `progress` is called with the bytes that were read.
+    A `Finding` has the name of an object as its path. `progress` is called with numbers of read bytes.
     `filesystem` is used instead of the URI's file system. An archiver may be running: objects that it removes
     during the check are no findings. `check` replaces `verify_objects`.
 
