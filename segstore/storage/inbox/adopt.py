@@ -52,8 +52,9 @@ _AT_A_TIME = 4
 
 
 class Adopter:
-    """Adopts manifests of one store. `segment_bytes` is `StoreConfig.inbox_segment_bytes`. `unsynced` is
-    called with the note of the joined segments that must be synced later.
+    """Adopts manifests (appends the records of their staged files) in one store. `segment_bytes` is
+    `StoreConfig.inbox_segment_bytes`. `unsynced` is called with a JoinNote of the segments that must be
+    synced later.
     """
 
     def __init__(
@@ -71,10 +72,11 @@ class Adopter:
         self._clock, self._segment_bytes, self._unsynced = clock, segment_bytes, unsynced
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Adopt a manifest (steps 1 to 6), and return its adoption, or the earlier adoption of its id. Raises
-        UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
-        IdempotencyConflictError if the manifest can never be adopted; StorageError, OSError if it can't be
-        adopted now.
+        """Adopt a manifest (steps 1 to 6), and return its adoption, or the earlier adoption of its id.
+
+        If the manifest can never be adopted, raises UnknownTopicOrPartitionError, StagedFilesError,
+        RecordTooLargeError, InvalidRecordError or IdempotencyConflictError. If it can't be adopted now,
+        raises StorageError or OSError.
         """
         known = self._ids.find(manifest.id)
         if known is not None:
@@ -156,7 +158,7 @@ class Adopter:
         self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[LogOffsetMetadata]
     ) -> None:
         try:
-            # The id is forgotten first, because the logs must not be cut while the id is recorded as adopted.
+            # The id is forgotten first, because no log may be truncated while the id is recorded as adopted.
             if self._ids.find(manifest.id) is not None:
                 self._ids.forget(manifest.id)
             for one in reversed(work):

@@ -99,8 +99,8 @@ class PartitionAdoption:
         files are joined into segments and all staged files are on disk, because the segments can then be
         made again from the staged files after a crash.
         """
-        # With flush.messages the segments are synced before the acknowledgement, because otherwise the next
-        # append would wait for their sync.
+        # If flush.messages is set, the segments are synced before the acknowledgement: if they were synced
+        # later, the next append would wait for their sync.
         return self.partition.config.flush_messages == NEVER and all(
             self._is_joined(run)
             and all(one.durable for one in run)
@@ -215,7 +215,7 @@ class PartitionAdoption:
 
     def sync(self) -> None:
         """Sync the appended records, unless they are in `joined` segments. If this raises StorageError, the
-        partition is fenced.
+        partition is fenced: it takes no appends.
         """
         if not self.joined:
             self.partition.sync_ahead()
@@ -257,8 +257,8 @@ class PartitionAdoption:
             following = create_segment(self._pool, segments.directory, end, self.partition.config)
             segments.append(following)
             segments.activate(ActiveSegment(following, self.partition.config, end))
-            # `sealed` is called alone. A roll would also begin a background flush, which would delay the
-            # adoption.
+            # A roll would call `sealed`, and begin a background flush. There is no flush here, because it
+            # would delay the adoption.
             self.partition.sealed(end, taken)
         return taken
 

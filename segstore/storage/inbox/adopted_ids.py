@@ -31,7 +31,7 @@ _LEAST = 64  # lines: a shorter file is not rewritten
 
 
 class AdoptedIds:
-    """The adopted ids of one store; `retention_ms` limits their age, `count` their number."""
+    """The adopted ids of one store. `retention_ms` limits their age, and `count` limits their number."""
 
     def __init__(self, files: Files, path: str, retention_ms: int, count: int) -> None:
         """Read the ids. Damaged lines are removed, durably, before the ids are used. Raises OSError."""
@@ -72,7 +72,7 @@ class AdoptedIds:
             self._rewrite_copy()
 
     def _read(self, path: str) -> tuple[_SoundLines, int]:
-        """Return the valid lines of a file, and the number of damaged ones."""
+        """Return the valid lines of a file, and the number of its damaged lines."""
         if not self._files.exists(path):
             return _SoundLines((), 0), 0
         data = self._files.read_file(path, _MOST_BYTES)
@@ -193,7 +193,7 @@ def format_adoption(adoption: Adoption) -> bytes:
 
 
 def parse_adoption(line: bytes) -> Adoption:
-    """Return the adoption in a line of `format_adoption`. Raises ValueError."""
+    """Parse a line that `format_adoption` made, and return the adoption. Raises ValueError."""
     fields: dict[str, Any] = unframe(line)
     try:
         rows = [tuple(row) for row in fields["offsets"]]
@@ -208,7 +208,9 @@ def parse_adoption(line: bytes) -> Adoption:
 
 
 def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
-    """Return the adoption of one id in the file, None if the file lacks the id. Raises OSError."""
+    """Return the adoption that the file records under the id `id_`, or None if the file lacks this id. Raises
+    OSError.
+    """
     return _last_line(files, path, b' {"id":%s,' % compact(id_))
 
 

@@ -63,7 +63,7 @@ class Gatherer:
     def gather(self, parts: Sequence[StagedFile], base: int, epoch: int, *, sync: bool) -> StagedFile:
         """Copy `parts` into one new file, with offsets from `base` on and the leader epoch `epoch`, and
         return its description. If `sync`, sync the file. Raises OSError, and StagedFilesError if one of
-        `parts` is missing, or the new file has not the number of records that were staged.
+        `parts` is missing, or the new file does not have the number of records that were staged.
         """
         size, records = sum(part.size for part in parts), sum(part.records for part in parts)
         name = names.staged_file(next(self._numbers))

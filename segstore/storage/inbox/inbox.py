@@ -155,7 +155,7 @@ class Inbox:
         self._lock, self._noting = Mutex(), Mutex()
         self._thread: Background | None = None
         self._ended = Latch()
-        self._ending: float | None = None  # `close` waits at most so many seconds for the thread (None: any)
+        self._ending: float | None = None  # the most seconds that `close` waits for the thread; None: no limit
         self._looked = Latch()  # opened when the first `_look` has ended
         self._failed: BaseException | None = None
         self._watch: RenameWatch | None = None
@@ -175,14 +175,15 @@ class Inbox:
                     self._context.report(path, "not a regular file", f"made anew from the other copy{aside}")
 
     def join_again(self, durable_below: Callable[[TopicInfo, int], int]) -> None:
-        """After a crash, make the joined segments that were not synced anew from their staged files, and sync
-        them. Segments that end at or below the offset `durable_below(topic, partition)` are durable already,
-        and stay unchanged. Called before partitions are opened. Raises OSError.
+        """Repair joined segments after a crash: each segment that was not synced is joined again from its
+        staged files, and synced. Segments that end at or below the offset `durable_below(topic, partition)`
+        are durable already, and stay unchanged. Called before partitions are opened. Raises OSError.
         """
         self._unsynced.join_again(self._topics(), self._ids, durable_below)
 
     def undo_unfinished(self) -> set[Key]:
-        """Undo the unfinished adoptions whose ids are not recorded. Called before partitions are opened.
+        """Undo the unfinished adoptions (those that have left an intent file) whose ids are not recorded.
+        Called before partitions are opened.
 
         Return (topic, partition) of each partition of the unfinished adoptions whose ids are recorded. The
         caller makes the records of these partitions visible together. Raises OSError.
@@ -207,7 +208,7 @@ class Inbox:
         return finished
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Move a damaged intent to the quarantine, and refuse its manifest. Raises OSError."""
+        """Move a damaged intent file to the quarantine, and refuse its manifest. Raises OSError."""
         # No crash damages an intent, because it is synced before its rename. Without a readable intent the
         # old ends of the logs are unknown. The logs may have some or all of the records, so the manifest is
         # not adopted again.
@@ -253,8 +254,8 @@ class Inbox:
         OSError.
         """
         self.folder.remove_gathered()
-        # The watch begins before the first `_look`, so that a manifest that is sealed during the call is
-        # noticed.
+        # The watch begins before the first `_look`, so that a manifest that is sealed during this first call
+        # is noticed, too.
         self._watch = RenameWatch(self.folder.sealed)
         for stem in self.folder.of_kind(names.INTENT):
             if not self._context.files.exists(self.folder.manifest(stem)):

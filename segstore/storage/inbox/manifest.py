@@ -92,8 +92,8 @@ def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source
 
 
 def read_manifest(folder: Folder, stem: str) -> Manifest:
-    """Return the manifest. Raises OSError, StagedFilesError if the manifest is damaged, and FileNotFoundError
-    if it was adopted or taken back.
+    """Read a manifest, and return it. Raises OSError, and StagedFilesError if the manifest is damaged. Raises
+    FileNotFoundError if the manifest was adopted, refused, or taken back by its sealer.
     """
     path = folder.manifest(stem)
     try:
@@ -129,7 +129,7 @@ def named(folder: Folder) -> set[tuple[str, str]]:
             files |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
         except (StagedFilesError, FileNotFoundError):
             continue
-    return files | kept(folder)  # notes are read last, because a note is written before its manifest goes
+    return files | kept(folder)  # the notes are read last: a note is written before its manifest is removed
 
 
 # --- results -----------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ _KNOWN: dict[str, type[SegstoreError]] = {
     for kind in (
         *NEVER,
         ConcurrentTransactionsError,
-        InvalidReplicationFactorError,  # an adoption creates a topic, and too few directories work
-        KafkaTimeoutError,  # an adoption has created a topic, which has no leaders yet
+        InvalidReplicationFactorError,  # raised if an adoption creates a topic, and too few directories work
+        KafkaTimeoutError,  # raised if an adoption has created a topic, and the topic has no leaders yet
         NotEnoughReplicasAfterAppendError,
         NotEnoughReplicasError,
         NotLeaderOrFollowerError,

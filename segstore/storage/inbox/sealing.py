@@ -28,7 +28,7 @@ from segstore.storage.meta.published_ends import EndsReader, open_reader
 
 PATIENCE = 0.05  # seconds between two attempts to take the writer's lock, because its holder may have died
 _BLIND = 0.005  # seconds between two calls of `outcome` if `.segstore/ends` can't be read
-_SETTLING = 0.002  # seconds between two calls of `outcome` after the id was recorded: the end is near
+_SETTLING = 0.002  # seconds between two calls of `outcome` after the id was recorded
 
 
 class SealedManifest:
@@ -87,8 +87,8 @@ class SealedManifest:
 
     def take_back(self) -> bool:
         """Remove the manifests of this id that wait for adoption. Return True if none of their records is in
-        the log, or will be. Return False if the id was adopted, or if an adoption is under way. When
-        `is_begun` then returns False, `recorded` returns the outcome of that adoption. Raises OSError.
+        the log, or will be. Return False if the id was adopted, or if an adoption is under way. As soon as
+        `is_begun` returns False, `recorded` returns the outcome of that adoption. Raises OSError.
         """
         # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
         # looks for the intent. So the adopter finds that the manifest is gone, or this method finds the

@@ -269,8 +269,8 @@ class Stager(Closing):
         return output
 
     def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Return the base offset and leader epoch that the next staged file is expected to get (see the
-        module).
+        """Return the base offset and leader epoch that the next staged file will get from its adoption, if
+        nobody else appends to the partition before.
         """
         for output in reversed(self._done):
             if (output.info.name, output.partition) == (info.name, partition):
@@ -310,7 +310,7 @@ class Stager(Closing):
         return message
 
     def _date(self, outputs: Sequence[_Output]) -> None:
-        """Set `changed` of all files to 0, unless each later change of them is certain to get a later
+        """Set `changed` of all files to 0, unless a later change of any file is certain to get a later
         ctime.
         """
         assert self._owner is not None
@@ -325,7 +325,7 @@ class Stager(Closing):
         """
         if os.getpid() != self._pid:
             return
-        self._pipe.end()  # ends the writing thread before the files are closed, because it may write to them
+        self._pipe.end()  # ends the writing thread, which may be writing to the files that are closed below
         owner, self._owner = self._owner, None
         for output in (*self._done, *self._open.values()):
             output.handle.close()

@@ -58,7 +58,7 @@ class VerifiedFile(NamedTuple):
 
 
 class _MovedError(Exception):
-    """The batches' offsets are not contiguous."""
+    """Raised if the batches' offsets are not contiguous."""
 
 
 def chunks_of(
@@ -133,7 +133,7 @@ def _take_own(files: Files, path: str) -> None:
     try:
         files.take_own(path)
     except OSError as error:
-        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # `open_staged` raises an error for these
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # `open_staged` raises an error for such a path
             raise
 
 
@@ -143,7 +143,7 @@ def _check_size(files: Files, handle: Handle, path: str, file: StagedFile) -> No
 
 
 def open_staged(files: Files, path: str) -> Handle:
-    """Open a staged file. Raises StagedFilesError if it is missing or not a regular file; OSError."""
+    """Open a staged file. Raises OSError, and StagedFilesError if the file is missing or not regular."""
     try:
         return files.open(path)
     except FileNotFoundError:
@@ -202,7 +202,7 @@ class _Look:
         return VerifiedFile(file, self._path, place, stamps, self._indexes() if durable else None, durable)
 
     def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
-        for batch in range(len(batches)):  # one at a time, because a decompressed batch may be large
+        for batch in range(len(batches)):  # one batch at a time, because a decompressed batch may be large
             one = batches[batch : batch + 1]
             try:
                 keys = decode(buffer[:size], one, self._path, self._at).keys
