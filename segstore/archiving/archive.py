@@ -52,8 +52,8 @@ _ENDING = 30.0
 _BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
 _ONCE_TRIES = 3
 _AIMED_AT = 0.75
-"""`Archiver.tick` is called so early that a record is archived within this fraction of the interval after its
-append. The remaining quarter is for calls that take longer than the last one.
+"""`Archiver.tick` is called so early that a record is in the archive when this fraction of `interval_ms` has
+passed since its append. The last quarter of the interval is for calls that take longer than the call before.
 """
 
 
@@ -99,8 +99,8 @@ class Archive(Running):
 
     @property
     def error(self) -> Exception | None:
-        """Return the error that has stopped the archive. If none has stopped it, return the error of the last
-        `Archiver.tick`, or None if that call archived all partitions.
+        """Return the error that has stopped the archive. If no error has stopped it, return the error of the
+        last `Archiver.tick`, or None if that call archived all partitions.
         """
         return self._failed or self._error
 
@@ -130,15 +130,15 @@ class Archive(Running):
         return False
 
     def lag(self) -> dict[tuple[str, int], Lag]:
-        """Return each partition's lag: the number of offsets, and of the log's bytes, that are not archived,
-        and the ms since the last archived moment (0 if all records are archived). A value is -1 if it is not
-        known yet.
+        """Return {(topic, partition): lag}: the number of offsets, and of the log's bytes, that are not
+        archived, and the ms since the moment at which the store was last archived (0 if all records are
+        archived). A value is -1 if it is not known yet.
         """
         self._check_here()
         return lags(self._moments, self._archiver)
 
     def total_lag(self) -> Lag:
-        """Return the lag of all partitions: the sums of records and bytes, and the largest ms."""
+        """Return the lag of all partitions: the sums of records and bytes, and the largest number of ms."""
         return total_of(self.lag())
 
     def metrics(self) -> list[Family]:
@@ -150,8 +150,8 @@ class Archive(Running):
         return families(lag, self.counts, self.error is None, len(self.problems))
 
     def close(self) -> None:
-        """Stop the threads, and close the store. If the store is archived again, records that are not
-        archived yet are archived then. A second call does nothing.
+        """Stop the threads, and close the store. Records that are not archived yet stay in the store; the
+        next `archive` of the store archives them. A second call of `close` does nothing.
         """
         check_apart("close()")
         if self._pid != os.getpid():
@@ -218,7 +218,7 @@ class Archive(Running):
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
-        """Call `Archiver.tick`. If it failed and may be tried again, return the seconds until the next try,
+        """Call `Archiver.tick`. If the call fails and may be repeated, return the seconds until the next try,
         else 0.
         """
         try:
@@ -308,10 +308,10 @@ def archive(
     """Archive `store` in the archive at `uri`, such as s3://bucket/log or a directory. Return the running
     archive, which goes on until it is closed.
 
-    `store` is an open store, or the path of a directory, which is opened with mode "r" beside its writer. The
-    directory may be a broker's, or one directory of a replicated store; the replicas in it are archived up to
-    their high watermarks. `topics` are names, or None for all topics; the engine's internal topics are always
-    archived.
+    `store` is an open store, or the path of a directory, which is opened with mode "r", so that another
+    process may be its writer. The directory may be a broker's, or one directory of a replicated store; the
+    replicas in it are archived up to their high watermarks. `topics` are names, or None for all topics; the
+    engine's internal topics are always archived.
     `interval_ms` is the age that a record may reach before it is in the archive, if the archive keeps pace.
     An existing archive is continued; if another archiver still writes it, that archiver stops with
     ArchiveFencedError.

@@ -23,7 +23,7 @@ SHOWN = frozenset(
 HIDDEN = "***"
 S3 = "s3"
 _USERS = ("abfs", "abfss", "hdfs", "viewfs")
-"""Schemes that have a container or a user before the @, which is no secret."""
+"""Schemes of URIs in which the text before the @ is a container or a user, and no secret."""
 
 
 class _UriParts(NamedTuple):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLAIN_TIMES, PLAIN_LEAST = 16, 64 << 20
-"""A read ends at PLAIN_TIMES * `max_bytes` of decompressed bytes, but not before PLAIN_LEAST."""
+"""A read ends when it has decompressed PLAIN_TIMES * `max_bytes` bytes, but not before PLAIN_LEAST bytes."""
 TRIES = 10
 """The number of times that one read may look up the newest state."""
 SMALL_PIECE = 4 << 20
@@ -81,7 +81,7 @@ class ArchivedLog(Closing):
 
     @property
     def log_end_offset(self) -> int:
-        """Return `end_offset`, because no record above it is archived."""
+        """Return `end_offset`, because no record from this offset on is archived."""
         return self.contents.end
 
     @property
@@ -125,14 +125,14 @@ class ArchivedLog(Closing):
         below: int = MAX_OFFSET,
     ) -> Records:
         """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
-        one batch if there is any, as `PartitionLog.read`. If `times` are given, only records with timestamps
-        (ms) from the first to the second of them are returned.
+        one batch if there is any, as `PartitionLog.read` does. If `times` is given, only records with
+        timestamps (ms) from `times[0]` to `times[1]` are returned.
 
-        The result may end earlier, for example at the end of an object. CRCs are always checked. The caller
-        stops at offset `below`, so little of an object is read beyond that offset.
+        The result may be shorter, for example at the end of an object. CRCs are always checked. The caller
+        does not need records from offset `below` on, so little of an object is read beyond that offset.
 
         Raises OffsetOutOfRangeError; CorruptRecordError or CorruptArchiveError, which name the object;
-        DataLossError if the archive's log has diverged since its contents were looked up; ArchiveError.
+        DataLossError if the archive's log has diverged after its contents were looked up; ArchiveError.
         """
         level = arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         committed = level != ISOLATION_LEVELS[0]
@@ -305,7 +305,7 @@ class ArchivedLog(Closing):
     def _beginning(self, extent: Extent, limit: int) -> Ask:
         size = self._last.ask.size if self._last is not None else 0
         ask = Ask(extent, 0, extent.first, self._hints.end_position(extent, limit))
-        # If the extents are read in order, the next one begins with a window as large as the last.
+        # If the extents are read in order, the next extent begins with a window as large as the last window.
         goes_on = self._last is not None and self._last.end == extent.first and self._reads_ahead
         return ask._replace(size=max(ask.size, size)) if goes_on else ask
 

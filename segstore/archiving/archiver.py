@@ -3,8 +3,9 @@ archive's only writer.
 
 `tick` reads the ends of all logs at one moment, uploads the sealed segments that must be in the archive
 before the commit, and writes one commit with pieces of all logs that have grown. Then it checks that the
-archiver's claim is still the highest. All records of that moment are in the archive when `tick` returns. In
-the archive: segments, lists, commits and states. On disk: only reads. Threads: one, and those of `Uploads`.
+archiver's claim is still the highest. All records of that moment are in the archive when `tick` returns.
+Segments, lists, commits and states are written to the archive. The store's files are only read. Threads: one,
+and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Archiver:
         self.is_uncertain = False
         """Whether a write that failed may have made a commit. If so, a new Archiver must replace this one."""
         self.carried: Moment | None = None
-        """The last moment that was completely archived; None before the first `tick`."""
+        """The last moment whose records are all archived; None before the first `tick`."""
         self.problems: dict[TopicIdPartition, str] = {}
         """For each partition that the last `tick` could not archive: the reason."""
         self._unreadable = set[TopicIdPartition]()
@@ -454,7 +455,7 @@ class Archiver:
         )
 
     def _live(self) -> set[str]:
-        """Return the ids of the uploads that are running, or are not in a list yet."""
+        """Return the ids of the uploads that are running, or whose segments are not in a list yet."""
         ready = {one.upload for each in self.partitions.values() for one in each.ready.values()}
         return ready | self.flights.names
 
@@ -462,7 +463,7 @@ class Archiver:
 def _starts(
     listed: SegmentList, had: ArchivedPartition | None, start: int, time: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the log start offsets of a partition, with `start` added at `time` if it is new."""
+    """Return the log start offsets of a partition. Add `start` at `time` if it differs from the last one."""
     starts = listed.starts
     if not starts and had is not None:
         starts = ((had.moment, had.start),)
@@ -472,7 +473,7 @@ def _starts(
 
 
 def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
-    """Return whether an object belongs to one of `uploads`, or is the claim `claim` or a higher one."""
+    """Return whether an object belongs to one of `uploads`, or is that of `claim` or of a higher claim."""
     claimed = parse_claim_object(name)
     if claimed is not None:
         return claimed >= claim
@@ -483,7 +484,7 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
     """Return whether the uploaded segments move the archive's end of a partition forward."""
     if plan.lost:
-        # The commit drops the lost pieces, whose file has left the log. If it were written before all
+        # The commit drops the lost pieces, whose file has left the log. If the commit were written before all
         # segments that replace these pieces are uploaded, the archive's end would move back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -12,7 +12,7 @@ from segstore.archiving.state import ArchivedTopic, ArchiveState, Versions, with
 from segstore.storage.meta.topic_info import TopicInfo, format_settings
 
 MOST_VERSIONS = 64
-"""The number of versions that are kept of a small file, and of a topic's settings."""
+"""The most versions of a small file, and of a topic's settings, that an archive keeps."""
 
 
 def changed_topics(state: ArchiveState, moment: Moment, time: int, before: int) -> list[ArchivedTopic]:

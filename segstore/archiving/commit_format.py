@@ -28,7 +28,7 @@ _PREFIX = struct.Struct(">8sII")
 PREFIX = _PREFIX.size
 """Bytes before the header."""
 MOST_HEADER = 1 << 28
-"""The largest length of a header in bytes. A header that is longer is damaged."""
+"""The largest length of a header in bytes. A longer header counts as damaged."""
 
 
 def pack_header(held: Mapping[str, Any]) -> bytes:

@@ -80,8 +80,8 @@ def lost(partition: ArchivedPartition, view: LogView) -> Compared:
 
 
 def same_epochs_end(partition: ArchivedPartition, epochs: Epochs, view: LogView) -> int:
-    """Return the offset up to which archive and log have the same leader epochs, at most the smaller of both
-    ends.
+    """Return the offset up to which archive and log have the same leader epochs. It is at most the smaller of
+    the two end offsets.
     """
     end = min(partition.end, view.end_offset)
     start = max(partition.start, view.start_offset)
@@ -151,7 +151,8 @@ def _compared_pieces(
         there = local.get(each.base)
         if there is not None and each.end <= common and _has(files, there, each):
             inodes[each.base] = there.identity[0]
-        # A piece whose segment was removed by retention or compaction is kept, but its file has no inode.
+        # A piece whose segment was removed by retention or compaction is kept, but no inode is returned for
+        # it.
         elif each.end > view.bases[0] and not (compacted and (there is None or there.sealed)):
             return pieces[:number], inodes, min(common, each.first)
     return pieces, inodes, common
@@ -167,8 +168,8 @@ def _has(files: Files, there: LocalSegment, piece: ArchivedPiece) -> bool:
 def _cut(
     segments: tuple[ArchivedSegment, ...], pieces: tuple[ArchivedPiece, ...], common: int
 ) -> tuple[tuple[ArchivedSegment, ...], int]:
-    """Return (segments that have left the log or end at or below `common`, end of the last segment or piece
-    of the log that ends at or below `common`).
+    """Return (the segments that have left the log, or end at or below `common`; the end of the last segment
+    or piece that is in the log and ends at or below `common`).
     """
     kept = tuple(each for each in segments if each.until is not None or each.end <= common)
     ends = [each.end for each in kept if each.until is None]

@@ -76,7 +76,8 @@ class CommitDraft:
 
     def take(self, plan: PartitionPlan, whole: bool) -> None:
         """Add the entry of a changed partition. If `whole` is False, further commits of the same moment
-        follow, and the entry gets no new pieces. Raises OSError; FileNotFoundError if a segment was removed.
+        follow, and the entry gets no new pieces. Raises OSError, which is FileNotFoundError if a segment was
+        removed.
         """
         key, each = plan.key, self._partitions[plan.key]
         had, new = self._state.partitions.get(key), self.lists.get(key)
@@ -162,7 +163,7 @@ class CommitDraft:
         self, files: Mapping[str, bytes] | None, ways: tuple[Way, ...], forgotten: Iterable[tuple[str, str]]
     ) -> None:
         """Write all partitions, topics and files into a state. `files` are the files that the store's
-        `.segstore` has now; archived files with other names are dropped. None drops no file.
+        `.segstore` has now; archived files with other names are dropped. If None, no file is dropped.
         """
         commit, gone = self._commit, set(forgotten)
         for key, each in self._state.partitions.items():

@@ -100,7 +100,7 @@ class LogContents:
 
     def agreed(self, position: OffsetAndEpoch) -> int:
         """Return the offset below which this log certainly has the same records as the log that `position`
-        was taken from. It is at most the offset of `position`.
+        was taken from. The result is at most the offset in `position`.
         """
         return agreed_in(self._epochs, self.end, position)
 

@@ -214,7 +214,9 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
 
 
 def _next_whole_batch(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
-    """Return (byte of the extent, base offset) of the first whole batch after damage, or None."""
+    """Return (byte of the extent, base offset) of the first whole batch after damage, or None if there is no
+    such batch.
+    """
     found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), bad + 1, least, MAX_OFFSET)
     if found < 0:
         return None

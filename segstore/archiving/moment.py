@@ -45,7 +45,7 @@ class Moment(NamedTuple):
 
 
 class Moments:
-    """Reads the state of a store, which is open with mode "r", at one moment after the other."""
+    """Reads the states of a store at successive moments. The store is open with mode "r"."""
 
     def __init__(self, store: Store, settings: ArchiveSettings) -> None:
         assert isinstance(store.engine, StoreReader)

@@ -1,4 +1,5 @@
-"""Formats and parses the names of an archive's objects, relative to the archive's base. No other module does.
+"""Formats and parses the names of an archive's objects, relative to the archive's base. No other module
+knows the format of these names.
 
 ```
 claims/<epoch, 10 digits>-<nonce, 16 hex digits>        the claim of an archiver to be the only writer

@@ -34,7 +34,7 @@ class ArchivedSegment(NamedTuple):
     `since` is the time (ms) at which the archiver first saw the segment in the log. `until` is the time at
     which the archiver saw that the segment had left the log, or None if it is in the log. `retired` is the
     reason: "retention" if the log then started after the segment, "replaced" if compaction or an unclean
-    recovery put other segments in its place. `source` is that of the store's file when it was read.
+    recovery put other segments in its place. `source` identifies the file of the store that was read.
     """
 
     base: int
@@ -57,7 +57,7 @@ class ArchivedSegment(NamedTuple):
         return self.files[names.LOG][0]
 
     def retire(self, until: int, why: str) -> ArchivedSegment:
-        """Return the entry of the segment after it has left the log."""
+        """Return the segment's entry with `until` and `retired`, because the segment has left the log."""
         return self._replace(until=until, retired=why)
 
     def in_log_at(self, time: int) -> bool:

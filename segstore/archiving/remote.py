@@ -160,8 +160,8 @@ class RemoteFiles:
         return self._read(name, fill)
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int:
-        """Write the parts as an object, which may exist already, and return its size in bytes. An error of
-        `parts` is raised unchanged, and leaves no object.
+        """Write the parts as an object, which may exist already, and return its size in bytes. An error that
+        is raised while `parts` is iterated is raised unchanged, and leaves no object.
 
         A failed upload is repeated from its beginning, unless `parts` is an iterator of more than `HELD`
         bytes, which can't be read twice.

@@ -61,8 +61,8 @@ class SegmentList:
         appended later.
 
         If compaction has removed records of that time, the segments with these records are returned only if
-        the archive still has them. A segment may overlap with the segment before it; its records before the
-        end of that segment must be ignored.
+        the archive still has them. Two neighbouring segments may overlap: the second segment's records below
+        the end of the first segment must be ignored.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)

@@ -61,7 +61,9 @@ class LogStretch(NamedTuple):
 
 
 def crc_of(data: Buffer, crc: int = 0) -> int:
-    """Return the CRC-32C of the bytes whose CRC-32C is `crc` (none if 0), followed by `data`."""
+    """Return the CRC-32C of `data`. If `crc` is given, it is the CRC-32C of the bytes before `data`, and the
+    result is the CRC-32C of all these bytes.
+    """
     with ffi.from_buffer("uint8_t[]", data) as view:
         return int(lib.seg_crc32c(crc, view, len(view)))
 

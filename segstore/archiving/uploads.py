@@ -64,7 +64,7 @@ class Uploads:
         return [each.result for each in found]  # type: ignore[misc]
 
     def begin(self, number: int, call: Callable[[], T], outcomes: SimpleQueue[Done[T]]) -> None:
-        """Make a call in a thread, and put its outcome into `outcomes`."""
+        """Queue a call for a thread, which makes the call and puts its outcome into `outcomes`."""
         if len(self._threads) < self._most:
             thread = Background(self._run, self._name)
             self._threads.append(thread)

@@ -29,9 +29,9 @@ Check = Callable[[RemoteFiles, Collection[NamedObject], Progress], list[Finding]
 
 
 class Verified(NamedTuple):
-    """The result of `verify`. `objects` is the number of checked objects, `bytes` the number of bytes that
-    were read. `unnamed` is the number of objects that no state names any more, or that no state names yet.
-    These objects are no fault.
+    """The result of `verify`. `objects` is the number of checked objects, and `bytes` is the number of bytes
+    that were read. `unnamed` is the number of objects that no state names any more, or that no state names
+    yet. Unnamed objects are no fault.
     """
 
     findings: list[Finding]
@@ -89,8 +89,8 @@ def _still_named(findings: Iterable[Finding], before: ArchiveContents, now: Arch
 def verify_objects(
     source: ReadableObjects, objects: Collection[NamedObject], progress: Progress | None = None
 ) -> list[Finding]:
-    """Check some objects, several at a time, and return the findings. Raises ArchiveError if the archive
-    can't be reached.
+    """Check some objects, several objects at the same time, and return the findings. Raises ArchiveError if
+    the archive can't be reached.
     """
     findings: list[Finding] = []
 
@@ -129,8 +129,8 @@ def _verify_range(
 
 
 class BatchCheck:
-    """The check of a log's batches, whose bytes are passed part by part. `findings` has the first damage.
-    `at` is the byte of the object at which the log begins.
+    """Checks the batches of a log. The log's bytes are passed to `take`, part by part. `findings` has the
+    first damage. `at` is the byte of the object at which the log begins.
     """
 
     def __init__(self, name: str, at: int, bounds: LogBounds) -> None:
@@ -139,7 +139,7 @@ class BatchCheck:
         self.findings: list[Finding] = []
 
     def take(self, data: memoryview) -> None:
-        """Check the batches that are complete with these bytes."""
+        """Take the next bytes of the log, and check the batches that they complete."""
         if self.findings:
             return
         self._left += data

@@ -35,8 +35,8 @@ class Dirty(NamedTuple):
 
 
 def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty:
-    """Return the dirty part of a log, even if the topic's settings don't ask for compaction. Its `bytes` is 0
-    if no segment can be compacted. Raises OSError.
+    """Return the dirty part of a log (not compacted yet), even if the topic's settings don't ask for
+    compaction. `bytes` of the result is 0 if no segment can be compacted. Raises OSError.
     """
     # Read the view before `written_still`: a segment that is sealed between these reads is then the view's
     # active segment, which is not compacted. In the other order this segment would be compacted while another
@@ -62,8 +62,8 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
     """Return the dirty part of a log, or None if the topic's settings do not ask for its compaction now.
     Raises OSError.
 
-    `checkpoint_offset` is the partition's offset in cleaner-offset-checkpoint, None if the file has no line
-    for the partition.
+    `checkpoint_offset` is the partition's offset in cleaner-offset-checkpoint, or None if the file has no
+    line for the partition.
     """
     config = partition.config
     if "compact" not in config.cleanup_policy:
@@ -98,8 +98,8 @@ def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: i
 
 
 def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> bool:
-    """Return whether, of the sealed segments from `view.segments[begin]` on, any begins with a batch that is
-    older than max.compaction.lag.ms.
+    """Return whether any sealed segment from `view.segments[begin]` on begins with a batch that is older than
+    max.compaction.lag.ms.
     """
     before = now_ms - config.max_compaction_lag_ms
     if before <= 0:
@@ -109,7 +109,7 @@ def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> boo
 
 
 def _first_timestamp(segment: Segment) -> int:
-    """Return the largest timestamp of a segment's first batch, in ms; -1 if it can't be read."""
+    """Return the largest timestamp of a segment's first batch, in ms, or -1 if the batch can't be read."""
     header = ffi.new("seg_batch *")
     try:
         return -1 if segment.header_at(0, segment.size, header) is None else int(header.max_timestamp)

@@ -115,8 +115,8 @@ def _take(
     chunk: int,
     throttle: Throttler,
 ) -> bool:
-    """Put the keys of the segment from byte `position` on into the map. Return False if the map is full, else
-    True.
+    """Put the keys of the segment's records from byte `position` on into the map. Return False if the map is
+    full, else True.
     """
     for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
         done = offsets.put(piece.records, first)
@@ -142,10 +142,10 @@ log = Logger("segstore")
 class CleanResult(NamedTuple):
     """The result of a cleaning. `end_offset` is the offset for cleaner-offset-checkpoint.
 
-    The counts of bytes, segments and records are those of the replaced segments (before) and of the new ones
-    (after). `keyless` is the number of records that were dropped because they had no key. `stopped`: the
-    cleaning ended early, because the store was closed, the topic was deleted, or retention removed segments.
-    Groups that were finished before stay compacted.
+    The counts of bytes, segments and records are those of the replaced segments (before) and of the new
+    segments (after). `keyless` is the number of records that were dropped because they had no key. `stopped`:
+    the cleaning ended early, because the store was closed, the topic was deleted, or retention removed
+    segments. Groups that were finished before stay compacted.
     """
 
     end_offset: int
@@ -221,8 +221,8 @@ def clean(
 
 
 class _Pass:
-    """One pass: it fills the map, and rewrites all segments up to the offset up to which the map has all
-    keys.
+    """One pass: it fills the map, and rewrites all segments that begin at or below `offsets.latest`, the last
+    offset up to which the map has all keys.
     """
 
     def __init__(

@@ -96,8 +96,8 @@ class Decided:
         """
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
-        """Return the flags SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER of each batch, 0 if none
-        applies.
+        """Return the flags SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER of each batch, or 0 if no
+        flag applies.
         """
         policies: NDArray[np.uint8] = np.zeros(len(batches), np.uint8)
         kinds = batches["attributes"] & _OF_TRANSACTION
@@ -138,8 +138,8 @@ class Decided:
 # --- retain ------------------------------------------------------------
 
 LastRecords = Mapping[int, tuple[int, int]]
-"""By producer id: the last offset of the producer's last data batch (-1 if there is none), and the producer's
-epoch.
+"""For each producer id: the last offset of the producer's last data batch (-1 if there is none), and the
+producer's epoch.
 """
 
 
@@ -183,8 +183,8 @@ class Policy:
         return codecs
 
     def _last_of_producer(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return a mask of the batches that stay for the sake of an active producer: its last data batch,
-        which has its last sequence number, or, if it has no data batch, the markers that have its epoch.
+        """Return a mask of the batches that stay because of an active producer: its last data batch, which
+        has its last sequence number, or, if the producer has no data batch, the markers with its epoch.
         """
         found: NDArray[np.bool_] = np.zeros(len(batches), bool)
         if not self._last_records:
@@ -202,7 +202,7 @@ class Policy:
 
 
 def levels(config: TopicConfig) -> dict[int, int | None]:
-    """Return the compression level of each codec."""
+    """Return {number of a codec: its compression level, or None for its default}."""
     return {code: getattr(config, f"compression_{name}_level", None) for code, name in enumerate(CODECS)}
 
 

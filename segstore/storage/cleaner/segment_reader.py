@@ -91,7 +91,9 @@ def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
 
 
 def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterator[CleanerPiece]:
-    """Yield a run of batches in pieces. All its offsets are at least `least`. Raises CorruptRecordError."""
+    """Yield a run of batches in pieces. The offsets in the run are at least `least`. Raises
+    CorruptRecordError.
+    """
     old = run["magic"][0] != MAGIC
     data, position, batches = step.data, step.position, run
     codec = (run["attributes"] & CODEC_MASK).astype(np.uint8)
@@ -113,7 +115,7 @@ def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterat
 
 COLUMNS = 7
 _WINDOWS = 8
-"""One call returns at most this many times `chunk` bytes."""
+"""One call of `compact` returns at most this many times `chunk` bytes."""
 
 
 class SegmentReader:

@@ -57,7 +57,7 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
             buried = _put_in_place(partition, old, new)
         except BaseException as error:
             # Only the next open can finish a half-done swap (`segment_files.finish_renames`). No other swap
-            # may begin before that.
+            # may begin before that open.
             partition.unsettled = _text_of(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})

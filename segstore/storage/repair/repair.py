@@ -216,5 +216,5 @@ def _cut(done: Recovered) -> Repaired:
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Return whether a finding is damage in a log. The functions that repair logs report it themselves."""
+    """Return whether a finding is damage in a log. The functions that repair logs report such damage."""
     return finding.path.endswith(names.LOG) and finding.position is not None
