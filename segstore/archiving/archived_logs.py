@@ -1,4 +1,4 @@
-"""`ArchivedLogs`: the logs of an archive's newest state, by topic and partition.
+"""`ArchivedLogs`: looks up the logs of topics and partitions in an archive's newest state.
 
 Nothing is written to the archive. Lists of segments are cached until a commit replaces them. Threads: one.
 """

@@ -463,7 +463,7 @@ class Archiver:
 def _starts(
     listed: SegmentList, had: ArchivedPartition | None, start: int, time: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the log start offsets of a partition. Add `start` at `time` if it differs from the last one."""
+    """Return the log start offsets of a partition. If the last of them is not `start`, add (time, start)."""
     starts = listed.starts
     if not starts and had is not None:
         starts = ((had.moment, had.start),)

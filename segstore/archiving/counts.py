@@ -1,7 +1,7 @@
 """`CountedObjects`: the objects of an archive, with counts of requests, bytes and errors.
 
 Nothing is on disk. Threads: any. Requests, writes and errors are counted under a lock. The other counts have
-no lock: if two threads increment one of them at once, an increment may be lost.
+no lock: if two threads increment such a count at the same time, an increment may be lost.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class Carried(NamedTuple):
     """What the archiver stores in memory about a partition when the commit is written.
 
     `ends` are the archived ends, or None if a part of the log below these ends could not be archived.
-    `inodes` has the inode of each segment's log file, by base offset. `least` is the base offset of the first
-    segment with pieces. `marks` are (base offset, source) of the log's sealed segments. `problem` is the
-    reason why the log is not archived up to its ends, or None.
+    `inodes` maps the base offset of each segment to the inode of its log file. `least` is the base offset of
+    the first segment with pieces. `marks` are (base offset, source) of the log's sealed segments. `problem`
+    is the reason why the log is not archived up to its ends, or None.
     """
 
     ends: Ends | None

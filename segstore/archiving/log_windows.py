@@ -1,5 +1,5 @@
 """`LogWindows`: reads extents of an archived log in windows of whole batches. The next window is read while
-the caller decodes the last one.
+the caller decodes the last window.
 
 Ranges of the archive's objects are read, and nothing is written. Threads: one thread uses a `LogWindows`,
 which has another thread that reads ahead. A window does not change.

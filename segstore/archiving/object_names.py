@@ -34,7 +34,7 @@ STATE = ".state"
 SEGMENTS = ".segments"
 SEGMENT_SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
 NO_TOPIC_ID = "-"
-"""Stands for the topic id in names of objects if an old broker created the topic, which then has no id."""
+"""Stands for the topic id in names of objects if the topic has no id, because an old broker created it."""
 
 _CLAIM = r"([0-9]{10})-([0-9a-f]{16})"
 _CLAIM_NAME = re.compile(_CLAIM)

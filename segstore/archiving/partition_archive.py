@@ -18,9 +18,9 @@ from segstore.storage.meta.published_ends import Ends
 class PartitionArchive:
     """An archiver's facts about a partition.
 
-    `listed` is the newest list of segments. `inodes` has the inode of each log file from which pieces were
-    read, by base offset. `ready` has the uploaded segments that are not in a list yet, by (base offset,
-    source). `flying` has (base offset, source) of each segment whose upload is running. `ends` are the
+    `listed` is the newest list of segments. `inodes` maps base offsets of segments to the inodes of the log
+    files from which pieces were read. `ready` maps (base offset, source) to an uploaded segment that is not
+    in a list yet. `flying` has (base offset, source) of each segment whose upload is running. `ends` are the
     archived ends, or None if the next `Archiver.tick` must plan the partition again.
     """
 

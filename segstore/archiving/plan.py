@@ -22,7 +22,7 @@ and not copied into pieces.
 """
 
 Ready = Mapping[tuple[int, Source], ArchivedSegment]
-"""Segments that are archived as a whole, by base offset and source."""
+"""Maps (base offset, source) to a segment that is archived as a whole."""
 
 
 class SegmentRead(NamedTuple):
@@ -67,8 +67,8 @@ def plan_partition(
     inodes: Mapping[int, int],
     ready: Ready,
 ) -> PartitionPlan:
-    """Return the plan of a partition. `inodes` has, by base offset, the inodes of the log files from which
-    pieces were read; `ready` has the uploaded segments that are not in the list yet.
+    """Return the plan of a partition. `inodes` maps base offsets of segments to the inodes of the log files
+    from which pieces were read. `ready` has the uploaded segments that are not in the list yet.
     """
     sealed = sealed_of(key, view, ends.high_watermark)
     lost = _lost(view, pieces, inodes)

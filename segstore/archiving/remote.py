@@ -44,8 +44,8 @@ PATIENCE = 10.0
 """A failed request is repeated for this many seconds."""
 DAY_MS = 24 * 60 * 60 * 1000
 _REQUEST = re.compile(r" \(Request ID: [^)]*\)")
-"""The id in a server's error text, which differs in each answer. It is removed, so that a repeated message is
-logged once.
+"""The id in a server's error text. This id differs in each answer, and is removed, so that a repeated message
+is logged once.
 """
 
 

@@ -1,4 +1,4 @@
-"""`restore`: makes a store from an archive, in its newest state or an earlier one.
+"""`restore`: makes a store from the newest state of an archive, or from an earlier state.
 
 The new store is made in `<path>.restoring`, which is renamed to `path` at the end (`storage.new_store`).
 Before the rename the store is opened once. This begins a leader epoch in each partition, and completes

@@ -56,7 +56,7 @@ class ArchiveRetention:
         time: int,
         forgotten: Collection[tuple[str, str]],
     ) -> dict[TopicIdPartition, frozenset[str]]:
-        """Return the upload ids of the segments to delete, by partition. Topics in `forgotten` are skipped,
+        """Return {partition: upload ids of the segments to delete}. Topics in `forgotten` are skipped,
         because they are deleted as a whole.
         """
         found = {}

@@ -90,8 +90,8 @@ class ArchivedPartition:
 
 
 class Way(NamedTuple):
-    """An earlier history of the archive, which ended at the time `until` (ms) because the store lost archived
-    records. The commits of `claim` have the archive's content before that time.
+    """An earlier history of the archive. This history ended at the time `until` (ms), because the store lost
+    archived records. The commits of `claim` have the archive's content before that time.
     """
 
     until: int
@@ -109,10 +109,10 @@ class ArchiveState:
     ways: tuple[Way, ...] = ()
     """The earlier histories of the archive, ordered by time."""
     topics: dict[tuple[str, str], ArchivedTopic] = field(default_factory=dict)
-    """The topics, by (name, topic id)."""
+    """The keys are (name, topic id)."""
     partitions: dict[TopicIdPartition, ArchivedPartition] = field(default_factory=dict)
     files: dict[str, Versions] = field(default_factory=dict)
-    """The versions of small files below `.segstore`, by name."""
+    """The versions of each small file below `.segstore`. The keys are the names of the files."""
 
     def apply(self, header: Mapping[str, Any], name: CommitName, pieces_at: int) -> None:
         """Apply the changes of a commit, whose pieces begin at byte `pieces_at` of its object. Raises

@@ -1,4 +1,4 @@
-"""`take_over`: makes an archiver the only writer of an archive, by a new claim, and continues the newest
+"""`take_over`: makes an archiver the only writer of an archive, with a new claim, and continues the newest
 state.
 
 A claim, a state of this claim, and changed lists of segments are written to the archive. The store's files
@@ -42,7 +42,7 @@ class TakenOver(NamedTuple):
 
 def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> TakenOver:
     """Claim an archive, compare it with the store, and write a state of the new claim. If there is no
-    archive, begin one. Raises ArchiveError, ArchiveFencedError, OSError.
+    archive, begin an archive. Raises ArchiveError, ArchiveFencedError, OSError.
     """
     claim = take_claim(objects)
     before = _read(objects)

@@ -41,7 +41,7 @@ def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: in
     """Split the segments, in order, into groups. The logs and the indexes of a group fit into one segment.
 
     All records of the segments lie below offset `until`. A group has at most `most` segments, because all
-    files of a group are open at once.
+    files of a group are open at the same time.
     """
     groups: list[list[Segment]] = []
     ends = [*(s.base_offset for s in segments[1:]), until] if segments else []

@@ -134,8 +134,8 @@ _GROWTH = 16
 
 @dataclass
 class CleanerStats:
-    """Counts of a rewrite. `changed`: batches that differ from the old ones. `keyless`: records that were
-    dropped because they had no key.
+    """Counts of a rewrite. `changed` is the number of batches that differ from the old batches. `keyless` is
+    the number of records that were dropped because they had no key.
     """
 
     records_before: int = 0

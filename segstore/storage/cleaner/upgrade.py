@@ -2,9 +2,9 @@
 
 Offsets, keys, values, timestamps, and the codec of each wrapper (a compressed message that contains messages)
 stay. Kafka has no such upgrade: it converts messages when it sends them. Each segment with old messages is
-rewritten; its batches of magic 2 are copied. The new segment is compared with the old one, and replaces it as
-in a compaction (`swap`). Threads: one cleaning or upgrade of a partition at a time; other threads append and
-read at the same time.
+rewritten; its batches of magic 2 are copied. The new segment is compared with the old segment, and replaces
+it as in a compaction (`swap`). Threads: one cleaning or upgrade of a partition at a time; other threads
+append and read at the same time.
 """
 
 from __future__ import annotations

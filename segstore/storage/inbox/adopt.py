@@ -199,7 +199,7 @@ def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdopt
     """Call `do` for each partition, in several threads. When all calls have ended, raise the error of the
     first partition that failed.
     """
-    # Several syncs at once take less time than one after the other.
+    # Several syncs at the same time take less time than the same syncs one after the other.
     turns, failed = iter(enumerate(work)), {}
 
     def take_turns() -> None:

@@ -50,7 +50,7 @@ class PartitionAdoption:
         self.partition, self.topic = partition, files[0]
         self._staged, self._folder, self._segment_bytes = files, folder, segment_bytes
         self._work: list[VerifiedFile] = []
-        self._indexes: dict[str, list[str]] = {}  # by a file's path: the paths of its index files
+        self._indexes: dict[str, list[str]] = {}  # keys: paths of files; values: paths of their index files
         self._writer, self._segments = partition.writer, partition.segments
         self._pool, self._files = partition.context.pool, partition.context.files
         self._restore: AppendUndo | None = None
@@ -185,7 +185,7 @@ class PartitionAdoption:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """Return the offset of the first appended record, and the offset after the last one."""
+        """Return the offset of the first appended record, and the offset after the last appended record."""
         assert self._restore is not None
         return self._restore.mark.next_offset, self._segments.next_offset
 

@@ -138,8 +138,8 @@ class AdoptedIds:
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
-            # Unless `record` has replaced the file, it is truncated, not rewritten, because the disk may be
-            # full.
+            # The file is rewritten only if `record` has replaced it. If not, the file is truncated, because
+            # the disk may be full.
             if self._files.inode(handle) == self._inode:
                 self._files.truncate(handle, self._size)
                 self._files.sync(handle)

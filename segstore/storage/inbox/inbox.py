@@ -84,7 +84,7 @@ class RenameWatch:
         return self._stopped.is_open
 
     def stop(self) -> None:
-        """Make `wait` return at once: the call that is under way, or the next one."""
+        """Make `wait` return at once: the call that is under way, or the next call."""
         self._stopped.open()
         if self._fd >= 0:
             lib.seg_watch_stop(self._fd)

@@ -43,7 +43,7 @@ class SealedManifest:
 
     def begin(self) -> None:
         """Seal the manifest. If its id is recorded as adopted, only compare the records with the adopted
-        ones, and remove the staged files. Raises IdempotencyConflictError, StagedFilesError, OSError.
+        records, and remove the staged files. Raises IdempotencyConflictError, StagedFilesError, OSError.
         """
         known = self.recorded()
         if known is not None:

@@ -42,7 +42,7 @@ class UnsyncedJoins:
         partition: Callable[[str, int], Partition],
     ) -> None:
         self._folder, self._report, self._partition = folder, report, partition
-        self._joined: dict[str, JoinNote] = {}  # by stem
+        self._joined: dict[str, JoinNote] = {}  # the keys are the notes' stems
         self._reported = ReportedFailures()
 
     def add(self, joined: JoinNote) -> None:
