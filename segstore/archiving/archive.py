@@ -212,9 +212,9 @@ class Archive(Running):
     def _pause(self, took: float) -> float:
         """Return the seconds until the next call of `Archiver.tick`."""
         interval = self._settings.interval
-        # A record that is appended just after the moment that a tick archives is in the archive when the next
-        # tick ends. With this pause the next tick ends within the interval, if it takes as long as the last
-        # tick.
+        # A record that is appended just after the moment that one `tick` archives is in the archive when the
+        # next `tick` ends. With this pause the next `tick` ends within the interval, if it takes as long as
+        # the last `tick`.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:

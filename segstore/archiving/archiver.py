@@ -431,8 +431,8 @@ class Archiver:
         self._commit_names -= old
 
     def _clean(self, moment: Moment) -> None:
-        """Delete objects whose grace time is over. If a list of all objects is due, a thread begins it, and a
-        later call uses it.
+        """Delete objects whose grace time is over. If a list of all objects is due, a thread begins to read
+        the list, and a later call uses it.
         """
         if self._trash.wants_list:
             call = partial(list_all, self._objects, self.state.ways)

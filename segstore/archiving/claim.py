@@ -28,7 +28,9 @@ class WritableObjects(Objects, Protocol):
 
 
 def take_claim(objects: WritableObjects) -> ArchiverClaim:
-    """Write a claim that is higher than all others, and return it. Raises ArchiveError."""
+    """Make an archiver the writer of an archive: write a claim that is higher than all other claims, and
+    return the claim. Raises ArchiveError.
+    """
     found = claims(objects)
     claim = ArchiverClaim(found[0].epoch + 1 if found else 1, secrets.token_hex(8))
     objects.write(claim_object(claim), [b"{}"])

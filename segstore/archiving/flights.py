@@ -68,6 +68,6 @@ class UploadsUnderWay:
             each.ready[done.result.base, done.result.source] = done.result
             self._counts.segments += 1
             return
-        each.ends = None  # the next tick then plans the partition again
+        each.ends = None  # makes the next `Archiver.tick` plan the partition again
         if done.error is not None and not isinstance(done.error, SegstoreError | OSError):
             raise copy_of(done.error)

@@ -27,9 +27,9 @@ def source_of(identity: Iterable[int]) -> Source:
 
 
 class ArchivedSegment(NamedTuple):
-    """A sealed segment, with offsets from `base` on, below `end`. `files` maps the suffix of each of its files
-    to (size in bytes, CRC-32C). `max_timestamp` is the largest timestamp of its records (ms), or -1 if no
-    record has a timestamp.
+    """A sealed segment, with offsets from `base` on, below `end`. `files` maps the suffix of each file to
+    (size in bytes, CRC-32C). `max_timestamp` is the largest timestamp of its records (ms), or -1 if no record
+    has a timestamp.
 
     `since` is the time (ms) at which the archiver first saw the segment in the log. `until` is the time at
     which the archiver saw that the segment had left the log, or None if it is in the log. `retired` is the

@@ -1,5 +1,5 @@
 """`measure`: reads whole batches of a segment's log, up to an offset, and computes the fields of the piece
-that they become.
+that the batches become.
 
 The file is only read. C functions scan the bytes, some MiB at each call, so that Python has no loop over
 batches. Threads: any; functions without state.

@@ -8,12 +8,12 @@ directory:
      `.cleaned` file is left, and the open undoes the swap; after a later crash the open finishes the swap
      (`storage.segment.segment_files`).
   2. Readers of this process see the new segments through open files, so the names do not matter to them.
-  3. The new logs get their plain names, the last log first. Each rename replaces a file in one step. Before
+  3. The new logs get their final names, the last log first. Each rename replaces a file in one step. Before
      a log is renamed, the old segments have its records. The new indexes keep their `.swap` names, so that
      an open recognizes the unfinished swap.
   4. The remaining old segments become `.deleted`, the oldest first. So after a crash no old segment has a
      record that was superseded by a record in a removed segment. The directory is synced.
-  5. The new indexes get their plain names, and the directory is synced.
+  5. The new indexes get their final names, and the directory is synced.
   6. Readers in other processes are notified to list the segments again. The `.deleted` files are removed
      after file.delete.delay.ms.
 

@@ -1,8 +1,8 @@
 """The cleaner's throttle: it limits the bytes per second, makes pauses, and can stop the cleaner. Nothing is
 on disk.
 
-The cleaner pauses in proportion to its processor time, because it is not urgent, and delays appends while it
-runs. Threads: any may call `stop`; only the cleaning thread uses the other methods.
+The cleaner pauses in proportion to its processor time, because compaction is not urgent, and delays appends.
+Threads: any thread may call `stop`; only the cleaning thread uses the other methods.
 """
 
 from __future__ import annotations

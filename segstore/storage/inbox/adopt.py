@@ -4,14 +4,14 @@
    it can't have the same records. Topics, partitions and every staged file are checked. Small files are
    joined. Large files get the offsets that the partition would assign now. The joined and the large files are
    synced, and so are the records that the partitions have already. Other callers may append in this step.
-2. The append tokens (the locks of the partitions' appends) are taken, in order of their directories. The
-   intent, which has the end of each log, is written and synced. A note (`joined`) of the segments that are
-   joined from small files is written and synced, too.
+2. The append tokens (the locks of the partitions' appends) are taken, in the order of the partitions'
+   directories. The intent, which has the end of each log, is written and synced. A note (`joined`) of the
+   segments that are joined from small files is written and synced, too.
 3. The batches are appended to the logs.
 4. The logs are synced, except for joined segments: recovery can join them again, because the staged files
    that the note names are on disk.
-5. The id is recorded with the offsets of the records, and synced. If the adoption fails before this sync, it
-   is undone. After the sync it will be finished, by this process or by recovery at the next open.
+5. The id is recorded with the offsets of the records, and synced. An adoption that fails before this sync is
+   undone. After the sync it will be finished, by this process or by recovery at the next open.
 6. The ends of all partitions are published together. The tokens are released.
 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed only after the
    segments joined from them are synced.

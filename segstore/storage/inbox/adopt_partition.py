@@ -3,8 +3,8 @@ segment.
 
 A staged file becomes a segment by a hard link, and keeps its path in the inbox. So such a segment is never
 truncated before its adoption is finished or undone; an undo unlinks the segment's path. Threads: `prepare` is
-called before the partition's append token is taken, the other methods by the token's holder. No method makes
-records visible.
+called before the partition's append token (the lock of its appends) is taken, and the other methods by the
+token's holder. No method makes records visible.
 """
 
 from __future__ import annotations

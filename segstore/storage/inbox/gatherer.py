@@ -28,8 +28,8 @@ _AHEAD_BYTES = 4 << 20
 
 
 class Gatherer:
-    """Makes the joined files of one adoption. A context manager: `__exit__` removes the files that have not
-    become segments.
+    """Makes the joined files of one adoption (an append of staged files). A context manager: `__exit__`
+    removes the files that have not become segments.
     """
 
     def __init__(self, folder: Folder) -> None:

@@ -396,7 +396,8 @@ class Inbox:
         but keep the staged files from which unsynced segments were joined. Raises OSError; the next
         `adopt_all` tries the removal again.
         """
-        # The intent is removed first, because sealers wait for that, and the records are visible already.
+        # The intent is removed first, because sealers wait for its removal, and the records are visible
+        # already.
         self.folder.unlink(self.folder.intent(manifest.stem))
         self._wake_sealers()
         needed = self._unsynced.files(manifest.stem)

@@ -45,18 +45,18 @@ class Intent(NamedTuple):
 
 
 def write_intent(folder: Folder, intent: Intent) -> None:
-    """Write an intent, durably. After an OSError the intent may or may not exist."""
+    """Write the intent file of an adoption, durably. After an OSError the file may or may not exist."""
     folder.files.write_atomic(folder.intent(intent.stem), frame({"id": intent.id, "places": intent.places}))
 
 
 def remove_intent(folder: Folder, stem: str) -> None:
-    """Remove an intent, durably. Raises OSError."""
+    """Remove the intent file of an adoption, durably. Raises OSError."""
     folder.unlink(folder.intent(stem))
     folder.files.sync_dir(folder.path)
 
 
 def read_intent(folder: Folder, stem: str) -> Intent:
-    """Return the intent. Raises CorruptCheckpointError, OSError."""
+    """Read the intent file of an adoption. Raises CorruptCheckpointError, OSError."""
     path = folder.intent(stem)
     try:
         data = folder.files.read_file(path, 1 << 28)

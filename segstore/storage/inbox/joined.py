@@ -2,9 +2,9 @@
 from small staged files and not synced.
 
 A note is one line with a CRC: {"version", "id", "durable", "segments": [[topic, topic id, partition, base
-offset, leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded.
-When the segments are durable, the note is rewritten with "durable" true; then the staged files and the note
-are removed.
+offset, leader epoch, [rows of StagedFile]], ...]}. A note is written before the id of the note's adoption is
+recorded. When the segments are durable, the note is rewritten with "durable" true; then the staged files and
+the note are removed.
 
 While the segments are not durable, the staged files are the durable copy of the records: their stagers have
 synced them. After a power cut the staged files are joined again into segments with the same bytes. Threads:
@@ -85,7 +85,7 @@ class JoinNote(NamedTuple):
 
 
 def write_joined(folder: Folder, joined: JoinNote) -> None:
-    """Write a note, durably. After an OSError the note may or may not exist."""
+    """Write a note of joined segments, durably. After an OSError the note may or may not exist."""
     fields = {
         "version": VERSION,
         "id": joined.id,
@@ -96,7 +96,7 @@ def write_joined(folder: Folder, joined: JoinNote) -> None:
 
 
 def read_joined(folder: Folder, stem: str) -> JoinNote:
-    """Return the note. Raises CorruptCheckpointError, FileNotFoundError, OSError."""
+    """Read a note of joined segments. Raises CorruptCheckpointError, FileNotFoundError, OSError."""
     path = folder.joined(stem)
     try:
         fields = unframe(folder.files.read_file(path, _MOST_BYTES))
@@ -113,14 +113,16 @@ def read_joined(folder: Folder, stem: str) -> JoinNote:
 
 
 def forget_joined(folder: Folder, stem: str) -> None:
-    """Remove the note of an undone adoption, durably. Raises OSError."""
+    """Remove the note of the segments that an undone adoption has joined, durably. Raises OSError."""
     if folder.files.exists(folder.joined(stem)):
         folder.unlink(folder.joined(stem))
         folder.files.sync_dir(folder.path)
 
 
 def remove_joined(folder: Folder, joined: JoinNote) -> None:
-    """Remove the staged files and the note of durable segments. Raises OSError; may be repeated."""
+    """Remove the note of joined segments that are durable, and their staged files. Raises OSError. May be
+    repeated.
+    """
     if not joined.durable:
         write_joined(folder, joined._replace(durable=True))
     folder.remove_staged(joined.files)
@@ -128,8 +130,8 @@ def remove_joined(folder: Folder, joined: JoinNote) -> None:
 
 
 def kept(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of the staged files that the notes list. A damaged note is skipped, because no
-    segment can be joined by it. Raises OSError.
+    """Return (stager, name) of the staged files that the notes of joined segments list. A damaged note is
+    skipped, because no segment can be joined from its files. Raises OSError.
     """
     files: set[tuple[str, str]] = set()
     for stem in folder.of_kind(names.JOINED):
@@ -183,8 +185,8 @@ def _join(folder: Folder, segment: JoinedSegment) -> None:
 
 
 def all_joined(folder: Folder, damaged: Callable[[str, CorruptCheckpointError], None]) -> Sequence[JoinNote]:
-    """Return all undamaged notes. Call `damaged` with the stem and error of each damaged note. Raises
-    OSError.
+    """Return all undamaged notes of joined segments. Call `damaged` with the stem and error of each damaged
+    note. Raises OSError.
     """
     notes = []
     for stem in folder.of_kind(names.JOINED):

@@ -1,5 +1,5 @@
-"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: an id, and the staged files that are adopted together
-under it.
+"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: an id, and the staged files that are adopted
+(appended) together under this id.
 
 A manifest is one line with a CRC: {"version", "id", "files": rows of StagedFile}. Version 3 also has
 "source", and is written if the sealer gave a source of the records. The rename of the file to its name seals
@@ -134,9 +134,9 @@ def named(folder: Folder) -> set[tuple[str, str]]:
 
 # --- results -----------------------------------------------------------------------------------
 
-# A result, `.segstore/inbox/<stem>.result`, is the error of a failed adoption, for the sealer that waits. It
-# is one line with a CRC: {"error", "arguments"}; "error" is the name of an exception of `segstore.errors`.
-# The store's writer writes the file, and the sealer reads and removes it.
+# A result file, `.segstore/inbox/<stem>.result`, has the error of a failed adoption, for the sealer that
+# waits. The file is one line with a CRC: {"error", "arguments"}; "error" is the name of an exception of
+# `segstore.errors`. The store's writer writes the file, and the sealer reads and removes it.
 
 NEVER = (
     IdempotencyConflictError,
@@ -172,8 +172,9 @@ _KNOWN: dict[str, type[SegstoreError]] = {
 
 
 def write_result(folder: Folder, stem: str, error: Exception) -> None:
-    """Write the error of an adoption for the sealer. A failed write is ignored: if the manifest was refused,
-    the sealer notices that the manifest is gone. If it was not refused, the sealer goes on waiting.
+    """Write the error of an adoption to a file for the sealer, which waits in `seal`. A failed write is
+    ignored: if the manifest was refused, the sealer notices that the manifest is missing. If the manifest was
+    not refused, the sealer goes on waiting.
     """
     arguments: list[Any] = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:

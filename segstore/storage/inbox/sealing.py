@@ -1,7 +1,8 @@
-"""The sealer of a manifest: it writes the manifest, and polls for the outcome of the adoption.
+"""The sealer of a manifest: it writes the manifest, and polls for the outcome of the adoption (the append of
+the staged files).
 
-In `.segstore/inbox/` the sealer writes the manifest, and removes it to take it back before its adoption
-begins. It reads and removes the result file. Threads and processes: any.
+In `.segstore/inbox/` the sealer writes the manifest. It may take the manifest back, that is, remove the
+manifest before its adoption begins. The sealer reads and removes the result file. Threads and processes: any.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class SealedManifest:
         return not self.is_begun() and self.recorded() is None
 
     def is_begun(self) -> bool:
-        """Return whether an adoption under the id is under way.
+        """Return whether the writer is adopting a manifest with this id now.
 
         The id may be recorded before the records are visible. The writer removes the intent only after it has
         published the records.

@@ -1,8 +1,8 @@
 """The stager: it writes record batches for any partitions into its own files, without the writer's lock.
 
-In `.segstore/inbox/<its name>/` it has `owner`, which is locked until the stager is closed or its process
-ends, and files <8 digits>.batches. Each such file has whole batches for one partition, with contiguous
-offsets, and at most `segment.bytes`.
+In `.segstore/inbox/<stager's name>/` there are `owner`, which is locked until the stager is closed or its
+process ends, and files <8 digits>.batches. Each such file has whole batches for one partition, with
+contiguous offsets, and at most `segment.bytes`.
 
 The batches of a file get the offsets and the leader epoch that the adoption (the append of the file to the
 log) is expected to assign. The file is expected to follow the stager's last file for the partition. Without

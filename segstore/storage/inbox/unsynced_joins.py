@@ -46,7 +46,7 @@ class UnsyncedJoins:
         self._reported = ReportedFailures()
 
     def add(self, joined: JoinNote) -> None:
-        """Add the note of a finished adoption. The note is on disk already."""
+        """Add the note of the segments that a finished adoption has joined. The note is on disk already."""
         self._joined[joined.stem] = joined
 
     def files(self, stem: str) -> set[StagedFile]:
@@ -57,8 +57,9 @@ class UnsyncedJoins:
         return set() if joined is None else set(joined.files)
 
     def settle(self) -> None:
-        """Sync the segments, and remove the notes with the staged files that they name. If a sync or removal
-        fails, for example because a partition is fenced, the note stays for the next call, or the next open.
+        """Sync the joined segments, and then remove their notes and staged files. If a sync or removal fails,
+        for example because a partition is fenced (takes no appends), the note stays for the next call, or the
+        next open.
         """
         for stem, joined in tuple(self._joined.items()):
             try:
@@ -105,8 +106,8 @@ class UnsyncedJoins:
                 remove_joined(self._folder, joined)
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Move a note to the quarantine, because the note or its staged files are damaged. The log stays as
-        it is. No crash causes such damage.
+        """Move a note of joined segments to the quarantine, because the note or its staged files are damaged.
+        The log stays unchanged. No crash causes such damage.
         """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)

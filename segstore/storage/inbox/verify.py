@@ -129,7 +129,7 @@ def check_bytes(files: Files, path: str, file: StagedFile) -> None:
 
 
 def _take_own(files: Files, path: str) -> None:
-    """Replace the file by a copy if it has several hard links, because `verify` may change it in place."""
+    """Replace a file with several hard links by a copy, because `verify` may change the file in place."""
     try:
         files.take_own(path)
     except OSError as error:

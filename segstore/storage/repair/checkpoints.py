@@ -43,7 +43,7 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
         for number in info.partition_ids:
             directory = topics.partition_path(info.name, number)
             # A symbolic link may lead out of the store, so it is skipped. The open of the partition raises an
-            # error for it.
+            # error for the link.
             if files.exists(directory) and not files.is_symlink(directory):
                 there[info.name, number], ids[info.name, number] = directory, info.topic_id
     marker = read_marker(files, root)
