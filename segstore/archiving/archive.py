@@ -113,7 +113,7 @@ class Archive(Running):
 
     def wait_archived(self, timeout_ms: float | None = None) -> bool:
         """Wait until the archive has all records that were below the high watermarks when this method was
-        called, and return True. Return False after `timeout_ms`.
+        called, and return True. Return False if that takes longer than `timeout_ms`.
 
         Raises ArchiveFencedError or another error that has stopped the archive; StoreClosedError if the
         archive is closed.

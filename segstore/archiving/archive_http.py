@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a running archive: its lag, its requests, and its health.
+"""The HTTP endpoint of a running archive: it serves the archive's metrics (such as the lag) and health.
 
 Nothing is on disk. Threads: those of the endpoint.
 """

@@ -319,7 +319,7 @@ class ArchivedLog(Closing):
             self._windows.read_ahead(ask)
 
     def _following(self, window: BatchWindow) -> BatchWindow | None:
-        """Return the next window, or None at the end of the log."""
+        """Return the window after `window`, or None if `window` is the last window of the log."""
         ask = window.next()
         if ask is None:
             if window.extent.end >= self.contents.end:

@@ -83,7 +83,7 @@ class Archiver:
         most_at_once: int = AT_ONCE,
     ) -> None:
         """`again` is called with the error if a commit could not be written. `again` waits, and returns
-        whether to try again.
+        whether the commit must be written again.
         """
         self._objects, self._moments, self._settings = objects, moments, settings
         self._counts, self._again, self._most = counts, again, most_at_once
@@ -340,7 +340,7 @@ class Archiver:
         self.is_uncertain = True
         while True:
             try:
-                self._objects.write(name, body)  # may be repeated, because the bytes are the same
+                self._objects.write(name, body)  # the write may be repeated, because the bytes are the same
                 self._check()
                 break
             except ArchiveFencedError:

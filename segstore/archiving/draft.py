@@ -115,7 +115,7 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment: the log has no gap below this offset, even if the
+        """Return the base offset of the active segment, because the log goes on up to this offset even if the
         segment is empty. Return 0 if the offset is above the high watermark, or `counts` is False.
         """
         base = plan.view.bases[-1]
@@ -145,7 +145,7 @@ class CommitDraft:
 
     @property
     def has_entries(self) -> bool:
-        """Return whether a partition has changed."""
+        """Return whether any partition has changed."""
         return bool(self._pieces)
 
     def keep(self, key: TopicIdPartition) -> None:
@@ -155,7 +155,7 @@ class CommitDraft:
         self._pieces[key] = entry, had.pieces, (), 0
 
     def finish(self) -> None:
-        """Write the partitions' entries into a commit."""
+        """Write the partitions' entries into the commit."""
         for entry, _, added, least in self._pieces.values():
             self._commit.partition(entry, added, least)
 

@@ -137,7 +137,9 @@ class LogWindows(Closing):
         return found
 
     def read_ahead(self, ask: Ask) -> None:
-        """Begin to read the window that the caller will need next, unless a window is being read already."""
+        """Begin to read the window that the caller will need next, unless this window is in memory, or
+        another window is being read ahead.
+        """
         if self._ahead is not None or ask.key in self._kept:
             return
         if self._worker is None:

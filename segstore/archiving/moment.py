@@ -28,7 +28,7 @@ NEWEST_ONLY = frozenset({names.ADOPTED, names.ADOPTED_COPY, names.PRODUCER_IDS})
 """Small files that only grow, so that a restore to any time uses their newest content."""
 _NOT_ARCHIVED = frozenset({names.LAGS, names.LET_GO})
 """Small files whose facts are true only at present. They are not archived."""
-_TICK_NS = 2_000_000_000  # more than a step of any file system's clock
+_TICK_NS = 2_000_000_000  # longer than the precision of the timestamps of any file system
 
 Slots = dict[TopicIdPartition, int]
 
@@ -107,7 +107,9 @@ class Moments:
         return self._slots
 
     def _unpublished(self, key: TopicIdPartition) -> Ends | None:
-        """Return the ends of an unpublished log, or None if it is still being created, or was deleted."""
+        """Read the ends of a log without published ends from its files. Return None if the log is still being
+        created, or was deleted.
+        """
         try:
             view = self.follower(key).view
         except (StoreClosedError, UnknownTopicOrPartitionError):

@@ -35,8 +35,8 @@ _HANDLES = 16
 
 class RestoredPartition:
     """A partition that is being restored. Make the files of `downloads`, then call `cut`, and repeat both
-    while `cut` returns False. Call `finish` last. Then `start` and `end` are the start and end offset of the
-    log, `segments` is the number of segments, and `size` their size in bytes.
+    while `cut` returns False. Call `finish` last. After `finish`, `start` and `end` are the start offset and
+    the end offset of the log, `segments` is the number of segments, and `size` is their size in bytes.
     """
 
     def __init__(

@@ -87,8 +87,8 @@ class Decided:
 
     def __init__(self, aborted: Aborted, now_ms: int) -> None:
         self._aborted, self._now = aborted, now_ms
-        # The ids of producers with a transaction that is open at the present batch, and has a batch before it
-        # in the cleaned part of the log.
+        # The ids of the producers that have an open transaction at the present batch. Transactions without
+        # an earlier batch in the cleaned part of the log are left out.
         self._met: set[int] = set()
         self.kept: list[AbortedTxn] = []
         """The entries of a new .txnindex: the aborted transactions that still have batches, in order of their
@@ -152,8 +152,8 @@ class Policy:
         self._decided, self._last_records, self._until = decided, last_records, until
         self._last_offsets = np.array([last for last, _ in last_records.values()], np.int64)
         self.retained: NDArray[np.int64] = np.unique(np.append(self._last_offsets, until - 1))
-        """The last offsets, ascending, of the batches outside of transactions that stay even without
-        records.
+        """For batches that belong to no transaction: the last offsets, ascending, of the batches that stay
+        even without records.
         """
         self._codec = None if config.compression_type == "producer" else _code(config.compression_type)
         self.level = levels(config)

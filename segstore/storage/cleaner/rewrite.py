@@ -44,7 +44,7 @@ class _Growing:
             pool, partition.directory, base_offset, 0, writable=False, interval=interval
         )
         self._partition, self._files = partition, pool.files
-        with partition.names_held():  # raises if the topic was deleted
+        with partition.names_held():  # `names_held` raises an error if the topic was deleted
             self.handle: Handle = self._create(names.LOG)
         self._builder = IndexBuilder(segment.base_offset, segment.interval)
         self._offsets, self._times = bytearray(), bytearray()

@@ -57,7 +57,7 @@ class Throttler:
         return max(1, int(min(MOST_AT_ONCE, self._rate * INTERVAL)))
 
     def stop(self) -> None:
-        """Make the present or the next call raise CleaningStopped."""
+        """Make the present or the next call of this object raise CleaningStopped."""
         self._stopping.open()
 
     def __call__(self, nbytes: int) -> None:

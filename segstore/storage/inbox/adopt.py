@@ -1,4 +1,5 @@
-"""Adopts one sealed manifest in a store without replicas: all of its records are appended once, or none is.
+"""Adopts one sealed manifest (a list of staged files) in a store without replicas: all records of the files
+are appended once, or none is.
 
 1. The id is looked up. If a manifest with this id was adopted, this manifest is not adopted; it is refused if
    it can't have the same records. Topics, partitions and every staged file are checked. Small files are
@@ -11,7 +12,7 @@
 4. The logs are synced, except for joined segments: recovery can join them again, because the staged files
    that the note names are on disk.
 5. The id is recorded with the offsets of the records, and synced. An adoption that fails before this sync is
-   undone. After the sync it will be finished, by this process or by recovery at the next open.
+   undone. After this sync the adoption will be finished, by this process or by recovery at the next open.
 6. The ends of all partitions are published together. The tokens are released.
 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed only after the
    segments joined from them are synced.

@@ -233,7 +233,7 @@ class PartitionAdoption:
     def _chunks(self, handle: Handle, file: StagedFile) -> Iterator[Encoded]:
         for buffer, batches, size in chunks_of(self._files, handle, file.size, check_crcs=False):
             chunk = Encoded(buffer, size, batches)
-            chunk.pooled = False  # the next chunk reuses the buffer
+            chunk.pooled = False  # the buffer does not return to the pool, because the next chunk reuses it
             yield chunk
 
     # --- staged files as segments ------------------------------------------------------------

@@ -1,12 +1,12 @@
 """`.segstore/adopted` and its second copy `adopted.copy`: the ids of adopted manifests, with the offsets of
 their records.
 
-A line has a CRC and {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, with "others" unless it
-is 0, and "source" unless it is empty. Lines are appended and synced. The file is rewritten without expired
-ids when it has at least twice as many lines as necessary. If a line is damaged or incomplete, its id is read
-from the second copy, which is written after the file and not synced. An id counts as adopted if it is in
-either file. Threads: one at a time, under the inbox's lock. Other processes read the file by `read_adoption`
-and `read_newest`.
+A line has a CRC and {"id", "ms", "offsets": [[topic, partition, first, end], ...], "others", "source"}.
+"others" is left out if it is 0, and "source" if it is empty. Lines are appended and synced. The file is
+rewritten without expired ids when it has at least twice as many lines as necessary. If a line is damaged or
+incomplete, its id is read from the second copy, which is written after the file and not synced. An id counts
+as adopted if it is in either file. Threads: one at a time, under the inbox's lock. Other processes read the
+file with `read_adoption` and `read_newest`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 log = Logger("segstore")
 _MOST_BYTES = 1 << 31
 _ROW = (str, int, int, int)
-_LEAST = 64  # lines: a shorter file is not rewritten
+_LEAST = 64  # a file with fewer than twice this many lines is not rewritten
 
 
 class AdoptedIds:
@@ -154,8 +154,8 @@ class AdoptedIds:
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
         self._rewrite_copy()
-        # `_inode` is set last: after an error above, `forget` finds another inode at the path, and rewrites
-        # the file.
+        # `_inode` is set last. After an error above, the new file at the path has another inode than
+        # `_inode`, and `forget` then rewrites the file.
         self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._known)
 
     def _remove_copy(self) -> None:
@@ -185,7 +185,7 @@ class _SoundLines(NamedTuple):
 
 
 def format_adoption(adoption: Adoption) -> bytes:
-    """Return the line of an adopted id."""
+    """Return the line of the file that records an adoption."""
     rows = [[topic, partition, *ends] for (topic, partition), ends in adoption.offsets.items()]
     others = {"others": adoption.others} if adoption.others else {}
     source = {"source": adoption.source} if adoption.source else {}

@@ -35,7 +35,7 @@ def put_aside(folder: Folder, stem: str, path: str) -> None:
 
 
 def refused(folder: Folder) -> list[str]:
-    """Return the stems of refused manifests. Raises OSError."""
+    """Return the stems of the refused manifests in the quarantine. Raises OSError."""
     listed = folder.files.listdir(folder.quarantine) if folder.files.exists(folder.quarantine) else []
     return sorted(name for name in listed if names.parse_of_manifest(name + names.MANIFEST))
 

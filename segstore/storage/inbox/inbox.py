@@ -52,7 +52,7 @@ _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, 
 class RenameWatch:
     """Watches a directory, by inotify, for files that are renamed into it. The directory must exist.
 
-    Only one thread may call `wait`; any thread may call `stop`. If no inotify watch can be made, `wait`
+    Only one thread may call `wait`; any thread may call `stop`. If no inotify watch is available, `wait`
     returns True after at most 50 ms, so that its caller polls.
     """
 
@@ -66,7 +66,7 @@ class RenameWatch:
                 raise OSError(-code, os.strerror(-code), directory)
             why = os.strerror(-code)
             log.warning("%s can't be watched (%s): it is looked at every 50 ms", directory, why)
-        self._fd = self._slot[0]  # below 0 if no watch could be made
+        self._fd = self._slot[0]  # below 0 if no inotify watch is available
 
     def wait(self, seconds: float) -> bool:
         """Wait at most `seconds` for a new file. Return True if a file may have arrived or `stop` was called,
@@ -208,7 +208,9 @@ class Inbox:
         return finished
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Move a damaged intent file to the quarantine, and refuse its manifest. Raises OSError."""
+        """Move a damaged intent file (the old ends of the logs of an adoption) to the quarantine, and refuse
+        the adoption's manifest. Raises OSError.
+        """
         # No crash damages an intent, because it is synced before its rename. Without a readable intent the
         # old ends of the logs are unknown. The logs may have some or all of the records, so the manifest is
         # not adopted again.
@@ -325,7 +327,7 @@ class Inbox:
                     if self._reported.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
                 except (SegstoreError, OSError) as error:
-                    if self._reported.is_new(stem, error):  # log once: each call tries the manifest again
+                    if self._reported.is_new(stem, error):  # each call tries again: log the error once
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self.folder, stem, error)
                     self._wake_sealers()
@@ -410,7 +412,7 @@ class Inbox:
         """Move a manifest and its staged files to the quarantine, write the error to the result file, and
         wake the sealer. If `is_listed`, the damage is in `Store.mended` already, and is not added again.
         """
-        if self._reported.is_new((stem,), error):  # log once, even if the manifest can't be moved
+        if self._reported.is_new((stem,), error):  # log once: if a move below fails, the next call repeats it
             if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
                 self._context.report(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")

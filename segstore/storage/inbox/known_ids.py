@@ -66,7 +66,7 @@ def _counted(records: int, source: str) -> str:
 
 
 class KnownIds:
-    """Adopted ids, the newest last; `retention_ms` limits their age, `count` their number."""
+    """Adopted ids, the newest last. `retention_ms` limits their age, and `count` limits their number."""
 
     def __init__(self, retention_ms: int, count: int) -> None:
         self._retention_ms, self._count = retention_ms, count
@@ -84,7 +84,7 @@ class KnownIds:
         return list(self._held.values())
 
     def keep(self, adoption: Adoption) -> None:
-        """Add an id."""
+        """Add the id of an adoption."""
         self._held[adoption.id] = adoption
         self._last[_series(adoption.id)] = adoption.id
 

@@ -152,8 +152,8 @@ class Folder:
             self._report(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
-        """Remove staged files. Then remove the directory of each of their stagers that has no staged files
-        left, unless the stager `lives`. Raises OSError.
+        """Remove staged files. Then remove the directories of their stagers, except those that still have
+        staged files, or whose stager is running (`lives`). Raises OSError.
         """
         removed = list(files)
         stagers = {stager for stager in {file.stager for file in removed} if self.is_stagers(stager)}

@@ -58,7 +58,7 @@ class SealedManifest:
         self._stem = write_manifest(self.folder, self._id, self._work.files, self._work.source).stem
 
     def recorded(self) -> Adoption | None:
-        """Return the adoption if the id is recorded. Raises OSError."""
+        """Return the adoption if the id is recorded as adopted, else None. Raises OSError."""
         return read_adoption(self._files, self.folder.adopted, self._id)
 
     def outcome(self) -> Adoption | None:

@@ -62,7 +62,7 @@ def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
     system. Raises OSError.
     """
     for look in range(_LOOKS):
-        if look > 1:  # Linux 6.13 gives a new ctime after each read of the old one
+        if look > 1:  # Linux 6.13 gives a new ctime after each read of the old ctime, without a sleep
             time.sleep(_TICK)
         if files.has_passed(probe, ns):
             return True
@@ -109,7 +109,9 @@ class _Output:
 
 
 class Stager(Closing):
-    """Stages record batches. A context manager: `__exit__` removes the files unless `finish` was called."""
+    """Stages record batches: writes them into files that `seal` appends to the log later. A context manager:
+    `__exit__` removes the files unless `finish` was called.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
@@ -270,7 +272,7 @@ class Stager(Closing):
 
     def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
         """Return the base offset and leader epoch that the next staged file will get from its adoption, if
-        nobody else appends to the partition before.
+        nobody else appends to the partition before the adoption.
         """
         for output in reversed(self._done):
             if (output.info.name, output.partition) == (info.name, partition):

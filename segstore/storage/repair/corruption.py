@@ -66,8 +66,8 @@ def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
 
 
 class _Search:
-    """A search for the corrupt ranges of a segment. `position` is the next byte, and `expected` is the
-    smallest valid base offset of a batch at this position.
+    """A search for the corrupt ranges of a segment. `position` is the next byte to check, and `expected` is
+    the smallest valid base offset of a batch at this position.
     """
 
     def __init__(self, segment: Segment, below: int, gaps_end: int) -> None:

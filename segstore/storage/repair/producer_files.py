@@ -121,6 +121,6 @@ class ProducerFiles:
         try:
             self._files.read_file(self._path(offset))
         except OSError as error:
-            unreadable(error, self._path(offset))  # raises a transient error, so that the snapshot stays
+            unreadable(error, self._path(offset))  # this raises a transient error: the snapshot then stays
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}

@@ -3,10 +3,11 @@
   1. `check` runs. If it finds nothing, the repair ends.
   2. The store's lock is taken. Checkpoints that prevent an open, or whose offsets are above those that a
      clean close published, are rewritten.
-  3. The store is opened for writing, with each partition; the open finishes the work of a crashed writer. On
-     request corrupt ranges are removed from the logs. The store is closed cleanly.
+  3. The store is opened for writing, with each partition; the open finishes the work of a crashed writer. If
+     the caller asks for `quarantine`, corrupt ranges are removed from the logs. The store is closed cleanly.
   4. `check` runs again. The indexes and snapshots that it reports are rewritten, with the lock held.
-  5. The store is opened once more, so that the published ends agree with the repaired files.
+  5. The store is opened once more, so that the ends that it publishes in `.segstore/ends` agree with the
+     repaired files.
 
 Threads: one. Each file is replaced in one step.
 """
@@ -131,7 +132,7 @@ def repair(
         lock = os.path.join(root, names.LOCK)
         freed = [Repaired(lock, None, None, "a directory", f"moved to {moved}")] if moved else []
         with _locked(files, root):
-            pass  # raises at once if the store is open for writing
+            pass  # `_locked` raises at once if the store is open for writing
         found = check(root, progress=progress)
         if found:
             _check_plain(files, root)

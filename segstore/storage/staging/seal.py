@@ -1,9 +1,8 @@
-"""Seals staged files into one append, and waits until the records are in the log; also aborts or adopts
-staged files.
+"""`seal` turns staged files into one append, and waits until the records are in the log. `abort` removes
+staged files. `adopt` appends staged files in the writer's own process.
 
-`seal` writes a manifest (`inbox.manifest`), and reads and removes the result file. `abort` removes staged
-files. Threads and processes: any. If no process is the store's writer, the sealer becomes the writer until
-the adoption has ended.
+`seal` writes a manifest (`inbox.manifest`), and reads and removes the result file. Threads and processes:
+any. If no process is the store's writer, the sealer becomes the writer until the adoption has ended.
 """
 
 from __future__ import annotations
