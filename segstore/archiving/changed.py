@@ -12,7 +12,7 @@ from segstore.archiving.state import ArchivedTopic, ArchiveState, Versions, with
 from segstore.storage.meta.topic_info import TopicInfo, format_settings
 
 MOST_VERSIONS = 64
-"""The most versions of a small file, and of a topic's settings, that an archive keeps."""
+"""The most versions of a small file of `.segstore`, and of a topic's settings, that an archive keeps."""
 
 
 def changed_topics(state: ArchiveState, moment: Moment, time: int, before: int) -> list[ArchivedTopic]:
@@ -42,7 +42,7 @@ def _topic(info: TopicInfo, had: ArchivedTopic | None, time: int, before: int) -
 
 
 def changed_files(state: ArchiveState, small: Mapping[str, bytes], time: int) -> dict[str, Versions]:
-    """Return {name: versions} of the small files that have changed."""
+    """Return {name: versions} of the small files of `.segstore` that have changed."""
     found = {}
     for name, data in small.items():
         had = state.files.get(name, ())

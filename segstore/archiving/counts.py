@@ -45,7 +45,7 @@ class ArchiverCounts:
 
 
 class CountedObjects:
-    """An archive's objects, whose requests are counted."""
+    """Calls the methods of an archive's objects, and counts the requests."""
 
     def __init__(self, objects: WritableObjects, counts: ArchiverCounts) -> None:
         self._objects, self._counts, self.uri = objects, counts, objects.uri

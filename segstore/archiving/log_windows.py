@@ -111,7 +111,7 @@ class BatchWindow(NamedTuple):
 
 
 class LogWindows(Closing):
-    """The windows of one reader."""
+    """Reads windows of a log for one reader, and keeps the last `KEPT` windows in memory."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

@@ -19,7 +19,7 @@ EVERY = 60_000
 
 
 class ArchiveRetention:
-    """The retention of an archive, checked at intervals."""
+    """Chooses, at intervals, the segments and topics that the archive's retention deletes."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
         self._settings, self._due = settings, 0

@@ -31,7 +31,9 @@ _LEAST = 64  # a file with fewer than twice this many lines is not rewritten
 
 
 class AdoptedIds:
-    """The adopted ids of one store. `retention_ms` limits their age, and `count` limits their number."""
+    """The ids of adopted manifests in one store. `retention_ms` limits their age, and `count` limits their
+    number.
+    """
 
     def __init__(self, files: Files, path: str, retention_ms: int, count: int) -> None:
         """Read the ids. Damaged lines are removed, durably, before the ids are used. Raises OSError."""
@@ -95,7 +97,7 @@ class AdoptedIds:
         return self._known.find(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all kept ids, the newest last."""
+        """Return the adoptions of all kept ids, the newest last."""
         return self._known.all()
 
     def record(self, adoption: Adoption) -> None:

@@ -66,7 +66,9 @@ def _counted(records: int, source: str) -> str:
 
 
 class KnownIds:
-    """Adopted ids, the newest last. `retention_ms` limits their age, and `count` limits their number."""
+    """The ids of adopted manifests, the newest last. `retention_ms` limits their age, and `count` limits
+    their number.
+    """
 
     def __init__(self, retention_ms: int, count: int) -> None:
         self._retention_ms, self._count = retention_ms, count
@@ -80,7 +82,7 @@ class KnownIds:
         return self._held.get(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all kept ids, the newest last."""
+        """Return the adoptions of all kept ids, the newest last."""
         return list(self._held.values())
 
     def keep(self, adoption: Adoption) -> None:

@@ -33,7 +33,9 @@ _SETTLING = 0.002  # seconds between two calls of `outcome` after the id was rec
 
 
 class SealedManifest:
-    """The sealing of one manifest in the store at `root`. `work` is the manifest before it is sealed."""
+    """Seals one manifest (a list of staged files) in the store at `root`, and polls for the outcome of its
+    adoption. `work` is the manifest before it is sealed.
+    """
 
     def __init__(self, files: Files, root: str, work: Manifest) -> None:
         self._root, self._work, self._id = root, work, work.id

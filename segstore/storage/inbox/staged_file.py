@@ -15,7 +15,7 @@ from segstore.storage.meta.framed import compact
 
 
 class StagedFile(NamedTuple):
-    """A file of whole batches for one partition, with contiguous offsets.
+    """A file that a stager has written: whole batches for one partition, with contiguous offsets.
 
     `size` is in bytes. `changed` is the ctime of the file's last change (ns), or 0 if a later change might
     get the same ctime. `boot` is the kernel's boot id at the last change. `keyed`: every record was checked

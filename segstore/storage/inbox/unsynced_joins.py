@@ -31,8 +31,9 @@ log = Logger("segstore")
 
 
 class UnsyncedJoins:
-    """The joined segments that must still be synced. `partition(topic, number)` returns a partition of the
-    store. `report` is called with (path, damage, repair) of each damaged note.
+    """The segments that were joined from small staged files, and must still be synced. `partition(topic,
+    number)` returns a partition of the store. `report` is called with (path, damage, repair) of each damaged
+    note.
     """
 
     def __init__(
