@@ -155,7 +155,7 @@ class Inbox:
         self._lock, self._noting = Mutex(), Mutex()
         self._thread: Background | None = None
         self._ended = Latch()
-        self._ending: float | None = None  # the most seconds that `close` waits for the thread, or None
+        self._ending: float | None = None  # the most seconds that `close` waits (None: no limit)
         self._looked = Latch()  # opened when the first `_look` has ended
         self._failed: BaseException | None = None
         self._watch: RenameWatch | None = None
