@@ -265,9 +265,9 @@ class ArchivedLog(Closing):
     # --- windows --------------------------------------------------------------------------
 
     def _extent(self, offset: int) -> Extent:
-        """Return the extent that contains an offset, or the next extent if no extent contains it. Raises
-        CorruptArchiveError if there is no next extent either, or ObjectGoneError if the contents are only a
-        part of the log.
+        """Return the extent that contains an offset, or the next extent if no extent contains the offset. If
+        there is no next extent either, raises ObjectGoneError if the contents are only a part of the log,
+        else CorruptArchiveError.
         """
         found = self.contents.after(offset)
         if found is None and self.contents.is_part:
@@ -385,7 +385,7 @@ class ArchivedLog(Closing):
 
 
 def _is_hinted(batch: np.void, last_offset: int) -> bool:
-    """Return whether the offset index may have an entry with offset `last_offset` for a batch."""
+    """Return whether an entry of the offset index with offset `last_offset` may be that of `batch`."""
     found = int(batch["last_offset"])
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 

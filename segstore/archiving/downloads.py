@@ -183,4 +183,4 @@ class _Tasks(Generic[T]):
 
 
 class _StoppedError(Exception):
-    """Stops a task, because another task has failed."""
+    """An exception that stops a task after another task has failed."""

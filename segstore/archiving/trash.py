@@ -131,8 +131,8 @@ def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[s
 
 
 def own_objects(claim: ArchiverClaim, state: ArchiveState, last_state: CommitName) -> set[str]:
-    """Return the names of the object by which an archiver claims the archive, of its last state, and of the
-    commits after that state.
+    """Return the names of an archiver's own objects: its claim, its last `.state`, and the commits after that
+    state.
     """
     names = {
         str(CommitName(claim, number, COMMIT))

@@ -96,11 +96,13 @@ class KnownIds:
         self._last = {_series(each): each for each in self._held}
 
     def expire(self, now_ms: int) -> list[str]:
-        """Drop ids that are too old, guests' ids before the last `_MOST_OF_GUESTS` of them, and the oldest
-        ids if there are still too many. Return the dropped ids. The newest id is never dropped.
+        """Drop the ids that are too old, the ids in the series `GUESTS` except the last `_MOST_OF_GUESTS`,
+        and the oldest ids if there are still too many. Return the dropped ids. The newest id is never
+        dropped.
 
-        If there are too many ids, the newest id of each series is dropped last, because a Spark query that
-        restarts after a crash sends its last id again, however many ids other jobs have added.
+        If there are too many ids, the newest id of each series (the part of an id before its last "/") is
+        dropped last, because a Spark query that restarts after a crash sends its last id again, however many
+        ids other jobs have added.
         """
         newest, least = next(reversed(self._held), None), now_ms - self._retention_ms
         old = [id_ for id_, held in self._held.items() if id_ != newest and held.adopted_ms < least]
