@@ -1,7 +1,7 @@
 """`archive`: keeps a copy of a store's log in any file system of pyarrow.fs, some seconds behind the store.
 
-Nothing is on disk here; `archiver` writes the archive. Threads: any. An archive has a thread that calls
-`Archiver.tick` at intervals, and some threads for uploads.
+Nothing is on disk here; `archiver` writes the archive. Threads: any. A running `Archive` has a thread that
+calls `Archiver.tick` at intervals, and some threads for uploads.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _ENDING = 30.0
 _BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
 _ONCE_TRIES = 3
 _AIMED_AT = 0.75
-"""Ticks begin early enough that records are archived after this part of the interval. The remaining quarter
-is for ticks that take longer.
+"""`Archiver.tick` is called so early that a record is in the archive when this fraction of `interval_ms` has
+passed since its append. The last quarter of the interval is for calls that take longer than the call before.
 """
 
 
 class Archive(Running):
-    """A running archive of a store. As a context manager, it closes the archive at the end of the block. To
-    have the last records archived, call `wait_archived` before the block ends.
+    """A running archive of a store. As a context manager, it closes the archive at the end of the block. Call
+    `wait_archived` before the block ends if the archive must contain the last records.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Archive(Running):
         settings: ArchiveSettings,
         beside: Store | None = None,
     ) -> None:
-        """`store` is open "r", and is closed with the archive. If another store is given, `beside`, its
-        metrics include the archive's metrics.
+        """`store` is open with mode "r"; `close` closes it. If `beside`, another open Store, is given, the
+        metrics of `beside` include the archive's metrics.
         """
         super().__init__(Latch())
         self._store, self._settings, self._pid = store, settings, os.getpid()
@@ -99,21 +99,21 @@ class Archive(Running):
 
     @property
     def error(self) -> Exception | None:
-        """Return the error that has stopped the archive, or else the error of the last `Archiver.tick`, or
-        None if that call archived all partitions.
+        """Return the error that has stopped the archive. If no error has stopped it, return the error of the
+        last `Archiver.tick`, or None if that call archived all partitions.
         """
         return self._failed or self._error
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return the reasons why partitions are not archived now, by TOPIC-PARTITION."""
+        """Return {"TOPIC-PARTITION": reason} for each partition that can't be archived now."""
         archiver = self._archiver
         found = {} if archiver is None else archiver.problems.copy()
         return {str(key): why for key, why in found.items()}
 
     def wait_archived(self, timeout_ms: float | None = None) -> bool:
         """Wait until the archive has all records that were below the high watermarks when this method was
-        called, and return True. Return False after `timeout_ms`.
+        called, and return True. Return False if that takes longer than `timeout_ms`.
 
         Raises ArchiveFencedError or another error that has stopped the archive; StoreClosedError if the
         archive is closed.
@@ -130,14 +130,15 @@ class Archive(Running):
         return False
 
     def lag(self) -> dict[tuple[str, int], Lag]:
-        """Return each partition's lag: the offsets and the log's bytes that are not archived, and the ms
-        since the last archived moment, or 0 if all records are archived. A value of -1 is not known yet.
+        """Return {(topic, partition): lag}: the number of offsets, and of the log's bytes, that are not
+        archived, and the ms since the moment at which the store was last archived (0 if all records are
+        archived). A value is -1 if it is not known yet.
         """
         self._check_here()
         return lags(self._moments, self._archiver)
 
     def total_lag(self) -> Lag:
-        """Return the lag of all partitions: the sums of records and bytes, and the largest ms."""
+        """Return the lag of all partitions: the sums of records and bytes, and the largest number of ms."""
         return total_of(self.lag())
 
     def metrics(self) -> list[Family]:
@@ -149,8 +150,8 @@ class Archive(Running):
         return families(lag, self.counts, self.error is None, len(self.problems))
 
     def close(self) -> None:
-        """Stop the threads. Records that are not archived yet are archived by the next run. A second call
-        does nothing.
+        """Stop the threads, and close the store. Records that are not archived yet stay in the store; the
+        next `archive` of the store archives them. A second call of `close` does nothing.
         """
         check_apart("close()")
         if self._pid != os.getpid():
@@ -174,7 +175,7 @@ class Archive(Running):
     # --- the thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread. Raises IllegalStateError if the system or the interpreter can't start one."""
+        """Start the thread. Raises IllegalStateError if the system or the interpreter can't start threads."""
         self._thread.start()
 
     def run_once(self) -> None:
@@ -211,13 +212,13 @@ class Archive(Running):
     def _pause(self, took: float) -> float:
         """Return the seconds until the next call of `Archiver.tick`."""
         interval = self._settings.interval
-        # A record that is appended just after the moment that a tick archives is in the archive when the next
-        # tick ends. This pause lets the next tick end within the interval, if that tick takes as long as the
-        # last one.
+        # A record that is appended just after the moment that one `tick` archives is in the archive when the
+        # next `tick` ends. With this pause the next `tick` ends within the interval, if it takes as long as
+        # the last `tick`.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
-        """Call `Archiver.tick`. If it failed and may be tried again, return the seconds until the next try,
+        """Call `Archiver.tick`. If the call fails and may be repeated, return the seconds until the next try,
         else 0.
         """
         try:
@@ -282,7 +283,7 @@ class Archive(Running):
         return self._failed
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the next `Archiver.tick` is due, or `wait_archived` asks for it."""
+        """Wait `seconds`, or until `wait_archived` or `close` is called."""
         try:
             take(self._news, seconds)
             while True:
@@ -307,18 +308,19 @@ def archive(
     """Archive `store` in the archive at `uri`, such as s3://bucket/log or a directory. Return the running
     archive, which goes on until it is closed.
 
-    `store` is an open store, or a directory, which is opened "r" beside its writer. It may be a broker's
-    directory, or one directory of a replicated store, whose replicas are archived up to their high
-    watermarks. `topics` are names, or None for all topics; the engine's internal topics are always archived.
+    `store` is an open store, or the path of a directory, which is opened with mode "r", so that another
+    process may be its writer. The directory may be a broker's, or one directory of a replicated store; the
+    replicas in it are archived up to their high watermarks. `topics` are names, or None for all topics; the
+    engine's internal topics are always archived.
     `interval_ms` is the age that a record may reach before it is in the archive, if the archive keeps pace.
     An existing archive is continued; if another archiver still writes it, that archiver stops with
     ArchiveFencedError.
 
     The archive keeps records that the store's retention deletes: for `retention_ms` by their timestamps, or
-    until a partition has more than `retention_bytes`; -1 keeps them for ever. Deleted topics stay for
-    `retention_ms`, segments that compaction has replaced for `replaced_retention_ms`. Objects that are no
-    longer needed are deleted after `grace_ms`. At most `uploads` segments are uploaded at the same time.
-    `filesystem`, of pyarrow.fs, is used instead of the URI's file system.
+    until a partition has more than `retention_bytes`. A limit of -1 is no limit. Deleted topics stay for
+    `retention_ms`, and segments that compaction has replaced stay for `replaced_retention_ms`. Objects that
+    are no longer needed are deleted after `grace_ms`. At most `uploads` segments are uploaded at the same
+    time. `filesystem`, of pyarrow.fs, is used instead of the URI's file system.
 
     Raises InvalidArgumentError, InvalidTypeError, StorageError. Later errors of the archive are in
     `Archive.error`.

@@ -1,6 +1,6 @@
-"""The HTTP endpoint of a running archive: its lag, its requests, and its health.
+"""The HTTP endpoint of a running archive: it serves the archive's metrics (such as the lag) and health.
 
-Nothing is on disk. Threads: the endpoint's.
+Nothing is on disk. Threads: those of the endpoint.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from segstore.operating.operated import Operated, Reasons
 
 
 def begin_http(address: str, running: Archive) -> str:
-    """Serve an archive's state at an address until the archive is closed, and return "HOST:PORT". The
-    endpoint reports ready if the archiver's last run has archived all partitions. Raises the errors of
-    `HttpEndpoint`, and StoreClosedError.
+    """Begin to serve an archive's metrics and health at an address, until the archive is closed. Return
+    "HOST:PORT". The endpoint reports ready if the last `Archiver.tick` has archived all partitions. Raises
+    the errors of `HttpEndpoint`, and StoreClosedError.
     """
     store = running._store
     operated = Operated(

@@ -1,4 +1,4 @@
-"""URIs of archives: completion from the environment, and their text without secrets.
+"""URIs of archives: adds missing parameters from the environment, and removes secrets from texts.
 
 `s3://KEY:SECRET@bucket/log` has a secret, and other URIs may have a secret in their query. No error, log
 message or `repr` shows a secret. Threads: any; functions without state.
@@ -23,12 +23,12 @@ SHOWN = frozenset(
 HIDDEN = "***"
 S3 = "s3"
 _USERS = ("abfs", "abfss", "hdfs", "viewfs")
-"""Schemes that have a container or a user before the @, which is no secret."""
+"""Schemes of URIs in which the text before the @ is a container or a user, and no secret."""
 
 
 class _UriParts(NamedTuple):
-    """Parts of a URI, percent-encoded as in the URI. `user` may have a password, and `place` is host and
-    path.
+    """Parts of a URI, percent-encoded as in the URI. `user` may contain a password, and `place` is host and
+    path. `query` has (name, "=" or "", value) of each parameter.
     """
 
     scheme: str
@@ -44,7 +44,9 @@ def is_uri(text: str) -> bool:
 
 
 def redacted(uri: str) -> str:
-    """Return a URI without passwords, keys, and values of its query that may be secret."""
+    """Return a URI without its password and keys, and with "***" for each value in its query that may be
+    secret.
+    """
     if not is_uri(uri):
         return uri
     parts = _parts(uri)
@@ -55,7 +57,7 @@ def redacted(uri: str) -> str:
 
 
 def _parts(uri: str) -> _UriParts:
-    """Return the parts of a URI. A "/" or "?" in its password need not be percent-encoded."""
+    """Return the parts of a URI. A "/" or "?" in the password need not be percent-encoded."""
     scheme, _, rest = uri.partition("://")
     first = re.split("[/?]", rest, maxsplit=1)[0]
     user = ""
@@ -72,7 +74,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def without_secrets(text: str, uri: str) -> str:
-    """Return a message without the URI and without its secrets."""
+    """Return `text` with `uri` redacted, and with "***" for each secret of `uri`."""
     text = text.replace(uri, redacted(uri))
     for secret in sorted(_secrets(uri), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -80,7 +82,7 @@ def without_secrets(text: str, uri: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """Return the values that `redacted` hides, each percent-encoded and decoded."""
+    """Return the values that `redacted` hides, each as in the URI, decoded, and percent-encoded."""
     if not is_uri(uri):
         return set()
     parts = _parts(uri)
@@ -90,8 +92,9 @@ def _secrets(uri: str) -> set[str]:
 
 
 def completed(uri: str, environment: Mapping[str, str]) -> str:
-    """Return the URI of an S3 bucket with endpoint and region from the environment variables of Amazon's own
-    tools, unless its query has them. Without a region pyarrow would ask Amazon for the region of the bucket.
+    """Return the URI of an S3 bucket with endpoint and region. If the query lacks them, they are taken from
+    the environment variables of Amazon's own tools. Without a region pyarrow would ask Amazon for the
+    bucket's region. Any other URI is returned unchanged.
     """
     parts = urlsplit(uri)
     if parts.scheme != S3:

@@ -1,8 +1,8 @@
 """`ArchivedLog`: reads a partition's log from an archive, in place.
 
-In the archive: only reads, of ranges of objects. Every batch's CRC is checked before its records are decoded.
-If an object was replaced since the state was read, the reader reads the newest state and goes on at the same
-offset. Threads: one.
+Ranges of the archive's objects are read, and nothing is written. Every batch's CRC is checked before its
+records are decoded. If an object was replaced after the state was read, the reader reads the newest state,
+and goes on at the same offset. Threads: one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLAIN_TIMES, PLAIN_LEAST = 16, 64 << 20
-"""A read ends at PLAIN_TIMES * `max_bytes` of decompressed bytes, but not before PLAIN_LEAST."""
+"""A read ends when it has decompressed PLAIN_TIMES * `max_bytes` bytes, but not before PLAIN_LEAST bytes."""
 TRIES = 10
 """The number of times that one read may look up the newest state."""
 SMALL_PIECE = 4 << 20
-"""To find the base offset of a batch, an extent of at most this many bytes is read, and of a larger extent
-only its index.
+"""`edge` reads an extent (a range of an object that has batches of the log) of at most this many bytes. Of a
+larger extent it reads only the index.
 """
 
 
@@ -81,7 +81,7 @@ class ArchivedLog(Closing):
 
     @property
     def log_end_offset(self) -> int:
-        """Return `end_offset`, because no record above it is archived."""
+        """Return `end_offset`, because no record from this offset on is archived."""
         return self.contents.end
 
     @property
@@ -101,8 +101,8 @@ class ArchivedLog(Closing):
         return self.contents.epoch
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """Return an offset with the leader epoch of the record before it, or with epoch -1 if that epoch is
-        not known.
+        """Return an offset with the leader epoch of the record before this offset, or with -1 if that epoch
+        is not known.
         """
         return self.contents.position(offset)
 
@@ -125,14 +125,14 @@ class ArchivedLog(Closing):
         below: int = MAX_OFFSET,
     ) -> Records:
         """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
-        one batch if there is any, as `PartitionLog.read`. If `times` are given, only records with timestamps
-        (ms) from the first to the second of them are returned.
+        one batch if there is any, as `PartitionLog.read` does. If `times` is given, only records with
+        timestamps (ms) from `times[0]` to `times[1]` are returned.
 
-        The result may end earlier, for example at the end of an object. CRCs are always checked. The caller
-        stops at offset `below`, so little of an object is read beyond that offset.
+        The result may be shorter, for example at the end of an object. CRCs are always checked. The caller
+        does not need records from offset `below` on, so little of an object is read beyond that offset.
 
         Raises OffsetOutOfRangeError; CorruptRecordError or CorruptArchiveError, which name the object;
-        DataLossError if the archive's log has diverged since its contents were looked up; ArchiveError.
+        DataLossError if the archive's log has diverged after its contents were looked up; ArchiveError.
         """
         level = arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         committed = level != ISOLATION_LEVELS[0]
@@ -162,7 +162,7 @@ class ArchivedLog(Closing):
 
     def _renew(self, name: str) -> None:
         """Replace the contents by the newest contents, because the object `name` is missing. Raises
-        CorruptArchiveError if the newest contents still name that object, DataLossError if the log has
+        CorruptArchiveError if the newest contents still name that object, and DataLossError if the log has
         diverged from the old contents.
         """
         before, now = self.contents, self._newest()
@@ -203,9 +203,9 @@ class ArchivedLog(Closing):
         return empty_records(offset)
 
     def _span(self, window: BatchWindow, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
-        """Return the batches of a window for a read, as the range from `first` on, below `last`. The range
-        ends at a gap that compaction can't have made. Raises CorruptRecordError if such a gap, or damage, is
-        at `offset`.
+        """Return (first, last): a read returns the batches of the window with indexes from `first` to `last`
+        - 1. They end before a gap that compaction can't have made. Raises CorruptRecordError if such a gap,
+        or damage, is at `offset`.
         """
         batches = window.batches
         first = int(np.searchsorted(batches["last_offset"], offset))
@@ -265,12 +265,13 @@ class ArchivedLog(Closing):
     # --- windows --------------------------------------------------------------------------
 
     def _extent(self, offset: int) -> Extent:
-        """Return the extent with an offset, or else the next one. Raises CorruptArchiveError if there is
-        neither.
+        """Return the extent that contains an offset, or the next extent if no extent contains the offset. If
+        there is no next extent either, raises ObjectGoneError if the contents are only a part of the log,
+        else CorruptArchiveError.
         """
         found = self.contents.after(offset)
         if found is None and self.contents.is_part:
-            raise ObjectGoneError("")  # the reader then looks up the whole log
+            raise ObjectGoneError("")  # makes `_renewing` look up the contents of the whole log
         if found is None:
             raise CorruptArchiveError(
                 str(self.contents.key), f"no object has offsets from {offset} to {self.contents.end}"
@@ -278,7 +279,7 @@ class ArchivedLog(Closing):
         return found
 
     def _window(self, extent: Extent, offset: int, limit: int) -> BatchWindow:
-        """Return the window of `extent` that covers `offset`, by a batch, a gap or damage."""
+        """Return the window of `extent` in which `offset` lies: in a batch, in a gap, or in damaged bytes."""
         window = self._last
         if window is None or window.extent != extent or not window.ask.begin <= offset <= window.end:
             window = self._first(extent, offset, limit)
@@ -288,8 +289,8 @@ class ArchivedLog(Closing):
         return window
 
     def _first(self, extent: Extent, offset: int, limit: int) -> BatchWindow:
-        """Return a window of `extent` from which the window with `offset` is reached: it begins at or before
-        `offset`.
+        """Return a window of `extent` that begins at or before `offset`. The window with `offset` is this
+        window or a later one.
         """
         ask = self._beginning(extent, limit)
         hint = self._hints.position(extent, offset)
@@ -304,7 +305,7 @@ class ArchivedLog(Closing):
     def _beginning(self, extent: Extent, limit: int) -> Ask:
         size = self._last.ask.size if self._last is not None else 0
         ask = Ask(extent, 0, extent.first, self._hints.end_position(extent, limit))
-        # If the extents are read in order, the next one begins with a window as large as the last.
+        # If the extents are read in order, the next extent begins with a window as large as the last window.
         goes_on = self._last is not None and self._last.end == extent.first and self._reads_ahead
         return ask._replace(size=max(ask.size, size)) if goes_on else ask
 
@@ -318,7 +319,7 @@ class ArchivedLog(Closing):
             self._windows.read_ahead(ask)
 
     def _following(self, window: BatchWindow) -> BatchWindow | None:
-        """Return the next window, or None at the end of the log."""
+        """Return the window after `window`, or None if `window` is the last window of the log."""
         ask = window.next()
         if ask is None:
             if window.extent.end >= self.contents.end:
@@ -384,7 +385,7 @@ class ArchivedLog(Closing):
 
 
 def _is_hinted(batch: np.void, last_offset: int) -> bool:
-    """Return whether the offset index may have an entry with offset `last_offset` for a batch."""
+    """Return whether an entry of the offset index with offset `last_offset` may be that of `batch`."""
     found = int(batch["last_offset"])
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 

@@ -1,6 +1,6 @@
-"""`ArchivedLogs`: the logs of an archive's newest state, by topic and partition.
+"""`ArchivedLogs`: looks up the logs of topics and partitions in an archive's newest state.
 
-In the archive: only reads. Lists of segments are kept until a commit replaces them. Threads: one.
+Nothing is written to the archive. Lists of segments are cached until a commit replaces them. Threads: one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ArchivedLogs(Closing):
     """The logs of the topics in an archive's newest state, without deleted topics."""
 
     def __init__(self, uri: str, filesystem: FileSystem | None = None) -> None:
-        """Read the newest state of the archive at `uri`, which is as for `RemoteFiles`. Raises
-        InvalidArgumentError, ArchiveError if there is no archive, CorruptArchiveError,
-        UnsupportedFormatError.
+        """Read the newest state of an archive. `uri` and `filesystem` are those of `RemoteFiles`. Raises
+        InvalidArgumentError, CorruptArchiveError, UnsupportedFormatError, and ArchiveError if there is no
+        archive or it can't be reached.
         """
         self.objects: Objects = RemoteFiles(uri, filesystem)
         self._state = read_state(self.objects)
@@ -52,7 +52,7 @@ class ArchivedLogs(Closing):
             each.close()
 
     def refresh(self) -> None:
-        """Read newer commits. Raises the errors of the constructor."""
+        """Read the commits that were written after the last read. Raises the errors of the constructor."""
         self._state = newer_state(self.objects, self._state)
 
     @property
@@ -89,7 +89,9 @@ class ArchivedLogs(Closing):
         return known.contents
 
     def log(self, topic: str, partition: int) -> ArchivedLog:
-        """Return a log with its contents in the last state that was read. Raises the errors of `contents`."""
+        """Return a log with the contents that it has in the last state that was read. Raises the errors of
+        `contents`.
+        """
         contents = self.contents(topic, partition)
         found = self._logs.get(contents.key)
         if found is None:

@@ -1,10 +1,11 @@
-"""`Archiver`: copies a store into an archive, by calls of `tick`. Its claim makes it the archive's only
-writer.
+"""`Archiver`: copies a store into an archive, by calls of `tick`. The archiver with the highest claim is the
+archive's only writer.
 
 `tick` reads the ends of all logs at one moment, uploads the sealed segments that must be in the archive
 before the commit, and writes one commit with pieces of all logs that have grown. Then it checks that the
-archiver's claim is still the highest. All records of that moment are in the archive when `tick` returns. In
-the archive: segments, lists, commits and states. On disk: only reads. Threads: one, and those of `Uploads`.
+archiver's claim is still the highest. All records of that moment are in the archive when `tick` returns.
+Segments, lists, commits and states are written to the archive. The store's files are only read. Threads: one,
+and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ _STARTS = 1000
 
 
 class WentAnotherWayError(ArchiveError):
-    """The store's log differs from the archived log, so the archive must be taken over again."""
+    """The store's log differs from the archived log, so a new Archiver must compare them (`take_over`)."""
 
 
 class Archiver:
-    """Writes an archive. The constructor takes the archive over, and raises the errors of `take_over`."""
+    """Writes an archive. The constructor calls `take_over`, and raises the errors of that function."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Archiver:
         most_at_once: int = AT_ONCE,
     ) -> None:
         """`again` is called with the error if a commit could not be written. `again` waits, and returns
-        whether to try again.
+        whether the commit must be written again.
         """
         self._objects, self._moments, self._settings = objects, moments, settings
         self._counts, self._again, self._most = counts, again, most_at_once
@@ -108,11 +109,11 @@ class Archiver:
         if not self.state.ways:
             self._trash.keep(())
         self.is_uncertain = False
-        """Whether a write that failed may have made a commit. If so, the archive must be taken over again."""
+        """Whether a write that failed may have made a commit. If so, a new Archiver must replace this one."""
         self.carried: Moment | None = None
-        """The last moment that was completely archived; None before the first `tick`."""
+        """The last moment whose records are all archived; None before the first `tick`."""
         self.problems: dict[TopicIdPartition, str] = {}
-        """The reasons why partitions are not archived, since the last `tick`."""
+        """For each partition that the last `tick` could not archive: the reason."""
         self._unreadable = set[TopicIdPartition]()
 
     def close(self) -> None:
@@ -123,8 +124,8 @@ class Archiver:
     # --- a tick -----------------------------------------------------------------------------------
 
     def tick(self, look: bool = False) -> None:
-        """Archive the store as it is at a moment after the call. If no commit is written, the archiver's
-        claim is checked only if `look` is True, or if the last check is some seconds old. Raises
+        """Archive the store as it is at a moment after this call has begun. If no commit is written, the
+        archiver's claim is checked only if `look` is True, or if the last check is some seconds old. Raises
         ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
         """
         self.flights.land(self.partitions)
@@ -334,12 +335,12 @@ class Archiver:
         return made if changed else None
 
     def _write(self, commit: CommitWriter, draft: CommitDraft, is_state: bool) -> None:
-        """Write a commit, check the claim, and note the archive's new content."""
+        """Write a commit, check the claim, and update `state` to the archive's new content."""
         body, name = commit.body(), str(commit.name)
         self.is_uncertain = True
         while True:
             try:
-                self._objects.write(name, body)  # may be repeated, because the bytes are the same
+                self._objects.write(name, body)  # the write may be repeated, because the bytes are the same
                 self._check()
                 break
             except ArchiveFencedError:
@@ -366,7 +367,9 @@ class Archiver:
     def _note(
         self, draft: CommitDraft, before: Mapping[TopicIdPartition, ArchivedPartition], commit: CommitWriter
     ) -> None:
-        """Keep the commit's new lists in memory, and move the replaced objects into the trash."""
+        """Keep the commit's new lists in memory, and add the replaced objects to the trash, which deletes
+        them later.
+        """
         for key, new in draft.lists.items():
             each, had = self.partitions[key], before.get(key)
             kept = {one.upload for one in new.listed.segments}
@@ -392,7 +395,7 @@ class Archiver:
                 self.problems[key] = carried.problem
 
     def _note_unreadable(self, moment: Moment) -> None:
-        """Note as problems the topics that are not archived because their settings can't be read."""
+        """Add to `problems` the topics that are not archived because their settings can't be read."""
         now = {
             TopicIdPartition(info.name, info.topic_id, 0): f"{info.name}: {info.error}"
             for info in moment.topics.values()
@@ -404,7 +407,7 @@ class Archiver:
         self._unreadable = set(now)
 
     def _trash_stale(self, each: PartitionArchive, carried: Carried) -> None:
-        """Move the uploads of `ready` whose segments have left the log into the trash."""
+        """Move uploads from `ready` to the trash if their segments have left the log."""
         stale = [mark for mark in each.ready if mark not in carried.marks]
         for mark in stale:
             self._trash.add(segment_objects(each.key, each.ready.pop(mark)), self.state.time)
@@ -420,7 +423,7 @@ class Archiver:
     # --- what is needed no more -------------------------------------------------------------------
 
     def _trash_old_commits(self, time: int) -> None:
-        """Move old commits and states into the trash, except those that the newest state needs."""
+        """Add old commits and states to the trash, except those that the newest state needs."""
         needed = {piece.object for each in self.state.partitions.values() for piece in each.pieces}
         needed.add(str(self._last_state))
         old = self._commit_names - needed
@@ -428,8 +431,8 @@ class Archiver:
         self._commit_names -= old
 
     def _clean(self, moment: Moment) -> None:
-        """Delete objects whose grace time is over. If a list of all objects is due, a thread begins it, and a
-        later call uses it.
+        """Delete objects whose grace time is over. If a list of all objects is due, a thread begins to read
+        the list, and a later call uses it.
         """
         if self._trash.wants_list:
             call = partial(list_all, self._objects, self.state.ways)
@@ -452,7 +455,7 @@ class Archiver:
         )
 
     def _live(self) -> set[str]:
-        """Return the ids of the uploads that are running, or are not in a list yet."""
+        """Return the ids of the uploads that are running, or whose segments are not in a list yet."""
         ready = {one.upload for each in self.partitions.values() for one in each.ready.values()}
         return ready | self.flights.names
 
@@ -460,7 +463,7 @@ class Archiver:
 def _starts(
     listed: SegmentList, had: ArchivedPartition | None, start: int, time: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the log start offsets of a partition, with `start` added at `time` if it is new."""
+    """Return the log start offsets of a partition. If the last of them is not `start`, add (time, start)."""
     starts = listed.starts
     if not starts and had is not None:
         starts = ((had.moment, had.start),)
@@ -470,7 +473,7 @@ def _starts(
 
 
 def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
-    """Return whether an object belongs to one of `uploads`, or is the claim `claim` or a higher one."""
+    """Return whether an object belongs to one of `uploads`, or is that of `claim` or of a higher claim."""
     claimed = parse_claim_object(name)
     if claimed is not None:
         return claimed >= claim
@@ -479,9 +482,9 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 
 
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
-    """Return whether the archive's end of a partition moves forward by the uploaded segments."""
+    """Return whether the uploaded segments move the archive's end of a partition forward."""
     if plan.lost:
-        # The commit drops the lost pieces, whose file has left the log. So all segments that replace these
-        # pieces must be uploaded: otherwise the archive's end would move back.
+        # The commit drops the lost pieces, whose file has left the log. If the commit were written before all
+        # segments that replace these pieces are uploaded, the archive's end would move back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -1,13 +1,13 @@
 """`read_state`: finds the newest state of an archive, or its state at a time, from claims, states and
 commits.
 
-An archiver that takes an archive over writes a claim, higher than all others. The newest state belongs to the
-highest claim that has a `.state` object. It is read from the newest `.state` of that claim, and then the
-later commits are applied to it one by one. A commit that is not listed yet is found by its name, which has
-the next sequence number. If the store has lost records that were archived, the archive's content before that
-loss is in the commits of another claim (`Way`).
+An archiver begins with a claim that is higher than all earlier claims. The newest state belongs to the
+highest claim that has a `.state` object. The newest `.state` of that claim is read, and then the later
+commits are applied to it one by one. A commit that is not listed yet is found by its name, which has the next
+sequence number. If the store has lost records that were archived, the archive's content before that loss is
+in the commits of another claim (`Way`).
 
-In the archive: only reads. Threads: any; functions without state.
+The archive is only read. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def read_header(objects: Objects, name: CommitName) -> tuple[dict[str, Any], int
 
 
 def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
-    """Return the newest state of an archive. If the archive has diverged since `time` (ms), return the newest
-    state that the archiver of that time has written. Raises ArchiveError if there is no archive,
-    CorruptArchiveError, UnsupportedFormatError.
+    """Return the newest state of an archive. If the store's log has diverged from the archive after `time`
+    (ms), return the newest state that the archiver of that time has written. Raises CorruptArchiveError,
+    UnsupportedFormatError, and ArchiveError if there is no archive or it can't be reached.
     """
     state = newest_state(objects)
     if state is None:
@@ -86,9 +86,9 @@ def newest_state(objects: Objects) -> ArchiveState | None:
 
 
 def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
-    """Return the newest state of an archive. If no other archiver has taken the archive over since `state`,
-    and the commits after `state` exist, they are applied to `state`. Otherwise the newest state is read anew.
-    Raises the errors of `read_state`.
+    """Return the newest state of an archive. If `state` belongs to the highest claim, and the commits after
+    `state` exist, these commits are applied to `state`. If not, the newest state is read anew. Raises the
+    errors of `read_state`.
     """
     highest = claims(objects)
     if not highest or highest[0] != state.name.claim:
@@ -103,7 +103,9 @@ def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
 
 
 def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
-    """Return the newest state that the archiver with a claim has written, or None if it has written none."""
+    """Return the newest state that the archiver with the claim `claim` has written, or None if it has written
+    no state.
+    """
     listed = objects.list(commits_of(claim))
     found = [name for name in map(parse_commit, listed) if name is not None]
     states = sorted(name for name in found if name.suffix == STATE)
@@ -142,7 +144,7 @@ def _names_after(name: CommitName) -> Iterator[CommitName]:
 
 
 def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveState:
-    """Return the newest state of the claim that had the archive's content at a time: `state`, or that of an
+    """Return the newest state of the claim that wrote the archive at `time` (ms): `state`, or the state of an
     earlier history (`Way`).
     """
     if time is not None:

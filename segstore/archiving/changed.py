@@ -12,12 +12,13 @@ from segstore.archiving.state import ArchivedTopic, ArchiveState, Versions, with
 from segstore.storage.meta.topic_info import TopicInfo, format_settings
 
 MOST_VERSIONS = 64
-"""The number of versions that are kept of a small file, and of a topic's settings."""
+"""The most versions of a small file of `.segstore`, and of a topic's settings, that an archive keeps."""
 
 
 def changed_topics(state: ArchiveState, moment: Moment, time: int, before: int) -> list[ArchivedTopic]:
-    """Return the topics that are new, have other partitions or settings, or were deleted. A new topic was
-    created after the time `before`, and `time` is the time of the change.
+    """Return the topics that differ from those of `state`: they are new, have other partitions or settings,
+    or were deleted. `time` is the time (ms) of these changes. New topics were created after the time
+    `before`.
     """
     found = []
     for info in moment.topics.values():
@@ -41,7 +42,7 @@ def _topic(info: TopicInfo, had: ArchivedTopic | None, time: int, before: int) -
 
 
 def changed_files(state: ArchiveState, small: Mapping[str, bytes], time: int) -> dict[str, Versions]:
-    """Return the versions of the changed small files."""
+    """Return {name: versions} of the small files of `.segstore` that have changed."""
     found = {}
     for name, data in small.items():
         had = state.files.get(name, ())

@@ -1,6 +1,6 @@
 """`take_claim` makes an archiver the writer of an archive. `check_claim` checks that it is still the writer.
 
-In the archive: a claim is an object below `claims/`, which is never changed. Threads: any; functions without
+A claim is an object below `claims/` in the archive, and is never changed. Threads: any; functions without
 state.
 """
 
@@ -28,7 +28,9 @@ class WritableObjects(Objects, Protocol):
 
 
 def take_claim(objects: WritableObjects) -> ArchiverClaim:
-    """Write a claim that is higher than all others, and return it. Raises ArchiveError."""
+    """Make an archiver the writer of an archive: write a claim that is higher than all other claims, and
+    return the claim. Raises ArchiveError.
+    """
     found = claims(objects)
     claim = ArchiverClaim(found[0].epoch + 1 if found else 1, secrets.token_hex(8))
     objects.write(claim_object(claim), [b"{}"])
@@ -36,8 +38,8 @@ def take_claim(objects: WritableObjects) -> ArchiverClaim:
 
 
 def check_claim(objects: Objects, claim: ArchiverClaim) -> list[ArchiverClaim]:
-    """Return the claims of all archivers, the highest first. Raises ArchiveFencedError if `claim` is not the
-    highest, ArchiveError.
+    """Return the claims of all archivers, the highest first. Raises ArchiveError, and ArchiveFencedError if
+    there is a higher claim than `claim`.
     """
     found = claims(objects)
     if found and found[0] > claim:

@@ -1,4 +1,4 @@
-"""The bytes of a commit or a state: a header, and its pieces of logs.
+"""The bytes of a commit or a state: a header, and pieces of logs.
 
 | at | field | type |
 |---|---|---|
@@ -28,7 +28,7 @@ _PREFIX = struct.Struct(">8sII")
 PREFIX = _PREFIX.size
 """Bytes before the header."""
 MOST_HEADER = 1 << 28
-"""The largest length of a header in bytes. A header that is longer is damaged."""
+"""The largest length of a header in bytes. A longer header counts as damaged."""
 
 
 def pack_header(held: Mapping[str, Any]) -> bytes:
@@ -38,7 +38,9 @@ def pack_header(held: Mapping[str, Any]) -> bytes:
 
 
 def header_length(prefix: bytes, where: str) -> int:
-    """Return the length of the header after a prefix. Raises CorruptArchiveError, which names `where`."""
+    """Return the length of the header that follows a prefix. Raises CorruptArchiveError, which names
+    `where`.
+    """
     if len(prefix) < PREFIX:
         raise CorruptArchiveError(where, f"{len(prefix)} bytes are too few for a commit")
     magic, length, _ = _PREFIX.unpack_from(prefix)

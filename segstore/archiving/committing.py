@@ -1,6 +1,6 @@
 """`CommitWriter`: makes the bytes of a commit or a state of an archive: a header, and pieces.
 
-In the archive: one object. Threads: one at a time.
+The bytes become one object of the archive. Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CommitWriter:
         self._size = 0
 
     def piece(self, base: int, stretch: LogStretch) -> ArchivedPiece:
-        """Return the piece that a stretch of a segment becomes in this commit."""
+        """Add a stretch (a range of a segment's batches) to this commit. Return the piece that it becomes."""
         at = self._size
         self._stretches.append(stretch)
         self._size += stretch.length

@@ -1,9 +1,9 @@
 """`compare`: finds the offset up to which a store's log agrees with the archived log.
 
-First leader epochs are compared: they differ if the log has diverged, because each opening of a store begins
+First, leader epochs are compared: they differ if the log has diverged, because each opening of a store begins
 a new epoch. Then files are compared. A sealed segment is the same if its file is still the file that was
-archived (`source`), or if its CRC is the same. A piece is the same if its CRC is the same. On disk: only
-reads. Threads: any; functions without state.
+archived (`source`), or if its CRC is the same. A piece is the same if its CRC is the same. Files are only
+read. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Epochs = Sequence[tuple[int, int]]
 
 class Compared(NamedTuple):
     """The result of a comparison. Archive and log agree below the offset `common`. If `common` is below the
-    archive's end, `listed` and `partition` are cut at that offset, and `is_cut` is True. `inodes` has the
-    inodes of the log files from which the pieces were read, by base offset.
+    archive's end, `listed` and `partition` end at that offset, and `is_cut` is True. `inodes` has, for each
+    segment's base offset, the inode of the log file from which the pieces were read.
     """
 
     partition: ArchivedPartition
@@ -47,8 +47,8 @@ def compare(
     compacted: bool,
 ) -> Compared:
     """Compare an archived partition with the store's log, which ends at the end of `view`. If the log is
-    `compacted`, a segment that differs counts as compacted since it was archived, not as another history.
-    Raises OSError.
+    `compacted`, a segment that differs counts as compacted after it was archived, not as diverged. Raises
+    OSError.
     """
     common = min(same_epochs_end(partition, epochs, view), partition.end)
     local = {each.base_offset: each for each in view.segments}
@@ -69,8 +69,8 @@ def compare(
 
 
 def lost(partition: ArchivedPartition, view: LogView) -> Compared:
-    """Return an empty partition, because the list of its segments is lost. The next list has a higher version
-    than the lost one, and so a new name.
+    """Return the comparison of a partition whose list of segments is lost: an entry without segments and
+    pieces. The next list has a higher version than the lost list, and so a new name.
     """
     named = parse_partition_object(partition.segments or "")
     listed = SegmentList(partition.key, 0 if named is None else named.number)
@@ -80,8 +80,8 @@ def lost(partition: ArchivedPartition, view: LogView) -> Compared:
 
 
 def same_epochs_end(partition: ArchivedPartition, epochs: Epochs, view: LogView) -> int:
-    """Return the offset up to which archive and log have the same leader epochs, at most the smaller of both
-    ends.
+    """Return the offset up to which archive and log have the same leader epochs. It is at most the smaller of
+    the two end offsets.
     """
     end = min(partition.end, view.end_offset)
     start = max(partition.start, view.start_offset)
@@ -143,15 +143,16 @@ def _compared_pieces(
     common: int,
     compacted: bool,
 ) -> tuple[tuple[ArchivedPiece, ...], dict[int, int], int]:
-    """Return (the pieces before the first piece that the log does not have, inodes of their files, common
-    offset).
+    """Return (the pieces before the first piece that the log does not have, {base offset: inode} of their
+    files, common offset).
     """
     inodes: dict[int, int] = {}
     for number, each in enumerate(pieces):
         there = local.get(each.base)
         if there is not None and each.end <= common and _has(files, there, each):
             inodes[each.base] = there.identity[0]
-        # A piece whose segment was removed by retention or compaction is kept, but its file has no inode.
+        # A piece whose segment was removed by retention or compaction is kept, but no inode is returned for
+        # it.
         elif each.end > view.bases[0] and not (compacted and (there is None or there.sealed)):
             return pieces[:number], inodes, min(common, each.first)
     return pieces, inodes, common
@@ -167,8 +168,8 @@ def _has(files: Files, there: LocalSegment, piece: ArchivedPiece) -> bool:
 def _cut(
     segments: tuple[ArchivedSegment, ...], pieces: tuple[ArchivedPiece, ...], common: int
 ) -> tuple[tuple[ArchivedSegment, ...], int]:
-    """Return (segments that have left the log or end at or below `common`, end of the last segment or piece
-    of the log that ends at or below `common`).
+    """Return (the segments that have left the log, or end at or below `common`; the end of the last segment
+    or piece that is in the log and ends at or below `common`).
     """
     kept = tuple(each for each in segments if each.until is not None or each.end <= common)
     ends = [each.end for each in kept if each.until is None]

@@ -1,7 +1,7 @@
-"""`named_objects`: every object that an archive's newest state names, or a state of its earlier histories
-(`Way`).
+"""`named_objects` finds every object that is named by an archive's newest state, or by the last state of one
+of its earlier histories (`Way`).
 
-Nothing is on disk. In the archive states, commits and lists of segments are read. Threads: any; functions
+Nothing is on disk. States, commits and lists of segments are read from the archive. Threads: any; functions
 without state.
 """
 
@@ -45,8 +45,8 @@ class NamedObject(NamedTuple):
 
 
 class ArchiveContents(NamedTuple):
-    """The named objects, by name; among them the objects that were read to find the others. `findings` are
-    the errors that these reads have found.
+    """`objects` has the named objects by their names. The objects that were read to find other objects are
+    included. `findings` are the errors that these reads have found.
     """
 
     objects: dict[str, NamedObject]
@@ -112,7 +112,7 @@ def _add_segments(listed: SegmentList, found: ArchiveContents) -> None:
 
 
 def _check_joined(state: ArchiveState, archived: ArchivedPartition, listed: SegmentList) -> None:
-    """Check that a log without compaction has all of its offsets."""
+    """Check that a log without compaction has all of its offsets. Raises CorruptArchiveError."""
     key, start, end = archived.key, archived.start, archived.end
     logs = restored_logs(key, listed.current, archived.pieces, start, end)
     topic = state.topics.get(key[:2])

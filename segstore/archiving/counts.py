@@ -1,7 +1,7 @@
 """`CountedObjects`: the objects of an archive, with counts of requests, bytes and errors.
 
 Nothing is on disk. Threads: any. Requests, writes and errors are counted under a lock. The other counts have
-no lock: if two threads increment one of them at once, an increment may be lost.
+no lock: if two threads increment such a count at the same time, an increment may be lost.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 class ArchiverCounts:
-    """The counts of the archivers of one `Archive`. `requests` has a count by kind: list, read, write,
-    delete.
+    """The counts of all archivers that one `Archive` has had. `requests` has the number of requests of each
+    kind: list, read, write, delete.
     """
 
     def __init__(self) -> None:
@@ -45,37 +45,37 @@ class ArchiverCounts:
 
 
 class CountedObjects:
-    """An archive's objects, whose requests are counted."""
+    """Calls the methods of an archive's objects, and counts the requests."""
 
     def __init__(self, objects: WritableObjects, counts: ArchiverCounts) -> None:
         self._objects, self._counts, self.uri = objects, counts, objects.uri
 
     def list(self, prefix: str) -> dict[str, int]:
-        """List objects as `RemoteFiles.list`, and count the request."""
+        """List objects as `RemoteFiles.list` does, and count the request."""
         return self._call("list", lambda: self._objects.list(prefix))
 
     def read(self, name: str) -> bytes:
-        """Read an object as `RemoteFiles.read`, and count the request."""
+        """Read an object as `RemoteFiles.read` does, and count the request."""
         return self._call("read", lambda: self._objects.read(name))
 
     def read_range(self, name: str, at: int, length: int) -> bytes:
-        """Read a range as `RemoteFiles.read_range`, and count the request."""
+        """Read a range as `RemoteFiles.read_range` does, and count the request."""
         return self._call("read", lambda: self._objects.read_range(name, at, length))
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int:
-        """Write an object as `RemoteFiles.write`, and count request and bytes."""
+        """Write an object as `RemoteFiles.write` does, and count the request and the bytes."""
         size = self._call("write", lambda: self._objects.write(name, parts))
         self._counts.wrote(size)
         return size
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects as `RemoteFiles.delete`; each name counts as a request."""
+        """Delete objects as `RemoteFiles.delete` does. Each name counts as a request."""
         each = list(names)
         self._counts.asked("delete", max(len(each) - 1, 0))
         self._call("delete", lambda: self._objects.delete(each))
 
     def delete_unfinished(self) -> int:
-        """Delete unfinished uploads as `RemoteFiles.delete_unfinished`, without counting."""
+        """Delete unfinished uploads as `RemoteFiles.delete_unfinished` does. The requests are not counted."""
         return self._objects.delete_unfinished()
 
     def _call(self, kind: str, call: Callable[[], T]) -> T:

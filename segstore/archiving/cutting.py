@@ -1,4 +1,4 @@
-"""`cut_log`: truncates a segment's log at a time or at an offset, also within a batch.
+"""`cut_log`: truncates a segment's log at a timestamp or at an offset, which may lie within a batch.
 
 On disk the file is truncated. If the cut is within a batch, the batch's records before the cut are written as
 a batch at the end of the file, with the base offset, base timestamp, codec, producer, sequence and leader
@@ -30,15 +30,15 @@ _LEVELS = dict.fromkeys(range(CODEC_MASK + 1))
 
 
 class Limit(NamedTuple):
-    """The limit of a log. The first record whose timestamp is later than `time` (ms; None: no limit), or
-    whose offset is at least `end`, is cut off with all later records.
+    """The limit of a log. The first record whose timestamp is above `time` (ms; None: no limit), or whose
+    offset is at least `end`, is cut off, and so are all records after it.
     """
 
     time: int | None
     end: int
 
     def passed(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return for each batch whether one of its records may be beyond the limit."""
+        """Return a mask of the batches that may have records beyond the limit."""
         found: NDArray[np.bool_] = batches["last_offset"] >= self.end
         if self.time is not None:
             found |= batches["max_timestamp"] > self.time
@@ -145,7 +145,7 @@ def _encoded(data: bytes, at: int, batch: NDArray[np.void], records: Records, ke
     """Return the bytes of batches with the first `kept` of `records`, compressed by `codec`."""
     n, before = len(batch), batch["attributes"].copy()
     source = batch.copy()
-    # The flag keeps a batch with a tombstone from getting a delete horizon, as from the log cleaner.
+    # `seg_compact` gives a batch with a tombstone a delete horizon, unless the batch has this flag.
     source["attributes"] |= DELETE_HORIZON_FLAG
     keep: NDArray[np.uint8] = np.full(max(len(records), 1), lib.SEG_DROP, np.uint8)
     keep[:kept] = lib.SEG_KEEP

@@ -1,7 +1,7 @@
 """`download`: copies objects of an archive into files, several at a time, and checks their CRCs.
 
-On disk: new files, each synced after its download. Memory: one buffer of BUFFER bytes for each thread.
-Threads: one calls `download`, which starts threads, and ends them before it returns.
+Each new file is synced after its download. Memory: one buffer of BUFFER bytes for each thread. Threads: one
+thread calls `download`, which starts other threads, and ends them before it returns.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ObjectRange(NamedTuple):
 
 
 class Download(NamedTuple):
-    """A file made of ranges of objects, one after the other. If `counted`, its bytes are reported to
-    `progress`. `is_sealed` is True for a file of a sealed segment.
+    """A file that is made of ranges of objects, one after the other. If `counted`, the number of its bytes is
+    reported to `progress`. `is_sealed` is True for a file of a sealed segment.
     """
 
     path: str
@@ -80,8 +80,9 @@ def read_range(
 
 
 def download(source: ReadableObjects, files: Files, tasks: Iterable[Download], progress: Progress) -> None:
-    """Make the files of all tasks. This thread calls `progress` with numbers of written bytes. Raises the
-    first error of a task: ArchiveError, CorruptArchiveError, OSError; files may then be incomplete.
+    """Make the files of all tasks. The calling thread calls `progress` with numbers of written bytes. Raises
+    the first error of a task: ArchiveError, CorruptArchiveError, OSError. After an error, files may be
+    incomplete.
     """
 
     def make(task: Download, buffer: bytearray, report: Progress) -> None:
@@ -116,8 +117,8 @@ work.
 
 
 def spread(tasks: Iterable[T], work: Work[T], progress: Progress) -> None:
-    """Do the work of all tasks, several at a time. This thread calls `progress`. Raises the first error of a
-    task.
+    """Do the work of all tasks, several tasks at the same time. The calling thread calls `progress`. Raises
+    the first error of a task.
     """
     taken = _Tasks(iter(tasks), work)
     workers = [Worker(f"segstore-restore-{number}") for number in range(THREADS)]
@@ -148,7 +149,7 @@ class _Tasks(Generic[T]):
         self._stopped = True
 
     def progress(self) -> Iterator[int]:
-        """Yield numbers of written bytes, until all threads have finished."""
+        """Yield each number of written bytes that a thread reports, until all threads have finished."""
         left = THREADS
         while left:
             size = self._written.get()
@@ -182,4 +183,4 @@ class _Tasks(Generic[T]):
 
 
 class _StoppedError(Exception):
-    """Stops a task, because another task has failed."""
+    """An exception that stops a task after another task has failed."""

@@ -38,9 +38,12 @@ class NewList(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """An archiver's notes on a partition, valid once the commit is written. `ends` are the archived ends, or
-    None if a part of the log below these ends could not be archived. `least` is the base offset of the first
-    segment with pieces. `marks` are (base offset, source) of the log's sealed segments.
+    """What the archiver stores in memory about a partition when the commit is written.
+
+    `ends` are the archived ends, or None if a part of the log below these ends could not be archived.
+    `inodes` maps the base offset of each segment to the inode of its log file. `least` is the base offset of
+    the first segment with pieces. `marks` are (base offset, source) of the log's sealed segments. `problem`
+    is the reason why the log is not archived up to its ends, or None.
     """
 
     ends: Ends | None
@@ -51,7 +54,7 @@ class Carried(NamedTuple):
 
 
 class CommitDraft:
-    """Adds partitions to a commit. `lists` has the changed lists of segments."""
+    """Adds the entries of partitions to a commit. `lists` has the changed lists of segments."""
 
     def __init__(
         self,
@@ -73,7 +76,8 @@ class CommitDraft:
 
     def take(self, plan: PartitionPlan, whole: bool) -> None:
         """Add the entry of a changed partition. If `whole` is False, further commits of the same moment
-        follow, and the entry gets no new pieces. Raises OSError; FileNotFoundError if a segment was removed.
+        follow, and the entry gets no new pieces. Raises OSError, which is FileNotFoundError if a segment was
+        removed.
         """
         key, each = plan.key, self._partitions[plan.key]
         had, new = self._state.partitions.get(key), self.lists.get(key)
@@ -111,7 +115,7 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment, because the log goes on to this offset even if the
+        """Return the base offset of the active segment, because the log goes on up to this offset even if the
         segment is empty. Return 0 if the offset is above the high watermark, or `counts` is False.
         """
         base = plan.view.bases[-1]
@@ -141,7 +145,7 @@ class CommitDraft:
 
     @property
     def has_entries(self) -> bool:
-        """Return whether a partition has changed."""
+        """Return whether any partition has changed."""
         return bool(self._pieces)
 
     def keep(self, key: TopicIdPartition) -> None:
@@ -151,7 +155,7 @@ class CommitDraft:
         self._pieces[key] = entry, had.pieces, (), 0
 
     def finish(self) -> None:
-        """Write the partitions' entries into a commit."""
+        """Write the partitions' entries into the commit."""
         for entry, _, added, least in self._pieces.values():
             self._commit.partition(entry, added, least)
 
@@ -159,7 +163,7 @@ class CommitDraft:
         self, files: Mapping[str, bytes] | None, ways: tuple[Way, ...], forgotten: Iterable[tuple[str, str]]
     ) -> None:
         """Write all partitions, topics and files into a state. `files` are the files that the store's
-        `.segstore` has now; archived files with other names are dropped. None drops no file.
+        `.segstore` has now; archived files with other names are dropped. If None, no file is dropped.
         """
         commit, gone = self._commit, set(forgotten)
         for key, each in self._state.partitions.items():

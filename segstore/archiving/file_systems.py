@@ -25,8 +25,8 @@ completing a large upload.
 
 
 class ArchiveLocation(NamedTuple):
-    """The place of an archive: its URI without secrets, its URI with secrets, and its path within the file
-    system.
+    """The place of an archive: its URI without secrets, its URI with secrets, and its path `base` within
+    `filesystem`.
     """
 
     uri: str

@@ -1,7 +1,7 @@
 """`UploadsUnderWay`: uploads of segments that run while the archiver goes on.
 
-In the archive: segments. No list names a segment before its upload is complete. Threads: the archiver's, and
-those of `Uploads`.
+No list of segments names a segment before its upload is complete. Threads: the archiver's, and those of
+`Uploads`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class UploadsUnderWay:
 
     @property
     def names(self) -> set[str]:
-        """Return the ids of the running uploads, which are parts of their objects' names."""
+        """Return the ids of the running uploads. The names of the uploaded objects contain these ids."""
         return {name for _, name in self._under_way.values()}
 
     @property
@@ -43,7 +43,7 @@ class UploadsUnderWay:
     def begin(
         self, number: int, name: str, each: SealedSegment, partition: PartitionArchive, time: int
     ) -> None:
-        """Begin an upload. Its number must be unique."""
+        """Begin an upload. `number` must be unique, and `name` is the upload's id."""
         self._under_way[number] = each, name
         partition.flying.add((each.local.base_offset, each.source))
         call = partial(upload_segment, self._objects, self._files, each, name, time)
@@ -68,6 +68,6 @@ class UploadsUnderWay:
             each.ready[done.result.base, done.result.source] = done.result
             self._counts.segments += 1
             return
-        each.ends = None  # the next tick then plans the partition again
+        each.ends = None  # makes the next `Archiver.tick` plan the partition again
         if done.error is not None and not isinstance(done.error, SegstoreError | OSError):
             raise copy_of(done.error)

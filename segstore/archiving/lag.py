@@ -14,7 +14,7 @@ from segstore.storage.meta.published_ends import Ends
 
 
 def lags(moments: Moments, archiver: Archiver | None) -> dict[tuple[str, int], Lag]:
-    """Return the lag of each partition, by (topic, number). Raises StoreClosedError, OSError."""
+    """Return {(topic, partition): lag} of all archived partitions. Raises StoreClosedError, OSError."""
     moments.store.context.check_open()
     now = moments.ends_now(moments.slots)
     if archiver is None or archiver.carried is None:
@@ -32,7 +32,7 @@ def lags(moments: Moments, archiver: Archiver | None) -> dict[tuple[str, int], L
 
 
 def total_of(found: Mapping[tuple[str, int], Lag]) -> Lag:
-    """Return the sums of records and bytes, and the largest number of ms."""
+    """Return the sums of records and bytes of all known lags, and the largest number of ms."""
     known = [lag for lag in found.values() if lag.records >= 0]
     if found and not known:
         return UNKNOWN

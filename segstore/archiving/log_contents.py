@@ -2,7 +2,8 @@
 offsets.
 
 Nothing is on disk: a `LogContents` is made of the archive's state and of the list of segments that the state
-names. Spark pickles it, or a part of it, and sends it to tasks. Threads: any; values that do not change.
+names. Spark pickles a `LogContents`, or a `part` of one, and sends it to tasks. Threads: any; values that do
+not change.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from segstore.leader_epochs import LeaderEpochCache
 from segstore.replication.observed_log import OffsetAndEpoch, agreed_in, position_in
 
 AHEAD = 2
-"""A part has this many extents after its end offset, mostly enough for the markers of its last
+"""A `part` also has this many extents after its end offset. They mostly contain the markers of its last
 transactions.
 """
 
@@ -43,10 +44,10 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class LogContents:
-    """The log of the partition `key` in an archive. Offsets from `start` on, below `end`, the high watermark,
-    can be read. `stable` is the last stable offset, -1 if it is not known. Compaction may have left gaps
-    below `gaps_end`, or anywhere if `gaps_end` is -1. `is_part` is True if some extents of the log are left
-    out.
+    """The log of the partition `key` in an archive. Offsets from `start` to `end` - 1 can be read; `end` is
+    the high watermark. `stable` is the last stable offset, or -1 if it is not known. Compaction may have left
+    gaps below `gaps_end`, or anywhere if `gaps_end` is -1. `is_part` is True if some extents of the log are
+    left out.
     """
 
     key: TopicIdPartition
@@ -67,7 +68,9 @@ class LogContents:
         return LeaderEpochCache(self.epochs)
 
     def after(self, offset: int) -> Extent | None:
-        """Return the extent with `offset`, or else the next extent, or None if there is no later one."""
+        """Return the extent that contains `offset`. If there is none, return the first extent after `offset`,
+        or None if no extent follows.
+        """
         slot = bisect_right(self._ends, offset)
         return self.extents[slot] if slot < len(self.extents) else None
 
@@ -90,14 +93,14 @@ class LogContents:
         return self._epochs.current
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """Return an offset with the leader epoch of the record before it, or with epoch -1 if that epoch is
-        not known.
+        """Return an offset with the leader epoch of the record before this offset, or with -1 if that epoch
+        is not known.
         """
         return position_in(self._epochs, self.end, offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
         """Return the offset below which this log certainly has the same records as the log that `position`
-        was taken from. It is at most the offset of `position`.
+        was taken from. The result is at most the offset in `position`.
         """
         return agreed_in(self._epochs, self.end, position)
 

@@ -1,8 +1,8 @@
 """`LogWindows`: reads extents of an archived log in windows of whole batches. The next window is read while
-the caller decodes the last one.
+the caller decodes the last window.
 
-In the archive: only reads, of ranges of objects. Threads: one uses it; a thread of its own reads ahead. A
-window does not change.
+Ranges of the archive's objects are read, and nothing is written. Threads: one thread uses a `LogWindows`,
+which has another thread that reads ahead. A window does not change.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ reads suit callers that need few records.
 MOST_SEARCHED = 64 << 20
 """At most this many bytes after damage are searched for a whole batch."""
 KEPT = 4
-"""The number of windows that are kept. The search for the end of a transaction needs earlier windows
-again.
+"""The number of windows that are kept in memory. The search for the end of a transaction needs earlier
+windows again.
 """
 
 
 class ObjectGoneError(Exception):
-    """An object is missing: it was replaced since the state was read, or it was lost."""
+    """An object is missing: it was replaced after the state was read, or it was lost."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -54,8 +54,9 @@ class ObjectDamage(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A request for a window. It begins at byte `position` of an extent, at offset `begin`, and has `size`
-    bytes. The window ends at byte `until` at most, or at the end of a batch that crosses `until`.
+    """A request for a window. The window begins at byte `position` of an extent, at offset `begin`. At most
+    `size` bytes are read for it. The window ends at byte `until` at most, or at the end of a batch that
+    crosses `until`.
     """
 
     extent: Extent
@@ -110,7 +111,7 @@ class BatchWindow(NamedTuple):
 
 
 class LogWindows(Closing):
-    """The windows of one reader."""
+    """Reads windows of a log for one reader, and keeps the last `KEPT` windows in memory."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -126,8 +127,8 @@ class LogWindows(Closing):
         self._worker, self._ahead = None, None
 
     def get(self, ask: Ask) -> BatchWindow:
-        """Return a window. Raises ObjectGoneError, CorruptArchiveError for a truncated object,
-        ArchiveError.
+        """Return the requested window. Raises ObjectGoneError, ArchiveError, and CorruptArchiveError for a
+        truncated object.
         """
         found = self._kept.pop(ask.key, None) or self._arrived(ask) or self._fetched(ask)
         while len(self._kept) >= KEPT:
@@ -136,7 +137,9 @@ class LogWindows(Closing):
         return found
 
     def read_ahead(self, ask: Ask) -> None:
-        """Begin to read the window that the caller will need next."""
+        """Begin to read the window that the caller will need next, unless this window is in memory, or
+        another window is being read ahead.
+        """
         if self._ahead is not None or ask.key in self._kept:
             return
         if self._worker is None:
@@ -186,8 +189,8 @@ class LogWindows(Closing):
 
 
 def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | None:
-    """Return a request for a larger window if this one has no batch, and more bytes of the extent may
-    complete the first batch, or have a whole batch after damage. Otherwise return None.
+    """Return a request for a larger window if the window of `ask` has no batch, and more bytes of the extent
+    may complete the first batch, or may contain a whole batch after damage. If not, return None.
     """
     left = ask.extent.length - ask.position
     if headers or len(data) >= left:
@@ -213,7 +216,9 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
 
 
 def _next_whole_batch(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
-    """Return (byte of the extent, base offset) of the first whole batch after damage, or None."""
+    """Return (byte of the extent, base offset) of the first whole batch after damage, or None if there is no
+    such batch.
+    """
     found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), bad + 1, least, MAX_OFFSET)
     if found < 0:
         return None

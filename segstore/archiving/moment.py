@@ -1,6 +1,7 @@
-"""`Moments`: the state of a store at one moment: its topics, the ends of all logs, and its small files.
+"""`Moments` reads the state of a store at one moment: its topics, the ends of all logs, and its small files.
 
-All ends come from one publication. On disk: only reads. Threads: the archiver's; any may call `ends_now`.
+All ends come from one publication in `.segstore/ends`. The store's files are only read. Threads: the
+archiver's; any thread may call `ends_now`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from segstore.storage.store.store import Store
 NEWEST_ONLY = frozenset({names.ADOPTED, names.ADOPTED_COPY, names.PRODUCER_IDS})
 """Small files that only grow, so that a restore to any time uses their newest content."""
 _NOT_ARCHIVED = frozenset({names.LAGS, names.LET_GO})
-"""Small files that tell other processes of the present state only."""
-_TICK_NS = 2_000_000_000  # more than a step of any file system's clock
+"""Small files whose facts are true only at present. They are not archived."""
+_TICK_NS = 2_000_000_000  # longer than the precision of the timestamps of any file system
 
 Slots = dict[TopicIdPartition, int]
 
@@ -44,7 +45,7 @@ class Moment(NamedTuple):
 
 
 class Moments:
-    """Reads the state of a store, which is open "r", at one moment after the other."""
+    """Reads the states of a store at successive moments. The store is open with mode "r"."""
 
     def __init__(self, store: Store, settings: ArchiveSettings) -> None:
         assert isinstance(store.engine, StoreReader)
@@ -61,7 +62,7 @@ class Moments:
         self._cleaned_seen: tuple[int, ...] | None = None
 
     def take(self) -> Moment:
-        """Return the present moment. Raises OSError, CorruptCheckpointError."""
+        """Return the present state of the store. Raises OSError, CorruptCheckpointError."""
         self._look_at_topics()
         now = self.store.context.clock()
         return Moment(now, self._topics, self._all, self.ends_now(self._slots))
@@ -86,8 +87,9 @@ class Moments:
         return self._topics[key.topic]
 
     def ends_now(self, slots: Slots) -> dict[TopicIdPartition, Ends]:
-        """Return the ends of these logs. Published ends are all of one moment. If a log has no published
-        ends, its end is read from its files.
+        """Return the ends of the logs in `slots`. All published ends are of the same moment. If a log has no
+        published ends, its ends are read from its files. Logs that were deleted, or are being created, are
+        left out.
         """
         published = self.side.ends_of(list(slots.values()))
         if len(published) == len(slots):
@@ -101,11 +103,13 @@ class Moments:
 
     @property
     def slots(self) -> Slots:
-        """Return the key of each archived partition in `.segstore/ends`."""
+        """Return {partition: its key in `.segstore/ends`} of all archived partitions."""
         return self._slots
 
     def _unpublished(self, key: TopicIdPartition) -> Ends | None:
-        """Return the ends of an unpublished log, or None if it is still being created, or was deleted."""
+        """Read the ends of a log without published ends from its files. Return None if the log is still being
+        created, or was deleted.
+        """
         try:
             view = self.follower(key).view
         except (StoreClosedError, UnknownTopicOrPartitionError):
@@ -131,7 +135,9 @@ class Moments:
         return self.follower(key).view
 
     def epochs(self, key: TopicIdPartition) -> tuple[tuple[int, int], ...]:
-        """Return the leader epochs in a log's checkpoint, or no epochs if it is damaged. Raises OSError."""
+        """Return the leader epochs in a log's leader-epoch-checkpoint, or () if this file is damaged or
+        missing. Raises OSError.
+        """
         path = os.path.join(self.follower(key).directory, names.LEADER_EPOCHS)
         try:
             loaded: LeaderEpochs = LeaderEpochs.load(self.files, path)
@@ -140,7 +146,7 @@ class Moments:
         return loaded.entries
 
     def cleaned(self) -> dict[tuple[str, int], int]:
-        """Return the offsets in cleaner-offset-checkpoint, by partition. Raises OSError."""
+        """Return {(topic, partition): offset}, the content of cleaner-offset-checkpoint. Raises OSError."""
         path = os.path.join(self.store.path, names.CLEANER_OFFSETS)
         try:
             seen = self.files.identity(path)
@@ -152,8 +158,8 @@ class Moments:
         return self._cleaned
 
     def small(self) -> dict[str, bytes]:
-        """Return the content of the small files of `.segstore`, by name. If no file has changed, the result
-        is the same dict object as before. Raises OSError.
+        """Return {name: content} of the small files in `.segstore`. If no file has changed, the result is the
+        same dict object as that of the last call. Raises OSError.
         """
         ours = os.path.join(self.store.path, names.OURS)
         now, modified = time.time_ns(), self.files.modified(ours)

@@ -1,4 +1,5 @@
-"""Formats and parses every name of an object of an archive, below the archive's base; no other module does.
+"""Formats and parses the names of an archive's objects, relative to the archive's base. No other module
+knows the format of these names.
 
 ```
 claims/<epoch, 10 digits>-<nonce, 16 hex digits>        the claim of an archiver to be the only writer
@@ -10,9 +11,9 @@ topics/<topic>/<topic id>/<partition>/
 ```
 
 A claim is `<epoch>-<nonce>`; an upload is `<claim>-<number>`, so that no name is ever written twice, and no
-two archivers write the same name. Only the highest claim is valid. Claims are ordered by epoch, then by
-nonce, which is the order of their names as text. Parsing accepts exactly the names that formatting makes, and
-returns None for any other name.
+two archivers write the same name. Only the highest claim is valid. Claims are ordered by epoch, and with
+equal epochs by nonce. Their names as text have the same order. Parsing accepts exactly the names that
+formatting makes, and returns None for any other name.
 
 Threads: any; functions without state.
 """
@@ -33,7 +34,7 @@ STATE = ".state"
 SEGMENTS = ".segments"
 SEGMENT_SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
 NO_TOPIC_ID = "-"
-"""Stands for the topic id in names of objects if an old broker created the topic, which then has no id."""
+"""Stands for the topic id in names of objects if the topic has no id, because an old broker created it."""
 
 _CLAIM = r"([0-9]{10})-([0-9a-f]{16})"
 _CLAIM_NAME = re.compile(_CLAIM)
@@ -67,7 +68,7 @@ class CommitName(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of a topic by its id. A topic that was deleted and created again has another id."""
+    """A partition, with the id of its topic. A topic that was deleted and created again has another id."""
 
     topic: str
     topic_id: str
@@ -104,12 +105,12 @@ def commits_of(claim: ArchiverClaim) -> str:
 
 
 def upload(claim: ArchiverClaim, number: int) -> str:
-    """Return the id of an upload, which is a part of its objects' names."""
+    """Return the id of an upload. The names of the uploaded objects contain this id."""
     return f"{claim}-{number}"
 
 
 def parse_claim(text: str) -> ArchiverClaim | None:
-    """Return the claim in a text that `str` made, or None for another text."""
+    """Return the claim of which `text` is the `str`, or None for another text."""
     match = _CLAIM_NAME.fullmatch(text)
     return None if match is None else ArchiverClaim(int(match[1]), match[2])
 

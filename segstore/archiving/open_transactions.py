@@ -1,8 +1,8 @@
-"""`TransactionsAhead`: finds the batches of a window that belong to aborted transactions, by the markers
-after them.
+"""`TransactionsAhead`: finds the batches of a window that belong to aborted transactions, from the markers
+that follow the batches.
 
 A reader may begin at any offset, and needs only the log from that offset on. It reads ahead until every
-transaction of the batches is completed, which mostly takes one more window. The control batches show which
+transaction of the batches is completed; mostly one more window is enough. The control batches show which
 transactions were aborted, as in a store. Threads: one, that of the reader.
 """
 

@@ -1,6 +1,7 @@
-"""`PartitionArchive`: an archiver's state of a partition in memory, beside the archive's own state.
+"""`PartitionArchive`: the facts about a partition that an archiver has in memory, and that are not in the
+archive's own state.
 
-Nothing is on disk. Threads: the archiver's; others read.
+Nothing is on disk. Threads: the archiver's thread writes; other threads only read.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from segstore.storage.meta.published_ends import Ends
 
 @dataclass
 class PartitionArchive:
-    """An archiver's state of a partition. `listed` is the newest list. `inodes` has the inode of each log
-    file from which pieces were read, by base offset. `ready` has the uploaded segments that are not in a list
-    yet, and `flying` the segments whose upload runs, both by base offset and source. `ends` are the archived
-    ends, or None if the next `Archiver.tick` must plan the partition again.
+    """An archiver's facts about a partition.
+
+    `listed` is the newest list of segments. `inodes` maps base offsets of segments to the inodes of the log
+    files from which pieces were read. `ready` maps (base offset, source) to an uploaded segment that is not
+    in a list yet. `flying` has (base offset, source) of each segment whose upload is running. `ends` are the
+    archived ends, or None if the next `Archiver.tick` must plan the partition again.
     """
 
     key: TopicIdPartition
@@ -29,4 +32,4 @@ class PartitionArchive:
     flying: set[tuple[int, Source]] = field(default_factory=set)
     epochs: tuple[tuple[int, int], ...] = ()
     epoch: int | None = None
-    """The leader epoch at which `epochs` were read."""
+    """The leader epoch of the log when `epochs` were read, or None if they must be read again."""

@@ -14,9 +14,9 @@ from segstore import names
 from segstore.archiving.object_names import PartitionObject, TopicIdPartition
 
 Source = tuple[int, int, int]
-"""The identity of a file of the store: inode, size, and time of change (ns). It distinguishes the file from a
-later file with the same name. Inode and time do so only together, because the log cleaner keeps the time, and
-file systems reuse inodes.
+"""Inode, size, and time of change (ns) of a file of the store. They distinguish the file from a later file
+with the same name. Inode and time are both needed, because the log cleaner keeps the time, and file systems
+reuse inodes.
 """
 
 
@@ -27,14 +27,14 @@ def source_of(identity: Iterable[int]) -> Source:
 
 
 class ArchivedSegment(NamedTuple):
-    """A sealed segment, with offsets from `base` on, below `end`. `files` has the size in bytes and the
-    CRC-32C of each of its files, by suffix. `max_timestamp` is the largest timestamp of its records (ms), or
-    -1 if no record has one.
+    """A sealed segment, with offsets from `base` on, below `end`. `files` maps the suffix of each file to
+    (size in bytes, CRC-32C). `max_timestamp` is the largest timestamp of its records (ms), or -1 if no record
+    has a timestamp.
 
     `since` is the time (ms) at which the archiver first saw the segment in the log. `until` is the time at
-    which the segment had left the log, or None. `retired` is the reason: "retention" if the log now starts
-    after the segment, "replaced" if compaction or an unclean recovery put other segments in its place.
-    `source` is the identity of the store's file when it was read.
+    which the archiver saw that the segment had left the log, or None if it is in the log. `retired` is the
+    reason: "retention" if the log then started after the segment, "replaced" if compaction or an unclean
+    recovery put other segments in its place. `source` identifies the file of the store that was read.
     """
 
     base: int
@@ -57,7 +57,7 @@ class ArchivedSegment(NamedTuple):
         return self.files[names.LOG][0]
 
     def retire(self, until: int, why: str) -> ArchivedSegment:
-        """Return the entry of the segment after it has left the log."""
+        """Return the segment's entry with `until` and `retired`, because the segment has left the log."""
         return self._replace(until=until, retired=why)
 
     def in_log_at(self, time: int) -> bool:
@@ -81,7 +81,9 @@ class ArchivedSegment(NamedTuple):
 
 
 def segment_of(held: Mapping[str, Any]) -> ArchivedSegment:
-    """Return the segment of an entry. Raises KeyError, TypeError, ValueError."""
+    """Return the segment that an entry (`ArchivedSegment.to_json`) describes. Raises KeyError, TypeError,
+    ValueError.
+    """
     files = {str(suffix): (int(size), int(crc)) for suffix, (size, crc) in held["files"].items()}
     if names.LOG not in files:
         raise ValueError("a segment without a log")
@@ -121,7 +123,7 @@ class ArchivedPiece(NamedTuple):
 
 
 def piece_of(held: Any) -> ArchivedPiece:
-    """Return the piece of an entry. Raises TypeError, ValueError."""
+    """Return the piece that an entry (`ArchivedPiece.to_json`) describes. Raises TypeError, ValueError."""
     name, *numbers = held
     if not isinstance(name, str):
         raise TypeError(f"the name of an object is expected, not {name!r}")

@@ -22,7 +22,7 @@ and not copied into pieces.
 """
 
 Ready = Mapping[tuple[int, Source], ArchivedSegment]
-"""Segments that are archived as a whole, by base offset and source."""
+"""Maps (base offset, source) to a segment that is archived as a whole."""
 
 
 class SegmentRead(NamedTuple):
@@ -36,7 +36,7 @@ class SegmentRead(NamedTuple):
 class PartitionPlan(NamedTuple):
     """The work of one `Archiver.tick` for a partition. `lost` are pieces whose file has left the log. `first`
     are the segments to upload before the commit. `later` are the segments whose upload begins after the
-    commit; no later tick waits for it.
+    commit; no call of `tick` waits for these uploads.
     """
 
     key: TopicIdPartition
@@ -67,8 +67,8 @@ def plan_partition(
     inodes: Mapping[int, int],
     ready: Ready,
 ) -> PartitionPlan:
-    """Return the plan of a partition. `inodes` has, by base offset, the inodes of the log files from which
-    pieces were read; `ready` has the uploaded segments that are not in the list yet.
+    """Return the plan of a partition. `inodes` maps base offsets of segments to the inodes of the log files
+    from which pieces were read. `ready` has the uploaded segments that are not in the list yet.
     """
     sealed = sealed_of(key, view, ends.high_watermark)
     lost = _lost(view, pieces, inodes)
@@ -156,14 +156,16 @@ def _overlap(one: ArchivedSegment, other: ArchivedSegment) -> int:
 
 
 def _covered(segment: ArchivedSegment, others: Collection[ArchivedSegment]) -> int:
-    """Return the number of a segment's offsets in `others`, which must not overlap."""
+    """Return the number of a segment's offsets that are also in `others`. The segments of `others` must not
+    overlap.
+    """
     return sum(_overlap(segment, each) for each in others)
 
 
 def retired(
     listed: SegmentList, current: Collection[ArchivedSegment], plan: PartitionPlan, time: int
 ) -> list[ArchivedSegment]:
-    """Return the next list's segments: those of `current`, and all segments that have left the log."""
+    """Return the segments of the next list: those of `current`, and all segments that have left the log."""
     kept = {(each.base, each.source, each.upload) for each in current}
     gone = []
     for each in listed.segments:

@@ -1,15 +1,16 @@
-"""`RemoteFiles`: the objects of an archive, in a file system of pyarrow.fs, below a base.
+"""`RemoteFiles`: the objects of an archive, in a file system of pyarrow.fs, below a base path.
 
-An object is complete, or does not exist. Object stores show an object once its upload is complete. In other
-file systems an object is written under a name that ends with `PART`, and renamed last; on a local file system
-the file is synced before the rename, and its directory after it. A process that is killed leaves a file with
-`PART` (`delete_unfinished` removes it), or an unfinished upload, which a bucket's life-cycle rules remove.
+An object is complete, or does not exist. Object stores show an object only after its upload is complete. In
+other file systems an object is written under a name that ends with `PART`, and then renamed; on a local file
+system the file is synced before the rename, and its directory is synced after the rename. A process that is
+killed leaves a file whose name ends with `PART` (`delete_unfinished` removes it), or an unfinished upload
+(the life-cycle rules of a bucket remove it).
 
-pyarrow can't cancel an upload: after an error in its middle a short object is completed, which is then
-deleted. So up to `HELD` bytes are read into memory before the upload begins; an error in reading them leaves
-no object.
+pyarrow can't cancel an upload: after an error during an upload a short object is completed, and this module
+deletes it. So up to `HELD` bytes are read into memory before the upload begins; if reading them fails, there
+is no object.
 
-Threads: any. A fork's child opens connections of its own.
+Threads: any. The child of a fork opens connections of its own.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ PATIENCE = 10.0
 """A failed request is repeated for this many seconds."""
 DAY_MS = 24 * 60 * 60 * 1000
 _REQUEST = re.compile(r" \(Request ID: [^)]*\)")
-"""The id in a server's error text, which differs in each answer. It is removed, so that a repeated message is
-logged once.
+"""The id in a server's error text. This id differs in each answer, and is removed, so that a repeated message
+is logged once.
 """
 
 
@@ -72,7 +73,7 @@ class RemoteFiles:
         return f"{type(self).__name__}({self.uri!r})"
 
     def __getstate__(self) -> tuple[object, ...]:
-        # Pickled with the secrets, because a task on another machine needs them.
+        # The URI is pickled with its secrets, because a task on another machine needs them.
         return self.uri, self._secret_uri, self._base, self.filesystem, self._patience
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -89,8 +90,8 @@ class RemoteFiles:
 
     @property
     def filesystem(self) -> FileSystem:
-        """Return the file system. In the child of a fork it is reopened, because the parent uses its
-        connections.
+        """Return the file system. In the child of a fork the file system is reopened, because the parent goes
+        on using the open connections.
         """
         if self._process != os.getpid():
             self._filesystem, self._process = reopened(self._filesystem), os.getpid()
@@ -108,8 +109,8 @@ class RemoteFiles:
         self._retries.end()
 
     def list(self, prefix: str) -> dict[str, int]:
-        """Return the sizes in bytes of the objects whose names begin with a prefix, by name. The prefix ends
-        with "/", or is empty.
+        """Return {name: size in bytes} of the objects whose names begin with a prefix. The prefix ends with
+        "/", or is empty.
         """
         return {name: each.size for name, each in self._listed(prefix) if not name.endswith(PART)}
 
@@ -139,8 +140,9 @@ class RemoteFiles:
         return self._read(name, part)
 
     def read_into(self, name: str, at: int, buffer: Buffer) -> int:
-        """Fill a buffer with bytes of an object from byte `at` on. Return their number, which is smaller than
-        the buffer only at the object's end. Raises FileNotFoundError if the object does not exist.
+        """Fill a buffer with bytes of an object from byte `at` on. Return the number of these bytes; it is
+        smaller than the buffer only at the object's end. Raises FileNotFoundError if the object does not
+        exist.
         """
         view = memoryview(buffer).cast("B")
 
@@ -158,8 +160,8 @@ class RemoteFiles:
         return self._read(name, fill)
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int:
-        """Write the parts as an object, which may exist already, and return its size in bytes. An error of
-        `parts` is raised unchanged, and leaves no object.
+        """Write the parts as an object, which may exist already, and return its size in bytes. An error that
+        is raised while `parts` is iterated is raised unchanged, and leaves no object.
 
         A failed upload is repeated from its beginning, unless `parts` is an iterator of more than `HELD`
         bytes, which can't be read twice.
@@ -173,8 +175,8 @@ class RemoteFiles:
             return retries.run(lambda: put(self._path(name), source))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects. A missing object counts as deleted. pyarrow deletes one object at a time, by a few
-        requests.
+        """Delete objects. A missing object counts as deleted. pyarrow deletes one object at a time, with a
+        few requests for each.
         """
         for name in names:
             with self._errors_named(name):
@@ -272,8 +274,8 @@ class RemoteFiles:
 
     @contextmanager
     def _errors_named(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
-        """Run a block, and raise its error as ArchiveError with the object's name. Errors of `source` are
-        raised unchanged. Without a `source`, FileNotFoundError is raised unchanged, too.
+        """A context that raises an error of its block as ArchiveError with the object's name. Errors of
+        `source` are raised unchanged. If `source` is None, FileNotFoundError is raised unchanged.
         """
         try:
             yield
@@ -288,8 +290,8 @@ class RemoteFiles:
 
 
 class _PartsSource:
-    """The parts of an object to write, which can be iterated again. `error` is the last exception of an
-    iteration.
+    """The parts of an object to write. They can be iterated several times if `can_begin_again`. `error` is
+    the last exception that an iteration raised.
     """
 
     def __init__(self, parts: Iterable[Buffer]) -> None:

@@ -1,9 +1,9 @@
-"""`restore`: makes a store from an archive, in its newest state or an earlier one.
+"""`restore`: makes a store from the newest state of an archive, or from an earlier state.
 
-On disk: a new store in `<path>.restoring`, which is renamed to `path` last; see `storage.new_store`. Before
-the rename the store is opened once, which begins a leader epoch in each partition, and completes transactions
-whose marker is in some partitions and missing in others. In the archive: only reads. Threads and processes:
-any.
+The new store is made in `<path>.restoring`, which is renamed to `path` at the end (`storage.new_store`).
+Before the rename the store is opened once. This begins a leader epoch in each partition, and completes
+transactions whose marker is in some partitions and missing in others. The archive is only read. Threads and
+processes: any.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ def restore(
 
     Topics keep their ids, and each partition begins a new leader epoch, so that followers of the store notice
     that it lacks records. A transaction that was committed or aborted is whole in all restored partitions; an
-    open transaction is aborted. A partition loses its part of a transaction in two cases: its end offset is
-    within or before the part, or an earlier record of the partition is stamped later than the requested time,
-    and the transaction was committed by then. So only a clock that runs ahead, or a timestamp in the future,
-    can tear a transaction.
+    open transaction is aborted. A partition loses its part of a transaction in two cases. First: the
+    partition's requested end offset is within or before this part. Second: the transaction was committed by
+    the requested time, but an earlier record of the partition is stamped later than that time. Only a clock
+    that runs ahead, or a timestamp in the future, can cause the second case.
 
-    `progress` is called with the bytes of logs as they are written. `filesystem` is used instead of the URI's
-    file system.
+    `progress` is called with numbers of written bytes of logs. `filesystem` is used instead of the URI's file
+    system.
 
     Raises ArchiveError if the archive does not exist, can't be reached, or lacks a requested topic or offset;
     CorruptArchiveError, which names an object that is damaged or missing; StorageError, with EBUSY if another
@@ -149,7 +149,7 @@ def _checked(topic: str, state: ArchiveState) -> str:
 
 def _open_once(files: Files, path: str) -> None:
     """Open and close the store. The open begins leader epochs, completes transactions, and raises an error if
-    the store is not sound.
+    the store is damaged.
     """
     with open_store(path, files=files) as store:
         build_indexes(store)
@@ -254,7 +254,7 @@ class _Restoring:
         """Download the logs of all partitions, each up to its end."""
         left = partitions
         while left:
-            # Pieces first, because an archiver removes pieces once their segment is archived.
+            # Pieces are downloaded first, because an archiver removes them after their segment is archived.
             tasks = sorted((task for each in left for task in each.downloads()), key=lambda it: it.is_sealed)
             download(self._remote, self._files, tasks, progress)
             left = [each for each in left if not each.cut()]

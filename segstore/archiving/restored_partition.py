@@ -1,8 +1,8 @@
 """`RestoredPartition`: makes the files of one partition from the segments and pieces of an archive.
 
-On disk: the partition's directory in a new store. Segments are downloaded with their indexes. If the log of
-the last segment is made of pieces or is cut, its indexes are made when the store is opened. Threads: one,
-beside the threads of the downloads.
+The files are made in the partition's directory of a new store. Segments are downloaded with their indexes. If
+the log of the last segment is made of pieces, or was cut, its indexes are made when the store is opened.
+Threads: one, in addition to the threads of the downloads.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _HANDLES = 16
 
 class RestoredPartition:
     """A partition that is being restored. Make the files of `downloads`, then call `cut`, and repeat both
-    while `cut` returns False. Call `finish` last. Then `start` and `end` are the start and end offset of the
-    log, `segments` is the number of segments, and `size` their size in bytes.
+    while `cut` returns False. Call `finish` last. After `finish`, `start` and `end` are the start offset and
+    the end offset of the log, `segments` is the number of segments, and `size` is their size in bytes.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class RestoredPartition:
         self._files, self._directory, self._archived = files, directory, archived
         end = cut.ends.get(self.key[::2])
         self._limit = Limit(cut.time, archived.end if end is None else end)
-        """The limits of the log: the requested time, and the end offset that was requested, or else the
-        archive's.
+        """The limits of the log: the requested time, and the requested end offset (if none was requested, the
+        archive's end offset).
         """
         self.start = archived.start if time is None or not listed.starts else listed.start_at(time)
         chosen = listed.current if time is None else listed.at(time)
@@ -75,7 +75,7 @@ class RestoredPartition:
         """The indexes of a log that `cut` did not have to cut; `downloads` returns them next."""
         self._looked_at, self._is_doubtful = 0, False
         self._reaches: int | None = None
-        """The offset after the last record of the log that `cut` has cut, None if no log was cut."""
+        """The offset after the last record of the log that `cut` has cut, or None if no log was cut."""
         self.segments = self.size = 0
 
     def _reaching(self, listed: SegmentList, end: int) -> tuple[ArchivedSegment, ...]:
@@ -134,8 +134,9 @@ class RestoredPartition:
     # --- the log's end --------------------------------------------------------------------
 
     def cut(self) -> bool:
-        """Remove the records of downloaded logs that the log before has, too, and those beyond the limit.
-        Return True if all files are made, False if `downloads` has more. Raises CorruptRecordError, OSError.
+        """Remove two kinds of records from the downloaded logs: those that the log before has, too, and those
+        beyond the limit. Return True if all files are made, or False if `downloads` has more files. Raises
+        CorruptRecordError, OSError.
         """
         for log in self._made[self._looked_at :]:
             if log.name > log.base:
@@ -151,8 +152,8 @@ class RestoredPartition:
         return not self._waiting and not self._last_indexes
 
     def finish(self, topic_id: str, newest_epoch: int) -> None:
-        """Write the files beside the segments, and sync the directory. When the log is opened, it begins an
-        epoch above `newest_epoch`, the largest in the archive. Raises OSError.
+        """Write the files beside the segments, and sync the directory. The log gets a new leader epoch above
+        `newest_epoch`, the largest epoch in the archive. Raises OSError.
         """
         self._find_end()
         if self.end <= self.start:
@@ -174,7 +175,8 @@ class RestoredPartition:
             self.end = self._limit.end
         else:
             self.end = self._reaches
-            # After a cut by time the log ends as early as it can: segments without records are removed.
+            # After a cut at a timestamp the log ends as early as possible: segments without records are
+            # removed.
             while len(self._made) > 1 and not self._files.size(self._path(self._made[-1], names.LOG)):
                 self._remove(self._made.pop())
                 self.end = min(self.end, self._made[-1].end)
@@ -183,7 +185,7 @@ class RestoredPartition:
             self._begin_empty()
 
     def _ends_in_record(self) -> bool:
-        """Return whether the last record is known to end at the log end offset."""
+        """Return whether it is known that a record has the last offset below the log end offset."""
         last = self._made[-1]
         if self._reaches is not None:
             return self._reaches == self.end
@@ -204,7 +206,9 @@ class RestoredPartition:
                 self._files.unlink(path)
 
     def _drop_first_aborts(self, log: RestoredLog) -> None:
-        """Remove aborted transactions from the index of a segment whose first records are left out."""
+        """If the first records of a segment are left out, remove the transactions that ended within these
+        records from the segment's `.txnindex`.
+        """
         path = self._path(log, names.TXN_INDEX)
         if log.name > log.base and self._files.exists(path):
             entries = txn_index.parse(self._files.read_file(path), log.base)
@@ -212,8 +216,8 @@ class RestoredPartition:
 
     @property
     def cleaned(self) -> int | None:
-        """Return the offset for the cleaner's checkpoint, or None if older segments than the newest are
-        restored.
+        """Return the offset for the cleaner's checkpoint, or None if segments are restored that have left the
+        store's log.
         """
         return self._archived.cleaned if self._are_newest else None
 

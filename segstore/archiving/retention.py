@@ -19,7 +19,7 @@ EVERY = 60_000
 
 
 class ArchiveRetention:
-    """The retention of an archive, checked at intervals."""
+    """Chooses, at intervals, the segments and topics that the archive's retention deletes."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
         self._settings, self._due = settings, 0
@@ -56,7 +56,7 @@ class ArchiveRetention:
         time: int,
         forgotten: Collection[tuple[str, str]],
     ) -> dict[TopicIdPartition, frozenset[str]]:
-        """Return the upload ids of the segments to delete, by partition. Topics in `forgotten` are skipped,
+        """Return {partition: upload ids of the segments to delete}. Topics in `forgotten` are skipped,
         because they are deleted as a whole.
         """
         found = {}

@@ -1,7 +1,7 @@
-"""`salvage`: makes archived segments from pieces whose segment has left the store's log, so that their
-records are kept.
+"""`salvage`: makes archived segments from pieces whose segment has left the store's log, so that the records
+of these pieces stay in the archive.
 
-In the archive: the pieces of each such segment are copied into a `.log` without indexes. Threads: any;
+The pieces of each such segment are copied into a `.log` object of the archive, without indexes. Threads: any;
 functions without state.
 """
 
@@ -30,8 +30,8 @@ def salvage(
     time: int,
 ) -> list[ArchivedSegment]:
     """Join the pieces of each segment, upload the joined bytes as a segment, and return the entries of the
-    uploaded segments. An entry is retired by "retention" if all its offsets are below `begins`, the first
-    offset of the store's log, else as "replaced". Raises ArchiveError, CorruptArchiveError.
+    uploaded segments. `retired` of an entry is "retention" if all its offsets are below `begins`, the first
+    offset of the store's log, else "replaced". Raises ArchiveError, CorruptArchiveError.
     """
     made = []
     for base, run in groupby(pieces, key=lambda each: each.base):

@@ -1,8 +1,8 @@
-"""`SegmentHints`: the indexes of archived segments, by which a reader finds its first byte. Each index is
-read once.
+"""`SegmentHints`: the indexes of archived segments, in which a reader finds the first byte to read. Each
+index is read once.
 
 An index is only a hint, as in a store: if its object is missing or damaged, one warning names the object, and
-the segment is read from its beginning. In the archive: only reads. Threads: one.
+the segment is read from its beginning. The archive is only read. Threads: one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMALL = 1 << 20
 request.
 """
 KEPT = 64
-"""The number of segments whose indexes are kept."""
+"""The number of segments whose indexes are kept in memory."""
 
 
 class Hint(NamedTuple):

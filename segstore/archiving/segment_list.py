@@ -1,4 +1,4 @@
-"""`SegmentList`: all archived segments of a partition, also segments that have left its log.
+"""`SegmentList`: all archived segments of a partition, including those that have left the partition's log.
 
 Each version of the list is an object of its own, one line with a CRC. The next version is written when a
 segment is added or retired. Threads: any; a list does not change.
@@ -61,8 +61,8 @@ class SegmentList:
         appended later.
 
         If compaction has removed records of that time, the segments with these records are returned only if
-        the archive still has them. A segment may overlap with the segment before it; its records before the
-        end of that segment must be ignored.
+        the archive still has them. Two neighbouring segments may overlap: the second segment's records below
+        the end of the first segment must be ignored.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)

@@ -38,7 +38,7 @@ class ArchiveSettings:
         return self.interval_ms / 1000
 
     def has(self, topic: str) -> bool:
-        """Return whether a topic is archived. Internal topics always are, except a cluster's metadata."""
+        """Return whether a topic is archived. Internal topics always are, except a cluster's metadata log."""
         if topic == CLUSTER_METADATA:
             return False
         return self.topics is None or topic in self.topics or topic in INTERNAL

@@ -1,6 +1,6 @@
-"""`log_bytes`: the size of an archive, for the progress of a `restore`.
+"""`log_bytes`: the size of an archive's logs, for the progress report of a `restore`.
 
-In the archive: only reads. Threads: any; functions without state.
+The archive is only read. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from segstore.archiving.state import ArchivedPartition
 
 
 def log_bytes(uri: str, topics: Collection[str] | None = None) -> int:
-    """Return the bytes of the logs in an archive's newest state, of some topics or of all. Raises the errors
-    of `read_state`.
+    """Return the number of bytes of the logs in an archive's newest state: of the topics `topics`, or of all
+    topics if `topics` is None. Raises the errors of `read_state`.
     """
     objects = RemoteFiles(uri)
     wanted = [

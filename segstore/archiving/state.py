@@ -1,7 +1,7 @@
 """`ArchiveState`: the content of an archive after a commit: topics, partitions, and small files of the store.
 
-A commit has the changes since the commit before it, a state has the whole content. Both are headers of the
-same form, and `apply` takes either. Threads: one at a time; only `apply` changes a state.
+A commit has the changes since the commit before it, and a state has the whole content. Both have headers of
+the same format, and `apply` accepts both. Threads: one at a time; only `apply` changes a state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ content).
 class ArchivedTopic(NamedTuple):
     """A topic. `settings` are the versions of its settings file, as `storage.meta.topic_info` formats it, or
     b"" for a broker's topic without such a file. `created` is the last time (ms) at which the topic did not
-    exist yet, or 0 if the archive began with it. `deleted` is the time of its deletion, or None.
+    exist yet, or 0 if the archive has had the topic from its beginning. `deleted` is the time at which the
+    topic was deleted, or None.
     """
 
     name: str
@@ -89,8 +90,8 @@ class ArchivedPartition:
 
 
 class Way(NamedTuple):
-    """An earlier history of the archive, which ended at the time `until` (ms) because the store lost archived
-    records. The commits of `claim` have the archive's content before that time.
+    """An earlier history of the archive. This history ended at the time `until` (ms), because the store lost
+    archived records. The commits of `claim` have the archive's content before that time.
     """
 
     until: int
@@ -99,17 +100,19 @@ class Way(NamedTuple):
 
 @dataclass
 class ArchiveState:
-    """The content of an archive. `name` is the newest commit that was applied, `time` its moment (ms)."""
+    """The content of an archive. `name` is the newest commit that was applied, and `time` is the moment (ms)
+    of that commit.
+    """
 
     name: CommitName
     time: int
     ways: tuple[Way, ...] = ()
     """The earlier histories of the archive, ordered by time."""
     topics: dict[tuple[str, str], ArchivedTopic] = field(default_factory=dict)
-    """The topics, by (name, topic id)."""
+    """The keys are (name, topic id)."""
     partitions: dict[TopicIdPartition, ArchivedPartition] = field(default_factory=dict)
     files: dict[str, Versions] = field(default_factory=dict)
-    """The versions of small files below `.segstore`, by name."""
+    """The versions of each small file below `.segstore`. The keys are the names of the files."""
 
     def apply(self, header: Mapping[str, Any], name: CommitName, pieces_at: int) -> None:
         """Apply the changes of a commit, whose pieces begin at byte `pieces_at` of its object. Raises
@@ -274,8 +277,8 @@ def with_version(versions: Versions, time: int, data: bytes) -> Versions:
 
 
 def version_at(versions: Versions, time: int | None) -> bytes | None:
-    """Return the content of a file at a time (ms), or its first known content if the time is before that. A
-    `time` of None means the newest content. Return None if no content is known.
+    """Return the content of a file at a time (ms), or its first known content if the file had no known
+    content at that time. A `time` of None means the newest content. Return None if no content is known.
     """
     if not versions:
         return None

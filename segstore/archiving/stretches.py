@@ -1,8 +1,8 @@
-"""`measure`: reads whole batches of a segment's log, up to an offset, and computes the fields of a piece with
-them.
+"""`measure`: reads whole batches of a segment's log, up to an offset, and computes the fields of the piece
+that the batches become.
 
-On disk: only reads. C scans the bytes, some MiB at each call, without a loop over batches. Threads: any;
-functions without state.
+The file is only read. C functions scan the bytes, some MiB at each call, so that Python has no loop over
+batches. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogStretch(NamedTuple):
     data: tuple[Buffer, ...] | None
 
     def parts(self) -> Iterator[Buffer]:
-        """Yield the bytes. Raises OSError; CorruptRecordError if the file's bytes have changed."""
+        """Yield the bytes. Raises OSError, and CorruptRecordError if the file's bytes have changed."""
         if self.data is not None:
             yield from self.data
             return
@@ -61,7 +61,9 @@ class LogStretch(NamedTuple):
 
 
 def crc_of(data: Buffer, crc: int = 0) -> int:
-    """Return the CRC-32C of `data`, continued from `crc`, the CRC of the bytes before."""
+    """Return the CRC-32C of `data`. If `crc` is given, it is the CRC-32C of the bytes before `data`, and the
+    result is the CRC-32C of all these bytes.
+    """
     with ffi.from_buffer("uint8_t[]", data) as view:
         return int(lib.seg_crc32c(crc, view, len(view)))
 
@@ -81,8 +83,9 @@ def measure(
     log: LogFile, position: int, size: int, offset: int, end_offset: int, keep: int
 ) -> LogStretch | None:
     """Return the whole batches from byte `position` on, below byte `size` and offset `end_offset`, and before
-    invalid bytes. Return None if there is no batch. Their data are kept if they are at most `keep` bytes.
-    Raises OSError; CorruptRecordError, for `offset`, if the first bytes are invalid.
+    invalid bytes. Return None if there is no batch. The result has the batches' bytes if these are at most
+    `keep` bytes. Raises OSError, and CorruptRecordError, which names `offset`, if the first bytes are
+    invalid.
     """
     found, at, step = _FoundStretch(), position, STEP
     while at < size and found.end < end_offset:

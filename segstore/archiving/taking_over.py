@@ -1,7 +1,8 @@
-"""`take_over`: an archiver claims an archive, and continues its newest state.
+"""`take_over`: makes an archiver the only writer of an archive, with a new claim, and continues the newest
+state.
 
-In the archive: a claim, a state of this claim, and changed lists of segments. On disk: only reads. Threads:
-one, and those of `Uploads`.
+A claim, a state of this claim, and changed lists of segments are written to the archive. The store's files
+are only read. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _TRIES = 3
 
 
 class TakenOver(NamedTuple):
-    """The result of `take_over`. `state` is the state that was written; `went_other_ways` are the partitions
-    whose log lacks archived records.
+    """The result of `take_over`. `claim` and `state` are those that were written. `went_other_ways` are the
+    partitions whose log lacks archived records.
     """
 
     claim: ArchiverClaim
@@ -40,7 +41,9 @@ class TakenOver(NamedTuple):
 
 
 def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> TakenOver:
-    """Take an archive over, or begin a new one. Raises ArchiveError, ArchiveFencedError, OSError."""
+    """Claim an archive, compare it with the store, and write a state of the new claim. If there is no
+    archive, begin an archive. Raises ArchiveError, ArchiveFencedError, OSError.
+    """
     claim = take_claim(objects)
     before = _read(objects)
     check_claim(objects, claim)
@@ -82,8 +85,8 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
 
 
 def _read(objects: WritableObjects) -> ArchiveState | None:
-    """Return the newest state, or None if there is no archive. Read it again if another archiver deletes
-    replaced objects during the read.
+    """Return the newest state, or None if there is no archive. If objects are missing, read the state again,
+    because another archiver may delete replaced objects during the read.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -114,7 +117,7 @@ def read_lists(
 
 
 def _read_list(objects: WritableObjects, partition: ArchivedPartition) -> SegmentList | None:
-    """Return the list of a partition's segments. Return None if it is damaged or missing, so that the
+    """Return the list of a partition's segments. Return None if the list is damaged or missing, so that the
     partition is archived again from its beginning.
     """
     try:

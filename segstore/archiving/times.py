@@ -1,4 +1,4 @@
-"""`Cut`: the ends of the logs that `restore` makes, parsed from its argument `at`.
+"""`Cut`: the ends of the logs that `restore` makes, parsed from the argument `at` of `restore`.
 
 Nothing is on disk. Threads: any; values and functions without state.
 """
@@ -20,7 +20,7 @@ _ALLOWED = "give ms since the epoch, a datetime with a time zone, or a mapping {
 
 class Cut(NamedTuple):
     """The ends of restored logs. A log ends before its first record that is stamped later than `time` (ms),
-    or at its end offset in `ends`. If it has neither limit, it is whole.
+    or at its end offset in `ends`. A log without any limit is restored whole.
     """
 
     time: int | None = None

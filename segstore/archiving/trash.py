@@ -1,11 +1,11 @@
 """`Trash`: objects of an archive that are no longer needed, until they are deleted.
 
 An object is deleted when it has not been needed for the grace time, so that a reader of an older state still
-finds it. Before each delete the archiver checks that it is still the writer, because another archiver may
-have taken over, and may need objects of an older state. A list of all objects, at the start and once a day,
-finds the objects that killed archivers left. Objects that an earlier history of the archive (`Way`) needs
-stay. Until these objects are known, only objects that this archiver has written are deleted, which no earlier
-history can name. In the archive: only deletes. Threads: the archiver's.
+finds the object. Before each delete the archiver checks that its claim is still the highest, because another
+archiver may have claimed the archive, and may need objects of an older state. A list of all objects, made at
+the start and once a day, shows the objects that killed archivers left. Objects that an earlier history of the
+archive (`Way`) needs stay. Until these objects are known, the archiver deletes only objects that it has
+written itself, because no earlier history can name them. Threads: the archiver's.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Trash:
         return True
 
     def sweep(self, time: int) -> int:
-        """Delete the objects whose grace time is over, and return their number. Raises ArchiveError,
-        ArchiveFencedError.
+        """Delete objects whose grace time is over, at most MOST_AT_ONCE, and return the number of deleted
+        objects. Raises ArchiveError, ArchiveFencedError.
         """
         due = [
             name for name, since in self._since.items() if time - since >= self._grace and self._may_go(name)
@@ -113,8 +113,8 @@ class ListedObjects(NamedTuple):
 
 
 def list_all(objects: WritableObjects, ways: Iterable[Way]) -> ListedObjects:
-    """Delete unfinished objects of killed writers, then list all objects of an archive. Raises ArchiveError;
-    CorruptArchiveError if the objects of an earlier history can't be read.
+    """Delete unfinished objects of killed writers, and then list all objects of an archive. Raises
+    ArchiveError, and CorruptArchiveError if the objects of an earlier history can't be read.
     """
     objects.delete_unfinished()
     found = {name for prefix in (CLAIMS, COMMITS, TOPICS) for name in objects.list(prefix)}
@@ -131,8 +131,8 @@ def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[s
 
 
 def own_objects(claim: ArchiverClaim, state: ArchiveState, last_state: CommitName) -> set[str]:
-    """Return the names of the object by which an archiver claims the archive, of its last state, and of the
-    commits after that state.
+    """Return the names of an archiver's own objects: its claim, its last `.state`, and the commits after that
+    state.
     """
     names = {
         str(CommitName(claim, number, COMMIT))

@@ -1,7 +1,7 @@
 """`Uploads`: a few threads that make calls. `upload_segment`: uploads a sealed segment to an archive.
 
-In the archive: `.log`, `.index`, `.timeindex`, `.txnindex` and `.snapshot` of a segment, under new names. On
-disk: only reads. Threads: the archiver's calls `run` and `begin`.
+The `.log`, `.index`, `.timeindex`, `.txnindex` and `.snapshot` of a segment are written to the archive, under
+new names. The store's files are only read. Threads: the archiver's thread calls `run` and `begin`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _AskedUpload(NamedTuple):
 
 
 class Uploads:
-    """Threads that make calls. A call starts a thread, until there are as many as allowed."""
+    """At most `most` threads that make calls. Each `begin` starts a new thread, until there are `most`."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
@@ -64,7 +64,7 @@ class Uploads:
         return [each.result for each in found]  # type: ignore[misc]
 
     def begin(self, number: int, call: Callable[[], T], outcomes: SimpleQueue[Done[T]]) -> None:
-        """Make a call in a thread, and put its outcome into `outcomes`."""
+        """Queue a call for a thread, which makes the call and puts its outcome into `outcomes`."""
         if len(self._threads) < self._most:
             thread = Background(self._run, self._name)
             self._threads.append(thread)
@@ -91,7 +91,7 @@ class Uploads:
                 if self._over:
                     raise StoreClosedError("the archiver has ended")
                 done = Done(asked.number, asked.call(), None)
-            except BaseException as error:  # raised in the archiver's thread
+            except BaseException as error:  # the archiver's thread raises the error
                 done = Done(asked.number, None, error)
             asked.outcomes.put(done)
             del asked, done
@@ -107,7 +107,7 @@ class SealedSegment(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """Return the file's identity, as in `ArchivedSegment.source`."""
+        """Return inode, size and time of change of the segment's log file (`ArchivedSegment.source`)."""
         return source_of(self.local.identity)
 
 
@@ -132,8 +132,8 @@ class _LogParts:
 def upload_segment(
     objects: WritableObjects, files: Files, sealed: SealedSegment, upload: str, since: int
 ) -> ArchivedSegment:
-    """Upload all files of a segment, and return its entry. Raises ArchiveError; FileNotFoundError if
-    compaction or retention has removed the segment.
+    """Upload all files of a segment, and return the segment's entry. Raises ArchiveError, and
+    FileNotFoundError if compaction or retention has removed the segment.
     """
     local = sealed.local
     log = LogFile(files, local.handle, local.path)

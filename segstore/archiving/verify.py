@@ -1,7 +1,7 @@
 """`verify`: reads every object that an archive names, and checks sizes, CRCs and batches.
 
 `contents.named_objects` lists the objects to check. `verify_objects` checks some of these objects, also in
-other processes and on other machines. Nothing is on disk; in the archive: only reads. Threads: any.
+other processes and on other machines. Nothing is on disk, and the archive is only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Check = Callable[[RemoteFiles, Collection[NamedObject], Progress], list[Finding]
 
 
 class Verified(NamedTuple):
-    """The result of `verify`. `objects` is the number of checked objects, `bytes` the number of bytes that
-    were read. `unnamed` is the number of objects that no state names any more, or that no state names yet.
-    These objects are no fault.
+    """The result of `verify`. `objects` is the number of checked objects, and `bytes` is the number of bytes
+    that were read. `unnamed` is the number of objects that no state names any more, or that no state names
+    yet. Unnamed objects are no fault.
     """
 
     findings: list[Finding]
@@ -48,10 +48,10 @@ def verify(
     files: Files | None = None,
     check: Check | None = None,
 ) -> Verified:
-    """Read every object that the newest state of the archive at `uri`, or a state of its earlier histories,
-    names. Check sizes, CRC-32Cs, and that logs are valid batches with rising offsets.
+    """Read every object that is named by the newest state of the archive at `uri`, or by a state of one of
+    its earlier histories. Check sizes, CRC-32Cs, and that logs are valid batches with rising offsets.
 
-    A `Finding` has the name of an object as its path. `progress` is called with the bytes that were read.
+    A `Finding` has the name of an object as its path. `progress` is called with numbers of read bytes.
     `filesystem` is used instead of the URI's file system. An archiver may be running: objects that it removes
     during the check are no findings. `check` replaces `verify_objects`.
 
@@ -89,8 +89,8 @@ def _still_named(findings: Iterable[Finding], before: ArchiveContents, now: Arch
 def verify_objects(
     source: ReadableObjects, objects: Collection[NamedObject], progress: Progress | None = None
 ) -> list[Finding]:
-    """Check some objects, several at a time, and return the findings. Raises ArchiveError if the archive
-    can't be reached.
+    """Check some objects, several objects at the same time, and return the findings. Raises ArchiveError if
+    the archive can't be reached.
     """
     findings: list[Finding] = []
 
@@ -129,8 +129,8 @@ def _verify_range(
 
 
 class BatchCheck:
-    """The check of a log's batches, whose bytes are passed part by part. `findings` has the first damage.
-    `at` is the byte of the object at which the log begins.
+    """Checks the batches of a log. The log's bytes are passed to `take`, part by part. `findings` has the
+    first damage. `at` is the byte of the object at which the log begins.
     """
 
     def __init__(self, name: str, at: int, bounds: LogBounds) -> None:
@@ -139,7 +139,7 @@ class BatchCheck:
         self.findings: list[Finding] = []
 
     def take(self, data: memoryview) -> None:
-        """Check the batches that are complete with these bytes."""
+        """Take the next bytes of the log, and check the batches that they complete."""
         if self.findings:
             return
         self._left += data

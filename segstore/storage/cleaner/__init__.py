@@ -1,11 +1,11 @@
 """The log cleaner (org.apache.kafka.storage.internals.log.LogCleaner): it keeps the latest value of every
 key.
 
-Read `cleaner` first. `cleanable` chooses the part to compact. `offset_map` has the latest offset of every
-key. `retain` has the rules for batches that stay or go whatever their keys. `segment_reader` reads segments,
-`rewrite` writes new segments. `swap` puts the new segments in place, and documents the files and the order of
-steps. `throttle` limits the rate. `upgrade` rewrites messages of magic 0 and 1 with the same modules.
-Threads: one cleaning of a partition at a time.
+Read `cleaner` first. `cleanable` chooses the part of a log to compact. `offset_map` has the latest offset of
+every key. `retain` has the rules by which batches stay or go whatever the keys of their records.
+`segment_reader` reads segments, `rewrite` writes new segments. `swap` puts the new segments in place, and
+documents the files and the order of steps. `throttle` limits the cleaner's rate. `upgrade` rewrites messages
+of magic 0 and 1 with the same modules. Threads: one cleaning of a partition at a time.
 """
 
 from __future__ import annotations

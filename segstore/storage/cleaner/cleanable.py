@@ -1,4 +1,5 @@
-"""The cleanable part of a log, and whether it is due for compaction. Only batch headers are read from disk.
+"""Finds the part of a log that can be compacted, and decides whether its compaction is due. Only batch
+headers are read from disk.
 
 The rules are Kafka's (org.apache.kafka.storage.internals.log.LogCleanerManager.cleanableOffsets, LogToClean).
 Threads: any.
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Dirty(NamedTuple):
-    """The cleanable part of a log that was not compacted yet: its offsets are `first_dirty` to `until` - 1,
-    and `until` is a segment's base offset.
+    """The part of a log that was not compacted yet, and may be compacted. Its offsets are `first_dirty` to
+    `until` - 1, and `until` is a segment's base offset.
 
     `bytes` is the size of this part. `ratio` is `bytes` divided by the size of the log up to `until`. `late`:
     a record of the part has waited for compaction longer than max.compaction.lag.ms.
@@ -34,12 +35,12 @@ class Dirty(NamedTuple):
 
 
 def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty:
-    """Return the dirty part of a log, even if the topic's settings ask for no compaction; `bytes` is 0 if no
-    segment can be compacted. Raises OSError.
+    """Return the dirty part of a log (not compacted yet), even if the topic's settings don't ask for
+    compaction. `bytes` of the result is 0 if no segment can be compacted. Raises OSError.
     """
     # Read the view before `written_still`: a segment that is sealed between these reads is then the view's
-    # active segment, which is not compacted. In the other order it would be compacted though it is still
-    # written to.
+    # active segment, which is not compacted. In the other order this segment would be compacted while another
+    # process may still write to it.
     view, config = partition.view, partition.config
     written_still = partition.written_still()
     first = _first_dirty(view, checkpoint_offset)
@@ -61,8 +62,8 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
     """Return the dirty part of a log, or None if the topic's settings do not ask for its compaction now.
     Raises OSError.
 
-    `checkpoint_offset` is the partition's offset in cleaner-offset-checkpoint, None if the file has no line
-    for the partition.
+    `checkpoint_offset` is the partition's offset in cleaner-offset-checkpoint, or None if the file has no
+    line for the partition.
     """
     config = partition.config
     if "compact" not in config.cleanup_policy:
@@ -74,17 +75,17 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
     """Return the offset of the first record that was not compacted."""
-    # A checkpoint offset outside of the log is of another log, or this log has lost its end. The whole log is
-    # dirty in both cases.
+    # If the checkpoint offset lies outside of the log, it was written for another log, or this log has lost
+    # its end. The whole log is dirty in both cases.
     if checkpoint_offset is None or not view.start_offset <= checkpoint_offset <= view.end_offset:
         return view.start_offset
     return checkpoint_offset
 
 
 def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: int) -> int:
-    """Return the index in `view.segments` of the first segment that may not be compacted: the active segment,
-    the segment with the last stable offset, or the first dirty segment with a record that is younger than
-    min.compaction.lag.ms.
+    """Return the index in `view.segments` of the first segment that may not be compacted. This is the first
+    of these three: the active segment; the segment that contains the last stable offset; the first dirty
+    segment with a record that is younger than min.compaction.lag.ms.
     """
     stable = view.stable_offset if view.stable_offset >= 0 else view.end_offset
     last = min(view.slot(stable), len(view.segments) - 1)
@@ -97,7 +98,7 @@ def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: i
 
 
 def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> bool:
-    """Return whether the first record of a sealed segment from `view.segments[begin]` on is older than
+    """Return whether any sealed segment from `view.segments[begin]` on begins with a batch that is older than
     max.compaction.lag.ms.
     """
     before = now_ms - config.max_compaction_lag_ms
@@ -108,7 +109,7 @@ def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> boo
 
 
 def _first_timestamp(segment: Segment) -> int:
-    """Return the largest timestamp of a segment's first batch, in ms; -1 if it can't be read."""
+    """Return the largest timestamp of a segment's first batch, in ms, or -1 if the batch can't be read."""
     header = ffi.new("seg_batch *")
     try:
         return -1 if segment.header_at(0, segment.size, header) is None else int(header.max_timestamp)

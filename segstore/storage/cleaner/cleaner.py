@@ -1,7 +1,8 @@
 """Compacts one partition: it keeps the latest value of every key, with its offset (Kafka: Cleaner.doClean).
 
-The segments from the log's beginning to the end of the dirty part are rewritten, group by group. Threads: one
-cleaning of a partition at a time, in the cleaning thread; appends and reads go on.
+The segments from the log's beginning to the end of the dirty part (the part that was not compacted yet) are
+rewritten, one group of neighbouring segments after the other. Threads: one cleaning of a partition at a time,
+in the cleaning thread; other threads append and read at the same time.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
 
 # --- grouping ----------------------------------------------------------------------------------
 
-# Neighbouring segments are grouped into one (Kafka: Cleaner.groupSegmentsBySize).
+# A group of neighbouring segments is rewritten into one segment (Kafka: Cleaner.groupSegmentsBySize).
 
 
 def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: int) -> list[list[Segment]]:
-    """Return the segments, in order, in groups; the logs and the indexes of a group fit into one segment.
+    """Split the segments, in order, into groups. The logs and the indexes of a group fit into one segment.
 
     All records of the segments lie below offset `until`. A group has at most `most` segments, because all
-    files of a group are open at once.
+    files of a group are open at the same time.
     """
     groups: list[list[Segment]] = []
     ends = [*(s.base_offset for s in segments[1:]), until] if segments else []
@@ -77,8 +78,9 @@ def fill(
     chunk: int,
     throttle: Throttler,
 ) -> None:
-    """Put the keys of the records from offset `first` up to `until`, the end of `segments`, into the map,
-    until the map is full. `offsets.latest` becomes the last offset up to which the map has all keys.
+    """Put the keys of the records of `segments` into the map, from offset `first` on. `until` is the end
+    offset of `segments`. A full map ends the fill early. `offsets.latest` becomes the last offset up to which
+    the map has all keys.
 
     Raises CorruptRecordError, OSError, CleaningStopped.
     """
@@ -95,8 +97,8 @@ def fill(
 def _pass_plain(
     offsets: OffsetMap, segment: Segment, first: int, stretch: SegmentReader, throttle: Throttler
 ) -> int:
-    """Put the keys of the uncompressed batches at the beginning of the segment into the map. Return the
-    position after these batches.
+    """Put the keys of the segment's records from offset `first` on into the map, up to the first batch that
+    `SegmentReader.put` does not read. Return the position of that batch, or the end of the segment.
     """
     stretch.begin(segment, _position(segment, first))
     while not stretch.is_over and (passed := stretch.put(offsets, first)):
@@ -113,8 +115,8 @@ def _take(
     chunk: int,
     throttle: Throttler,
 ) -> bool:
-    """Put the keys of the segment from byte `position` on into the map. Return False if the map is full, else
-    True.
+    """Put the keys of the segment's records from byte `position` on into the map. Return False if the map is
+    full, else True.
     """
     for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
         done = offsets.put(piece.records, first)
@@ -140,10 +142,10 @@ log = Logger("segstore")
 class CleanResult(NamedTuple):
     """The result of a cleaning. `end_offset` is the offset for cleaner-offset-checkpoint.
 
-    The counts of bytes, segments and records are those of the replaced segments (before) and of the new ones
-    (after). `keyless` is the number of records that were dropped because they had no key. `stopped`: the
-    cleaning ended early, because the store was closed, the topic was deleted, or retention removed segments.
-    Groups that were finished before stay compacted.
+    The counts of bytes, segments and records are those of the replaced segments (before) and of the new
+    segments (after). `keyless` is the number of records that were dropped because they had no key. `stopped`:
+    the cleaning ended early, because the store was closed, the topic was deleted, or retention removed
+    segments. Groups that were finished before stay compacted.
     """
 
     end_offset: int
@@ -158,8 +160,8 @@ class CleanResult(NamedTuple):
     stopped: bool = False
 
     def plus(self, other: CleanResult) -> CleanResult:
-        """Return the sum of this result and a later one, with the `end_offset` and `stopped` of the later
-        one.
+        """Return the sum of this result and `other`, a later result. `end_offset` and `stopped` are those of
+        `other`.
         """
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return CleanResult(other.end_offset, stopped=other.stopped, **counts)
@@ -178,13 +180,13 @@ def clean(
     swapped: Callable[[CleanResult], object] = lambda counts: None,
     flushed: Callable[[], object] = lambda: None,
 ) -> CleanResult:
-    """Compact the cleanable part of a log, in as many passes as the dedupe buffer needs.
+    """Compact the dirty part of a log, in several passes if its keys don't fit into the dedupe buffer.
 
     `advanced` is called after each pass with the offset for the cleaner's checkpoint. `swapped` is called
     with the counts of each replaced group of segments. `flushed` is called before each pass, and must make
-    the recovery point durable: compaction leaves offset gaps, and only below that point recovery accepts
-    gaps. Raises CorruptRecordError, StorageError, OSError: no record is lost then, and finished groups stay
-    compacted.
+    the recovery point durable: compaction leaves offset gaps, and recovery accepts gaps only below that
+    point. Raises CorruptRecordError, StorageError, OSError. After an error no record is lost, and finished
+    groups stay compacted.
     """
     check_settled(partition)
     done = CleanResult(checkpoint_offset or 0)
@@ -198,12 +200,12 @@ def clean(
         dirty = dirtiness(partition, checkpoint_offset, now_ms)
         done = CleanResult(dirty.first_dirty)
         while dirty.bytes and dirty.first_dirty < dirty.until:
-            # Before a record is removed, the later record of its key must be durable. So must be the markers
-            # of transactions below `dirty.until`, even if a marker lies above it.
+            # Before a record is removed, the later record of its key must be durable. The markers of
+            # transactions below `dirty.until` must be durable, too, even if a marker lies above that offset.
             partition.flusher.flush(partition.view.end_offset)
             flushed()
-            # When an altered setting switches compaction off, the recovery point is noted as the end of all
-            # gaps. No gap may be made above that end afterwards.
+            # When an altered setting switches compaction off, the recovery point of that moment is stored as
+            # the end of all offset gaps. No gap may be made above that end afterwards.
             if "compact" not in partition.config.cleanup_policy:
                 raise CleaningStopped
             end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
@@ -219,7 +221,9 @@ def clean(
 
 
 class _Pass:
-    """One pass: it fills the map, and rewrites all segments up to the offset that the map has reached."""
+    """One pass: it fills the map, and rewrites all segments that begin at or below `offsets.latest`, the last
+    offset up to which the map has all keys.
+    """
 
     def __init__(
         self,
@@ -237,8 +241,8 @@ class _Pass:
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
-        # A segment is dropped from this list when it is replaced. Otherwise its file would stay open, and its
-        # space on disk would not be freed.
+        # A segment is dropped from this list when it is replaced. If it stayed in the list, its file would
+        # stay open, and its space on disk would not be freed.
         self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 
     def run(self) -> int:

@@ -2,7 +2,7 @@
 
 As in Kafka's SkimpyOffsetMap, a key takes 24 bytes: a hash of 16 bytes instead of the key, and the offset.
 Each map draws a new seed for the hash, so that nobody can make keys with equal hashes. Threads: one at a
-time; C works on whole columns without the GIL.
+time; the C functions work on whole columns without the GIL.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LEAST = 64
 
 
 class OffsetMap:
-    """A map that takes at most `memory` bytes, and less if at most `keys` keys can come. At most the fraction
-    `load_factor` of its slots is used.
+    """A map that takes at most `memory` bytes. `keys` is the largest number of keys that can come: if they
+    need less memory, the map takes less. At most the fraction `load_factor` of its slots is used.
 
     `latest` is the last offset up to which the map has all keys (-1: none).
     """
@@ -47,8 +47,8 @@ class OffsetMap:
         return int(self.c.used)
 
     def put(self, records: Records, from_offset: int = 0) -> int:
-        """Put the keys of records from offset `from_offset` on into the map. Return the number of records
-        before the first one for which the map has no room.
+        """Put the keys of the records from offset `from_offset` on into the map. Return the number of records
+        before the first record for which the map has no room (the number of all records if there is room).
         """
         c = columns(records)
         done = lib.seg_map_put(
@@ -57,8 +57,9 @@ class OffsetMap:
         return checked(done)
 
     def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
-        """Return (SEG_DROP, SEG_LATEST or SEG_KEEP for each record, number of dropped records
-        without a key).
+        """Return (flag of each record, number of dropped records without a key). The flag is SEG_DROP if the
+        key has a later record, or the record has no key; SEG_LATEST if the record is the latest of its key;
+        SEG_KEEP if its offset is above `latest`.
         """
         c, keyless = columns(records), ffi.new("int64_t *")
         keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)
@@ -71,7 +72,7 @@ class OffsetMap:
 
 
 def columns(records: Records) -> Any:
-    """Return the rows of decoded records as a `seg_columns *`, which is valid while the records are
+    """Return the columns of decoded records as a `seg_columns *`. It is valid while `records` is
     referenced.
     """
     c, matrix = ffi.new("seg_columns *"), records._matrix

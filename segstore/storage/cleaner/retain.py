@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 # --- transactions ------------------------------------------------------------------------------
 
-# Batches of transactions (Kafka: CleanedTransactionMetadata). Records of an aborted transaction are dropped.
-# A marker stays while a batch of its transaction is in the log, and for delete.retention.ms after that. The
-# log's own markers tell which transactions were aborted; they are read when the first batch of a transaction
-# is met.
+# The rules for batches of transactions (Kafka: CleanedTransactionMetadata): records of an aborted transaction
+# are dropped. A marker stays while a batch of its transaction is in the log, and for delete.retention.ms
+# after that. The markers in the log show which transactions were aborted. They are read when the first batch
+# of a transaction is cleaned.
 
 _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
@@ -62,7 +62,7 @@ class Aborted:
         return np.array(found, np.int64).reshape(-1, 4)
 
     def without_keys(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return a mask of the batches whose keys don't count: markers, and batches of aborted
+        """Return a mask of the batches whose keys compaction ignores: markers, and batches of aborted
         transactions.
         """
         kinds = batches["attributes"] & _OF_TRANSACTION
@@ -81,14 +81,14 @@ class Aborted:
 
 
 class Decided:
-    """Decides which batches and markers of transactions stay. `policies` must get all batches of the cleaned
-    part, in order.
+    """Decides which batches and markers of transactions stay. `policies` must be called with all batches of
+    the cleaned part of the log, in order.
     """
 
     def __init__(self, aborted: Aborted, now_ms: int) -> None:
         self._aborted, self._now = aborted, now_ms
-        # The ids of producers with an open transaction that has a batch in the cleaned part, up to the
-        # present batch.
+        # The ids of the producers that have an open transaction at the present batch. Transactions without
+        # an earlier batch in the cleaned part of the log are left out.
         self._met: set[int] = set()
         self.kept: list[AbortedTxn] = []
         """The entries of a new .txnindex: the aborted transactions that still have batches, in order of their
@@ -96,8 +96,8 @@ class Decided:
         """
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
-        """Return the flags SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER of each batch, 0 if none
-        applies.
+        """Return the flags SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER of each batch, or 0 if no
+        flag applies.
         """
         policies: NDArray[np.uint8] = np.zeros(len(batches), np.uint8)
         kinds = batches["attributes"] & _OF_TRANSACTION
@@ -118,8 +118,8 @@ class Decided:
         return int(lib.SEG_NO_RECORDS if horizon else lib.SEG_ALL_RECORDS | lib.SEG_SPENT_MARKER)
 
     def _is_spent(self, segment: Segment, batch: NDArray[np.void]) -> bool:
-        """Return whether the log has no batch of the marker's transaction any more. True if an earlier
-        cleaning has removed the marker's record.
+        """Return whether the log has no more batches of the marker's transaction. Return True also if an
+        earlier cleaning has removed the marker's record.
         """
         if not batch["count"][0]:
             return True
@@ -138,29 +138,29 @@ class Decided:
 # --- retain ------------------------------------------------------------
 
 LastRecords = Mapping[int, tuple[int, int]]
-"""By producer id: the last offset of the producer's last data batch (-1 if there is none), and the producer's
-epoch.
+"""For each producer id: the last offset of the producer's last data batch (-1 if there is none), and the
+producer's epoch.
 """
 
 
 class Policy:
-    """The flags and codecs of the rewritten batches. `until` is the end of the cleaned part. Its last batch
-    stays, even without records, so that the log still ends there.
+    """The flags and codecs of the rewritten batches. `until` is the end offset of the cleaned part of the
+    log. The last batch of this part stays, even without records, so that the part still ends at `until`.
     """
 
     def __init__(self, config: TopicConfig, decided: Decided, last_records: LastRecords, until: int) -> None:
         self._decided, self._last_records, self._until = decided, last_records, until
         self._last_offsets = np.array([last for last, _ in last_records.values()], np.int64)
         self.retained: NDArray[np.int64] = np.unique(np.append(self._last_offsets, until - 1))
-        """The last offsets, ascending, of the batches outside of transactions that stay even without
-        records.
+        """For batches that belong to no transaction: the last offsets, ascending, of the batches that stay
+        even without records.
         """
         self._codec = None if config.compression_type == "producer" else _code(config.compression_type)
         self.level = levels(config)
 
     @property
     def recodes(self) -> bool:
-        """Return whether batches get the topic's codec. A batch may grow by that."""
+        """Return whether batches get the topic's codec. A batch may grow when its codec changes."""
         return self._codec is not None
 
     @property
@@ -183,8 +183,8 @@ class Policy:
         return codecs
 
     def _last_of_producer(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return a mask of the batches that show an active producer's last sequence number, or, if it has no
-        data batches, its epoch.
+        """Return a mask of the batches that stay because of an active producer: its last data batch, which
+        has its last sequence number, or, if the producer has no data batch, the markers with its epoch.
         """
         found: NDArray[np.bool_] = np.zeros(len(batches), bool)
         if not self._last_records:
@@ -202,7 +202,7 @@ class Policy:
 
 
 def levels(config: TopicConfig) -> dict[int, int | None]:
-    """Return the compression level of each codec."""
+    """Return {number of a codec: its compression level, or None for its default}."""
     return {code: getattr(config, f"compression_{name}_level", None) for code, name in enumerate(CODECS)}
 
 

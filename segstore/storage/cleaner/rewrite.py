@@ -1,7 +1,7 @@
 """Rewrites the batches of segments, and leaves out superseded records (Kafka: Cleaner.cleanInto).
 
-The new files of a group of segments have `.cleaned` names: the log, both indexes, the .txnindex. Threads: the
-cleaning thread; no other thread uses these files before the swap.
+The new files of a group of segments (the log, both indexes, the .txnindex) have names that end in `.cleaned`.
+Threads: the cleaning thread; no other thread uses these files before the swap.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Growing:
             pool, partition.directory, base_offset, 0, writable=False, interval=interval
         )
         self._partition, self._files = partition, pool.files
-        with partition.names_held():  # raises if the topic was deleted
+        with partition.names_held():  # `names_held` raises an error if the topic was deleted
             self.handle: Handle = self._create(names.LOG)
         self._builder = IndexBuilder(segment.base_offset, segment.interval)
         self._offsets, self._times = bytearray(), bytearray()
@@ -62,9 +62,9 @@ class _Growing:
         segment.size += len(memoryview(data))
 
     def finish(self, aborted: Sequence[AbortedTxn], modified: int) -> None:
-        """Make the segment durable under its `.cleaned` names, and readable by its open file. `modified` (ns
-        since the epoch) becomes the files' modification time, from which the segment's age is known if no
-        record has a timestamp.
+        """Make the segment durable under its `.cleaned` names, and readable through its open file. `modified`
+        (ns since the epoch) becomes the files' modification time. If no record has a timestamp, the
+        segment's age is computed from this time.
         """
         files = self._files
         self._times += self._builder.last_time_entry()
@@ -84,7 +84,7 @@ class _Growing:
 
 
 class Output:
-    """The new segments of a group: one, or several if one would exceed `most` bytes."""
+    """The new segments of a group: one segment, or several segments if one would exceed `most` bytes."""
 
     def __init__(self, partition: Partition, base_offset: int, most: int) -> None:
         """Begin the first segment. Raises OSError, StoreClosedError."""
@@ -96,7 +96,9 @@ class Output:
         return [one.segment for one in self._growing]
 
     def add(self, data: memoryview, batches: NDArray[np.void]) -> None:
-        """Append the batches `batches`, whose bytes are in `data`, one after the other. Raises OSError."""
+        """Append batches to the last new segment, or to further new segments if they don't fit. `data` has
+        the bytes of the batches, and `batches` their headers. Raises OSError.
+        """
         while len(batches):
             one = self._growing[-1]
             ends = batches["size"].cumsum(dtype=np.int64)
@@ -132,8 +134,8 @@ _GROWTH = 16
 
 @dataclass
 class CleanerStats:
-    """Counts of a rewrite. `changed`: batches that differ from the old ones. `keyless`: records that were
-    dropped because they had no key.
+    """Counts of a rewrite. `changed` is the number of batches that differ from the old batches. `keyless` is
+    the number of records that were dropped because they had no key.
     """
 
     records_before: int = 0
@@ -143,9 +145,9 @@ class CleanerStats:
 
 
 class Rewriter:
-    """Rewrites the segments of one pass. The offset map decides which records stay, and the policy which
-    batches. `new_horizon_ms` is the delete horizon that tombstones get, and markers whose transaction has no
-    batches any more, in ms since the epoch.
+    """Rewrites the segments of a group. The offset map decides which records stay, and the policy decides
+    which batches stay. A batch with tombstones, and a marker whose transaction has no more batches, gets the
+    delete horizon `new_horizon_ms` (ms since the epoch), unless it has a delete horizon already.
     """
 
     def __init__(self, offsets: OffsetMap, policy: Policy, now_ms: int, new_horizon_ms: int) -> None:
@@ -193,7 +195,7 @@ class Rewriter:
         return stretch.position
 
     def _compact(self, segment: Segment, piece: CleanerPiece) -> tuple[memoryview, NDArray[np.void]]:
-        """Return the data and the headers of the retained batches of a piece, each with its new codec."""
+        """Return the data and the headers of the retained batches of a piece, in their new codecs."""
         n, records, how, counts = len(piece.batches), piece.records, self._how, self.counts
         policies = self._policy.policies(segment, piece.batches)
         codecs = self._policy.codecs(piece.batches, piece.codecs)
@@ -224,8 +226,8 @@ class Rewriter:
 def compressed(
     data: memoryview, batches: NDArray[np.void], plain: NDArray[np.bool_], level: Levels
 ) -> tuple[memoryview, NDArray[np.void]]:
-    """Return the data and the headers of the batches after compression of those in the mask `plain`, each by
-    the codec in its header.
+    """Compress the batches in the mask `plain`, each with the codec in its header. Return the data and the
+    headers of all batches.
     """
     parts: list[Any] = []
     headers = batch_ptr(batches)

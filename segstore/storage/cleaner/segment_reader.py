@@ -1,9 +1,9 @@
-"""The cleaner's reads of a segment: some batches at a time, decoded, or in C long runs of plain batches
-(uncompressed, and not of a transaction).
+"""Reads a segment for the cleaner. `pieces` reads and decodes some batches at a time. `SegmentReader` reads
+long runs of plain batches (uncompressed, and not of a transaction) in C.
 
-Segments are only read. Threads: the cleaning thread. Memory: one chunk as stored, and one decompressed. For
-runs of plain batches, buffers of 30 times `chunk` are allocated, but the kernel provides only the pages that
-are written.
+Segments are only read. Threads: the cleaning thread. Memory: one chunk of stored bytes, and one piece of
+decompressed bytes. For runs of plain batches, buffers of 30 times `chunk` are allocated, but the kernel
+provides only the pages that are written.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from segstore.storage.segment.segment import Segment
 
 MOST_PLAIN = 8 << 20
-"""A piece ends at this many decompressed bytes; only a single batch may be larger."""
+"""A piece has at most this many decompressed bytes, unless it is a single batch that has more."""
 
 
 class CleanerPiece(NamedTuple):
     """Whole batches of magic 2, their headers `batches`, and their records. A batch begins in `data` at the
     position in its header, less `position`.
 
-    `codecs` has the codec of each batch in the segment. If `old`, the batches were made from messages of
-    magic 0 and 1, and are uncompressed in `data`.
+    `codecs` has the codec that each of the batches has in the segment. If `old`, the batches were made from
+    messages of magic 0 and 1, and are uncompressed in `data`.
     """
 
     data: Bytes
@@ -56,8 +56,8 @@ def pieces(
     throttle: Callable[[int], None],
     wanted: Wanted | None = None,
 ) -> Iterator[CleanerPiece]:
-    """Yield the batches of a segment from byte `start` on, without those for which `wanted` returns False.
-    Every CRC is checked.
+    """Yield the batches of a segment from byte `start` on, in pieces. If `wanted` is given, it is called with
+    headers, and returns a mask of the batches to yield. The CRC of every batch is checked.
 
     Raises CorruptRecordError if a batch is damaged, because unreadable batches must not be compacted.
     """
@@ -91,7 +91,9 @@ def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
 
 
 def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterator[CleanerPiece]:
-    """Yield a run of batches in pieces. All its offsets are at least `least`. Raises CorruptRecordError."""
+    """Yield a run of batches in pieces. The offsets in the run are at least `least`. Raises
+    CorruptRecordError.
+    """
     old = run["magic"][0] != MAGIC
     data, position, batches = step.data, step.position, run
     codec = (run["attributes"] & CODEC_MASK).astype(np.uint8)
@@ -113,12 +115,12 @@ def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterat
 
 COLUMNS = 7
 _WINDOWS = 8
-"""One call returns at most this many times `chunk` bytes."""
+"""One call of `compact` returns at most this many times `chunk` bytes."""
 
 
 class SegmentReader:
-    """Reads a segment from byte `position` on, at most `at_once` bytes a call, by a buffer of `chunk` bytes.
-    Each call advances `position`.
+    """Reads a segment from byte `position` on through a buffer of `chunk` bytes. Each call of `put` or
+    `compact` reads at most `at_once` bytes, and advances `position`.
     """
 
     def __init__(self, chunk: int, at_once: int) -> None:
@@ -138,7 +140,7 @@ class SegmentReader:
         c.keep = held("uint8_t *", self._keep)
 
     def begin(self, segment: Segment, position: int) -> None:
-        """Set the segment and the position at which the next call begins."""
+        """Set the segment, and the position at which the next call of `put` or `compact` begins to read."""
         self._segment, self._handle = segment, segment.handle
         self._c.position, self._c.least = position, segment.base_offset
 
@@ -151,18 +153,18 @@ class SegmentReader:
         return self.position >= self._segment.size
 
     def put(self, offsets: OffsetMap, first: int) -> int:
-        """Put the keys of records from offset `first` on into the map, and return the number of bytes that
-        were read. Return 0 if the next batch is compressed or of a transaction, or does not fit into the map.
-        Raises OSError.
+        """Put the keys of the next records with offsets from `first` on into the map, and return the number
+        of bytes that were read. Return 0 if the next batch is not plain, is damaged, or may not fit into the
+        map. Raises OSError.
         """
         return self._read(lambda: lib.seg_map_stretch(offsets.c, self._c, first))
 
     def compact(
         self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
     ) -> tuple[memoryview, NDArray[np.void]]:
-        """Return the data and the headers of the retained part of the next batches, valid until the next
-        call. The counts are in `how`. A batch stays, even without records, if its last offset is in the
-        sorted array `retained`. Raises OSError.
+        """Return the data and the headers of the next batches without their superseded records. Both are
+        valid until the next call. The counts are written into `how`. A batch stays, even without records, if
+        its last offset is in the sorted array `retained`. Raises OSError.
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)

@@ -1,19 +1,19 @@
-"""The swap puts new segments in place of old ones; after a crash the next open finishes or undoes it.
+"""The swap puts new segments in place of old ones; after a crash the next open finishes or undoes the swap.
 
-A reader in another process finds a whole log at every moment. These steps change files in the partition's
+A reader in another process finds a complete log at every moment. These steps change files in the partition's
 directory:
 
-  1. The new files have `.cleaned` names. The directory is synced, they are renamed to `.swap`, the last
-     segment's first, and the directory is synced again. After a crash before the last rename a `.cleaned`
-     file is left, and the open undoes the swap; after a later crash the open finishes the swap
+  1. The new files have `.cleaned` names. The directory is synced, the files are renamed to `.swap`, those of
+     the last segment first, and the directory is synced again. After a crash before the last rename a
+     `.cleaned` file is left, and the open undoes the swap; after a later crash the open finishes the swap
      (`storage.segment.segment_files`).
   2. Readers of this process see the new segments through open files, so the names do not matter to them.
-  3. The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
-     until all are renamed the old segments have the missing records. The new indexes stay `.swap`, by
-     which an open recognizes the swap.
+  3. The new logs get their final names, the last log first. Each rename replaces a file in one step. Before
+     a log is renamed, the old segments have its records. The new indexes keep their `.swap` names, so that
+     an open recognizes the unfinished swap.
   4. The remaining old segments become `.deleted`, the oldest first. So after a crash no old segment has a
      record that was superseded by a record in a removed segment. The directory is synced.
-  5. The new indexes get their plain names, and the directory is synced.
+  5. The new indexes get their final names, and the directory is synced.
   6. Readers in other processes are notified to list the segments again. The `.deleted` files are removed
      after file.delete.delay.ms.
 
@@ -41,8 +41,8 @@ INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
 
 
 def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Put `new`, finished `.cleaned` segments, in place of `old`. Raises CleaningStopped if a segment of
-    `old` is no longer in the log; OSError.
+    """Put `new`, finished segments with `.cleaned` names, in place of `old`. Raises OSError, and
+    CleaningStopped if a segment of `old` is no longer in the log.
     """
     with partition.names_held():
         if not partition.segments.lies_in(old):
@@ -57,7 +57,7 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
             buried = _put_in_place(partition, old, new)
         except BaseException as error:
             # Only the next open can finish a half-done swap (`segment_files.finish_renames`). No other swap
-            # may begin before that.
+            # may begin before that open.
             partition.unsettled = _text_of(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})
@@ -75,8 +75,8 @@ def _retire(old: Sequence[Segment]) -> None:
 
 
 def undo(partition: Partition, new: Sequence[Segment]) -> None:
-    """Remove the files of `new`, with `.cleaned` or `.swap` names. Raises OSError. If the files may then look
-    like an unfinished swap, no swap can begin before the store is reopened.
+    """Remove the files of `new`, which have `.cleaned` or `.swap` names. Raises OSError. If the files that
+    are left may look like an unfinished swap, no swap can begin before the store is reopened.
     """
     files, first = partition.context.files, new[0]
     try:
@@ -98,8 +98,8 @@ def undo(partition: Partition, new: Sequence[Segment]) -> None:
 
 @contextmanager
 def undone_on_error(partition: Partition, new: Callable[[], Sequence[Segment]]) -> Iterator[None]:
-    """Run a block that writes the segments `new()` and swaps them in. If the block fails before the swap,
-    remove the files of these segments.
+    """A context for a block that writes the segments `new()` and swaps them in. If the block fails before the
+    swap, the files of these segments are removed.
     """
     try:
         yield
@@ -142,7 +142,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) -> None:
-    """Rename a segment's files; there may be no `.txnindex`."""
+    """Rename a segment's files. A missing `.txnindex` is skipped."""
     files = segment.pool.files
     for suffix in suffixes:
         source = segment.file(suffix + before)
@@ -151,7 +151,7 @@ def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) 
 
 
 def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> list[str]:
-    """Do steps 3 to 5; return the paths of the `.deleted` files."""
+    """Take steps 3 to 5 of the swap. Return the paths of the `.deleted` files."""
     context, buried = partition.context, []
     for segment in reversed(new):
         # Rename the old .txnindex before the log is replaced: beside the new log it would be read as the new

@@ -1,8 +1,8 @@
-"""The cleaner's throttle: it limits the rate, makes pauses, and lets the cleaner be stopped. Nothing is on
-disk.
+"""The cleaner's throttle: it limits the bytes per second, makes pauses, and can stop the cleaner. Nothing is
+on disk.
 
-The cleaner pauses in proportion to its processor time, because it is not urgent, and delays appends while it
-runs. Threads: any may call `stop`; only the cleaning thread uses the other methods.
+The cleaner pauses in proportion to its processor time, because compaction is not urgent, and delays appends.
+Threads: any thread may call `stop`; only the cleaning thread uses the other methods.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from segstore.threads import Latch
 
-INTERVAL = 0.3  # seconds between two looks at the rate (org.apache.kafka.storage.internals.utils.Throttler)
+INTERVAL = 0.3  # seconds between two checks of the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
-MOST_AT_ONCE = 32 << 20  # bytes: their read takes about 30 ms, for which a stop must wait
+MOST_AT_ONCE = 32 << 20  # bytes: a stop waits until they are read, about 30 ms
 
 
 REST = 0.5  # seconds of pause for each second of processor time
@@ -32,8 +32,8 @@ class Throttler:
     """An object that the cleaner calls with the number of bytes that it has read, or is going to write. The
     call waits if the rate is too high.
 
-    `clock` returns seconds. `wait(seconds)` returns True, at once, if the cleaning must stop, else False
-    after `seconds`.
+    `clock` returns seconds. `wait(seconds)` waits for `seconds`, and returns False. It returns True, at once,
+    if the cleaning must stop.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Throttler:
         return max(1, int(min(MOST_AT_ONCE, self._rate * INTERVAL)))
 
     def stop(self) -> None:
-        """Make the present or the next call raise CleaningStopped."""
+        """Make the present or the next call of this object raise CleaningStopped."""
         self._stopping.open()
 
     def __call__(self, nbytes: int) -> None:
@@ -78,7 +78,7 @@ class Throttler:
         rest = REST * (self._worked() - self._rested)
         if rest >= LEAST_REST and self._wait(min(rest, LONGEST_REST)):
             raise CleaningStopped
-        if not 0 <= rest < LEAST_REST:  # below 0: another thread, with its own processor time, calls
+        if not 0 <= rest < LEAST_REST:  # below 0 if another thread calls, which has its own processor time
             self._rested = self._worked()
 
 
@@ -88,8 +88,8 @@ class Throttler:
 
 
 class GivingWay(Throttler):
-    """A throttle that calls `turn()` at each call, and while it waits. `turn` does work that is due, and
-    returns the seconds until it must be called again.
+    """A throttle that calls `turn()` when it is called, and while it waits. `turn` does work that is due, and
+    returns the number of seconds after which it must be called again.
     """
 
     def __init__(self, bytes_per_second: float, turn: Callable[[], float], *, stopping: Latch) -> None:

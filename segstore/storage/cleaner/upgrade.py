@@ -1,9 +1,10 @@
 """Upgrades a partition: messages of magic 0 and 1 become record batches of magic 2.
 
-Offsets, keys, values, times, and the codec of each wrapper (a compressed message that has messages) stay.
-Kafka has no such upgrade: it converts messages when it sends them. Each segment with old messages is
-rewritten, compared with the old one, and swapped in as by a compaction (`swap`); batches of magic 2 are
-copied. Threads: one cleaning or upgrade of a partition at a time; appends and reads go on.
+Offsets, keys, values, timestamps, and the codec of each wrapper (a compressed message that contains messages)
+stay. Kafka has no such upgrade: it converts messages when it sends them. Each segment with old messages is
+rewritten; its batches of magic 2 are copied. The new segment is compared with the old segment, and replaces
+it as in a compaction (`swap`). Threads: one cleaning or upgrade of a partition at a time; other threads
+append and read at the same time.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def upgrade(
         return
     if found[-1] is partition.segments[-1]:
         partition.roll()
-    # Sync the log before a swap. Otherwise a crash after the swap might lose records that follow the new
-    # segment.
+    # Sync the log before a swap: without this sync, a crash after the swap might lose records that follow the
+    # new segment.
     partition.flusher.flush(partition.view.end_offset)
     flushed()
     for segment in found:
@@ -87,7 +88,7 @@ def upgrade(
 
 @contextmanager
 def _unless_removed(partition: Partition, segment: Segment) -> Iterator[None]:
-    """Run a block, and ignore its errors if retention has removed the segment."""
+    """A context for a block. Errors of the block are ignored if retention has removed the segment."""
     try:
         yield
     except (CleaningStopped, CorruptRecordError, OSError):
@@ -151,8 +152,8 @@ def _aborted(segment: Segment) -> list[AbortedTxn]:
 
 
 class RecordDigest:
-    """The number of records, and a digest of each of their columns, whatever the batches. Headers are left
-    out, because old messages have none.
+    """The number of records, and a digest of each of their columns. How the records are grouped into batches
+    makes no difference. Record headers are left out, because old messages have none.
     """
 
     def __init__(self) -> None:
@@ -192,7 +193,7 @@ def _joined(column: ByteColumn) -> NDArray[np.uint8]:
 
 def _check(new: list[Segment], before: RecordDigest, chunk: int, throttle: Throttler) -> None:
     """Compare the records of the new segments with `before`, the digest of the old segment's records. Raises
-    StorageError if the records differ; CorruptRecordError.
+    CorruptRecordError, and StorageError if the records differ.
     """
     after, old = RecordDigest(), False
     for segment in new:

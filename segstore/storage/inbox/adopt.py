@@ -1,18 +1,19 @@
-"""Adopts one sealed manifest in a store without replicas: all of its records are appended once, or none is.
+"""Adopts one sealed manifest (a list of staged files) in a store without replicas: all records of the files
+are appended once, or none is.
 
-1. The id is looked up. If it was adopted, it is not adopted again, and other records under the id are
-   refused. Topics, partitions and every staged file are checked. Small files are joined. Large files get the
-   offsets that the partition would assign now. The joined and the large files are synced, and so are the
-   records that the partitions have already. Appends go on during this step.
-2. The append tokens (the locks of the partitions' appends) are taken, in order of their directories. The
-   intent, which has the end of each log, is written and synced. A note (`joined`) of the segments that are
-   joined from small files is written and synced, too.
+1. The id is looked up. If a manifest with this id was adopted, this manifest is not adopted; it is refused if
+   it can't have the same records. Topics, partitions and every staged file are checked. Small files are
+   joined. Large files get the offsets that the partition would assign now. The joined and the large files are
+   synced, and so are the records that the partitions have already. Other callers may append in this step.
+2. The append tokens (the locks of the partitions' appends) are taken, in the order of the partitions'
+   directories. The intent, which has the end of each log, is written and synced. A note (`joined`) of the
+   segments that are joined from small files is written and synced, too.
 3. The batches are appended to the logs.
 4. The logs are synced, except for joined segments: recovery can join them again, because the staged files
    that the note names are on disk.
-5. The id is recorded with its offsets, synced. Until here a failure undoes everything; from here on the
-   adoption is finished, by this process or by recovery at the next open.
-6. The ends of all partitions are published at once. The tokens are released.
+5. The id is recorded with the offsets of the records, and synced. An adoption that fails before this sync is
+   undone. After this sync the adoption will be finished, by this process or by recovery at the next open.
+6. The ends of all partitions are published together. The tokens are released.
 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed only after the
    segments joined from them are synced.
 
@@ -21,8 +22,9 @@ intent is removed. If this undo fails, too, the partitions are fenced (they take
 stays for the next open.
 
 An append that follows the adoption can't be acknowledged while the adoption may still be undone. So the
-append tokens are held during the syncs, which nothing else in the engine does. Threads: one at a time, and
-never one that runs signal handlers, because a handler's exception would end the adoption half-way.
+append tokens are held during the syncs; no other part of the engine syncs with a token held. Threads: one at
+a time, and never a thread that runs signal handlers, because a handler's exception would end the adoption
+half-way.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ _AT_A_TIME = 4
 
 
 class Adopter:
-    """Adopts manifests of one store. `segment_bytes` is `StoreConfig.inbox_segment_bytes`. `unsynced` is
-    called with the note of the joined segments that must be synced later.
+    """Adopts manifests (appends the records of their staged files) in one store. `segment_bytes` is
+    `StoreConfig.inbox_segment_bytes`. `unsynced` is called with a JoinNote of the segments that must be
+    synced later.
     """
 
     def __init__(
@@ -70,10 +73,11 @@ class Adopter:
         self._clock, self._segment_bytes, self._unsynced = clock, segment_bytes, unsynced
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Adopt a manifest (steps 1 to 6), and return its adoption, or the earlier adoption of its id. Raises
-        UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
-        IdempotencyConflictError if the manifest can never be adopted; StorageError, OSError if it can't be
-        adopted now.
+        """Adopt a manifest (steps 1 to 6), and return its adoption, or the earlier adoption of its id.
+
+        If the manifest can never be adopted, raises UnknownTopicOrPartitionError, StagedFilesError,
+        RecordTooLargeError, InvalidRecordError or IdempotencyConflictError. If it can't be adopted now,
+        raises StorageError or OSError.
         """
         known = self._ids.find(manifest.id)
         if known is not None:
@@ -137,13 +141,13 @@ class Adopter:
     def _check_sealed(self, manifest: Manifest) -> None:
         """Raise StagedFilesError if the manifest was taken back (`SealedManifest.take_back`)."""
         # This is called after the intent was written. `take_back` first removes the manifest, then looks for
-        # the intent. So at least one of the two notices the other.
+        # the intent. So `take_back` finds the intent, or this method finds that the manifest is gone.
         if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
     def _rewrite_note(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
-        """Replace the written note `noted` by `joined` if they differ, because some files could not become
-        segments. Return `joined`.
+        """If `joined` differs from the written note `noted`, because some files could not become segments,
+        replace the written note. Return `joined`.
         """
         if joined != noted:
             forget_joined(self._folder, noted.stem)
@@ -155,7 +159,7 @@ class Adopter:
         self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[LogOffsetMetadata]
     ) -> None:
         try:
-            # The id is forgotten first, because the logs must not be cut while the id is recorded as adopted.
+            # The id is forgotten first, because no log may be truncated while the id is recorded as adopted.
             if self._ids.find(manifest.id) is not None:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
@@ -179,8 +183,8 @@ def _joined(manifest: Manifest, work: Sequence[PartitionAdoption]) -> JoinNote:
 
 
 def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFile) -> None:
-    """Raise UnknownTopicOrPartitionError if the topic or partition of a file was deleted, StagedFilesError if
-    the directory of its stager is missing or a link; OSError.
+    """Raise UnknownTopicOrPartitionError if the topic or partition of a file was deleted, and
+    StagedFilesError if the directory of the file's stager is missing or a link. Raises OSError.
     """
     info = find_topic(topics, file.topic, file.partition)
     if info.topic_id != file.topic_id:
@@ -196,7 +200,7 @@ def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdopt
     """Call `do` for each partition, in several threads. When all calls have ended, raise the error of the
     first partition that failed.
     """
-    # Several syncs at once take less time than one after the other.
+    # Several syncs at the same time take less time than the same syncs one after the other.
     turns, failed = iter(enumerate(work)), {}
 
     def take_turns() -> None:
@@ -214,7 +218,9 @@ def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdopt
 
 
 def _together(run: Callable[[], None], threads: int) -> None:
-    """Call `run`, which raises nothing, in this thread and `threads - 1` others, and wait for all of them."""
+    """Call `run`, which raises nothing, in this thread and in `threads - 1` other threads, and wait until
+    each call has returned.
+    """
     # concurrent.futures is not used: after the main thread has exited, its import fails, and executors refuse
     # work.
     workers: list[Worker] = []

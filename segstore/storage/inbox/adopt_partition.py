@@ -1,9 +1,10 @@
-"""Appends verified staged files to one partition's log: copies their batches, or makes a file a segment.
+"""Appends verified staged files to one partition's log: copies their batches into it, or turns a file into a
+segment.
 
-A staged file becomes a segment by a hard link, and keeps its path in the inbox. So a segment is never
+A staged file becomes a segment by a hard link, and keeps its path in the inbox. So such a segment is never
 truncated before its adoption is finished or undone; an undo unlinks the segment's path. Threads: `prepare` is
-called before the partition's append token is taken, the other methods by the token's holder. No method makes
-records visible.
+called before the partition's append token (the lock of its appends) is taken, and the other methods by the
+token's holder. No method makes records visible.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from segstore.storage.segment.segment_files import create_segment, remove_segmen
 
 # --- adopt partition ------------------------------------------------------------
 
-_OPEN = 64  # the most files that are written before the first is synced
+_OPEN = 64  # as soon as this many files are written, they are synced
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class PartitionAdoption:
-    """The adoption of one manifest's files by one partition. The caller calls `prepare`, `place` and `append`
-    in this order, and `put_back` if the adoption fails. `topic` is the first staged file, which has the
-    topic's name and the partition's number. A file of less than `segment_bytes` does not become a segment.
+    """The append of one manifest's staged files to one partition. The caller calls `prepare`, `place` and
+    `append` in this order, and `put_back` if the adoption fails. `topic` is the first staged file, which has
+    the topic's name and the partition's number. A file of less than `segment_bytes` does not become a
+    segment.
     """
 
     def __init__(
@@ -48,14 +50,15 @@ class PartitionAdoption:
         self.partition, self.topic = partition, files[0]
         self._staged, self._folder, self._segment_bytes = files, folder, segment_bytes
         self._work: list[VerifiedFile] = []
-        self._indexes: dict[str, list[str]] = {}  # by a file's path: the paths of its index files
+        self._indexes: dict[str, list[str]] = {}  # keys: paths of files; values: paths of their index files
         self._writer, self._segments = partition.writer, partition.segments
         self._pool, self._files = partition.context.pool, partition.context.files
         self._restore: AppendUndo | None = None
-        self._last = 0  # the number of the segment that was active before the append
+        self._last = 0  # the index in `_segments` of the segment that was active before the append
         self._replaced = False  # whether a staged file has replaced the active segment, which was empty
         self._temporary = ""  # path of a link before its rename to a segment's name
-        # By the path of a joined file that is synced only after the adoption: the staged files in it.
+        # Keys: the paths of joined files that are synced after the adoption. Values: the staged files that
+        # each was joined from.
         self._joined: dict[str, tuple[StagedFile, ...]] = {}
 
     # --- without the token ----------------------------------------------------------------
@@ -94,10 +97,10 @@ class PartitionAdoption:
     def _may_sync_later(self, runs: Sequence[Sequence[VerifiedFile]]) -> bool:
         """Return whether the new segments may be synced after the adoption is acknowledged. They may if all
         files are joined into segments and all staged files are on disk, because the segments can then be
-        joined again.
+        made again from the staged files after a crash.
         """
-        # With flush.messages the segments are synced before the acknowledgement, because otherwise the next
-        # append would wait for their sync.
+        # If flush.messages is set, the segments are synced before the acknowledgement: if they were synced
+        # later, the next append would wait for their sync.
         return self.partition.config.flush_messages == NEVER and all(
             self._is_joined(run)
             and all(one.durable for one in run)
@@ -108,8 +111,8 @@ class PartitionAdoption:
     def _joined_of(
         self, run: Sequence[VerifiedFile], gatherer: Gatherer, place: tuple[int, int], *, later: bool
     ) -> VerifiedFile:
-        """Join the files of `run` into one file, check it, and return its description. It is synced if it
-        will become a segment, unless `later` says that it is synced after the adoption.
+        """Join the files of `run` into one file, check this file, and return its description. If `later`, the
+        file is synced after the adoption; else it is synced here if it will become a segment.
         """
         parts = tuple(one.file for one in run)
         sync = not later and sum(part.size for part in parts) >= self._segment_bytes
@@ -128,9 +131,8 @@ class PartitionAdoption:
         return verify(self._files, path, file, self.partition.config, self._segment_bytes)
 
     def _runs(self, checked: Sequence[VerifiedFile]) -> Iterator[list[VerifiedFile]]:
-        """Yield groups of consecutive files. A file that can't be joined is a group of its own. Files that
-        can be joined form groups within the limits of a segment, and each of these groups is joined into one
-        file.
+        """Yield groups of consecutive files. A file that can't be joined with other files is a group of its
+        own. A group of several files is within the limits of a segment.
         """
         config = self.partition.config
         run: list[VerifiedFile] = []
@@ -149,8 +151,9 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: VerifiedFile) -> bool:
-        """Return whether a file may be joined with other files. It may if the topic keeps the batches'
-        timestamps, and the file has no indexes, and it is smaller than a segment or not durable.
+        """Return whether a file may be joined with other files. It may if all of this is true: the topic
+        keeps the batches' timestamps, the file has no indexes (so it can't become a segment), and the file is
+        either not durable, or smaller than `segment_bytes`.
         """
         # With LogAppendTime the batches get new timestamps, so no file becomes a segment as it is.
         keeps_timestamps = self.partition.config.message_timestamp_type == "CreateTime"
@@ -159,7 +162,7 @@ class PartitionAdoption:
 
     def _restamped(self, one: VerifiedFile, base: int, epoch: int) -> Handle:
         """Write offsets from `base` on and the leader epoch into a file, and begin its write-back. Return the
-        open file, which is still to be synced.
+        open file; the caller must sync it.
         """
         handle = self._files.open(one.path, write=True)
         self._files.restamp(handle, one.file.size, base, epoch)
@@ -169,8 +172,8 @@ class PartitionAdoption:
     # --- with the token -------------------------------------------------------------------
 
     def place(self) -> LogOffsetMetadata:
-        """Return the present end of the log, to which an undo truncates the log. From this call on the caller
-        holds the append token.
+        """Return the present end of the log, to which an undo truncates the log. The caller holds the append
+        token until the adoption has ended.
         """
         topic = self.topic
         self._writer.check_leads()
@@ -182,14 +185,14 @@ class PartitionAdoption:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """Return the offset of the first appended record, and the offset after the last one."""
+        """Return the offset of the first appended record, and the offset after the last appended record."""
         assert self._restore is not None
         return self._restore.mark.next_offset, self._segments.next_offset
 
     def append(self) -> None:
-        """Append the files. Raises StorageError, OSError; some of the files may be appended then."""
+        """Append the files. Raises StorageError, OSError; after an error some files may be appended."""
         if self.joined:
-            self.partition.flush()  # for appends since `prepare`, which `sync` leaves out
+            self.partition.flush()  # syncs records appended since `prepare`, because `sync` will do nothing
         for is_segment, run in groupby(self._work, lambda one: one.indexes is not None):
             copied = list(run)
             if is_segment:
@@ -212,7 +215,7 @@ class PartitionAdoption:
 
     def sync(self) -> None:
         """Sync the appended records, unless they are in `joined` segments. If this raises StorageError, the
-        partition is fenced.
+        partition is fenced: it takes no appends.
         """
         if not self.joined:
             self.partition.sync_ahead()
@@ -230,14 +233,15 @@ class PartitionAdoption:
     def _chunks(self, handle: Handle, file: StagedFile) -> Iterator[Encoded]:
         for buffer, batches, size in chunks_of(self._files, handle, file.size, check_crcs=False):
             chunk = Encoded(buffer, size, batches)
-            chunk.pooled = False  # the next chunk reuses the buffer
+            chunk.pooled = False  # the buffer does not return to the pool, because the next chunk reuses it
             yield chunk
 
     # --- staged files as segments ------------------------------------------------------------
 
     def _take_whole(self, run: Sequence[VerifiedFile]) -> int:
-        """Make the files of `run` segments of the log, one after the other, until one can't be hard-linked.
-        Return the number of new segments. If there are any, an empty active segment follows the last of them.
+        """Turn the files of `run` into segments of the log, one after the other, until one can't be
+        hard-linked. Return the number of new segments. If it is above 0, an empty active segment follows the
+        last new segment.
         """
         segments, taken = self._segments, 0
         if segments.active.segment.size:
@@ -253,13 +257,14 @@ class PartitionAdoption:
             following = create_segment(self._pool, segments.directory, end, self.partition.config)
             segments.append(following)
             segments.activate(ActiveSegment(following, self.partition.config, end))
-            # After a roll a background flush would begin; here it would delay the adoption.
+            # A roll would call `sealed`, and begin a background flush. There is no flush here, because it
+            # would delay the adoption.
             self.partition.sealed(end, taken)
         return taken
 
     def _take(self, one: VerifiedFile, base: int) -> bool:
-        """Make a file the segment with base offset `base`, in place of an empty last segment with this base
-        offset. Return False if the file can't be hard-linked, else True.
+        """Turn a file into the segment with base offset `base`. If the last segment has this base offset, it
+        is empty, and the new segment replaces it. Return False if the file can't be hard-linked, else True.
         """
         segments, files, durable = self._segments, self._files, one.durable
         epoch = self._writer.epoch

@@ -1,12 +1,12 @@
 """`.segstore/adopted` and its second copy `adopted.copy`: the ids of adopted manifests, with the offsets of
 their records.
 
-A line has a CRC and {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, with "others" unless it
-is 0, and "source" unless it is empty. Lines are appended and synced. The file is rewritten without expired
-ids when it has twice the necessary lines. If a line is damaged or incomplete, its id is read from the second
-copy, which is written after the file and not synced. An id that is in one of the two files was adopted.
-Threads: one at a time, under the inbox's lock. Other processes read the file by `read_adoption` and
-`read_newest`.
+A line has a CRC and {"id", "ms", "offsets": [[topic, partition, first, end], ...], "others", "source"}.
+"others" is left out if it is 0, and "source" if it is empty. Lines are appended and synced. The file is
+rewritten without expired ids when it has at least twice as many lines as necessary. If a line is damaged or
+incomplete, its id is read from the second copy, which is written after the file and not synced. An id counts
+as adopted if it is in either file. Threads: one at a time, under the inbox's lock. Other processes read the
+file with `read_adoption` and `read_newest`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 log = Logger("segstore")
 _MOST_BYTES = 1 << 31
 _ROW = (str, int, int, int)
-_LEAST = 64  # lines: a shorter file is not rewritten
+_LEAST = 64  # a file with fewer than twice this many lines is not rewritten
 
 
 class AdoptedIds:
-    """The adopted ids of one store; `retention_ms` limits their age, `count` their number."""
+    """The ids of adopted manifests in one store. `retention_ms` limits their age, and `count` limits their
+    number.
+    """
 
     def __init__(self, files: Files, path: str, retention_ms: int, count: int) -> None:
         """Read the ids. Damaged lines are removed, durably, before the ids are used. Raises OSError."""
@@ -59,8 +61,8 @@ class AdoptedIds:
             self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
         self._note_damage(damaged, damaged_copy, len(lost))
-        # A file with several hard links is not written in place, because the other links would show the
-        # change.
+        # A file with several hard links is not written in place, because readers of the other links would
+        # see the change.
         shared = self._there and self._files.links(self.path) > 1
         if damaged or lost or shared:
             self._rewrite()
@@ -72,7 +74,7 @@ class AdoptedIds:
             self._rewrite_copy()
 
     def _read(self, path: str) -> tuple[_SoundLines, int]:
-        """Return the valid lines of a file, and the number of damaged ones."""
+        """Return the valid lines of a file, and the number of its damaged lines."""
         if not self._files.exists(path):
             return _SoundLines((), 0), 0
         data = self._files.read_file(path, _MOST_BYTES)
@@ -95,7 +97,7 @@ class AdoptedIds:
         return self._known.find(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all kept ids, the newest last."""
+        """Return the adoptions of all kept ids, the newest last."""
         return self._known.all()
 
     def record(self, adoption: Adoption) -> None:
@@ -138,8 +140,8 @@ class AdoptedIds:
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
-            # Unless `record` has replaced the file, it is truncated, not rewritten, because the disk may be
-            # full.
+            # The file is rewritten only if `record` has replaced it. If not, the file is truncated, because
+            # the disk may be full.
             if self._files.inode(handle) == self._inode:
                 self._files.truncate(handle, self._size)
                 self._files.sync(handle)
@@ -148,14 +150,14 @@ class AdoptedIds:
 
     def _rewrite(self) -> None:
         data = b"".join(map(format_adoption, self._known.all()))
-        # The copy is removed first. After a crash the copy would have expired ids that the file lacks, and
-        # the next open would take them for lost, and restore them.
+        # The copy is removed first. If it stayed, and a crash followed, the copy would have expired ids that
+        # the new file lacks. The next open would take these ids for lost, and restore them.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
         self._rewrite_copy()
-        # `_inode` is set last: after an error above, `forget` finds another inode at the path, and rewrites
-        # the file.
+        # `_inode` is set last. After an error above, the new file at the path has another inode than
+        # `_inode`, and `forget` then rewrites the file.
         self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._known)
 
     def _remove_copy(self) -> None:
@@ -164,7 +166,7 @@ class AdoptedIds:
             self._files.unlink(self._copy)
 
     def _rewrite_copy(self) -> None:
-        """Copy the file to the second copy. If that fails, the next `record` tries again."""
+        """Make the second copy anew from the file. If that fails, the next `record` calls this again."""
         try:
             data = self._files.read_file(self.path, _MOST_BYTES) if self._files.exists(self.path) else b""
             self._files.write_atomic(self._copy, data, sync=False)
@@ -185,7 +187,7 @@ class _SoundLines(NamedTuple):
 
 
 def format_adoption(adoption: Adoption) -> bytes:
-    """Return the line of an adopted id."""
+    """Return the line of the file that records an adoption."""
     rows = [[topic, partition, *ends] for (topic, partition), ends in adoption.offsets.items()]
     others = {"others": adoption.others} if adoption.others else {}
     source = {"source": adoption.source} if adoption.source else {}
@@ -193,7 +195,7 @@ def format_adoption(adoption: Adoption) -> bytes:
 
 
 def parse_adoption(line: bytes) -> Adoption:
-    """Return the adoption in a line of `format_adoption`. Raises ValueError."""
+    """Parse a line that `format_adoption` made, and return the adoption. Raises ValueError."""
     fields: dict[str, Any] = unframe(line)
     try:
         rows = [tuple(row) for row in fields["offsets"]]
@@ -208,13 +210,15 @@ def parse_adoption(line: bytes) -> Adoption:
 
 
 def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
-    """Return the adoption of one id in the file, None if the file lacks the id. Raises OSError."""
+    """Return the adoption that the file records under the id `id_`, or None if the file lacks this id. Raises
+    OSError.
+    """
     return _last_line(files, path, b' {"id":%s,' % compact(id_))
 
 
 def read_newest(files: Files, path: str, series: str) -> Adoption | None:
-    """Return the last adoption in the file whose id begins with `series` and "/", None if there is none.
-    Raises OSError.
+    """Return the last adoption that the file records under an id that begins with `series` and "/", or None
+    if there is none. Raises OSError.
     """
     return _last_line(files, path, b' {"id":%s' % compact(f"{series}/")[:-1])
 
@@ -237,8 +241,8 @@ def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the lines of `data` with adoptions whose records all lie below `ends`, the log end offsets of a
-    copy of the store. Records of partitions that `ends` lacks are ignored.
+    """Return those lines of `data` whose adoptions have all their records below `ends`, the log end offsets
+    of a copy of the store. Records of partitions that `ends` lacks are ignored.
     """
     lines = []
     for line in data.splitlines(keepends=True):

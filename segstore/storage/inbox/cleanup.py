@@ -1,7 +1,7 @@
 """Removes old files that nobody needs any more from `.segstore/inbox/` and `.segstore/quarantine/`.
 
 These are the unsealed staged files of dead processes, temporary files, results that no sealer has read, and
-refused manifests. Threads: the inbox's; any may call `leftovers`.
+refused manifests. Threads: the inbox's thread; any thread may call `leftovers`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def put_aside(folder: Folder, stem: str, path: str) -> None:
 
 
 def refused(folder: Folder) -> list[str]:
-    """Return the stems of refused manifests. Raises OSError."""
+    """Return the stems of the refused manifests in the quarantine. Raises OSError."""
     listed = folder.files.listdir(folder.quarantine) if folder.files.exists(folder.quarantine) else []
     return sorted(name for name in listed if names.parse_of_manifest(name + names.MANIFEST))
 
@@ -61,9 +61,9 @@ def remove_earlier(folder: Folder, stem: str) -> None:
 
 
 def leftovers(folder: Folder, now_ms: int, retention_ms: int) -> tuple[list[str], list[str]]:
-    """Return (names of stagers, paths of temporary files and results) that were not changed for
-    `retention_ms` before `now_ms`. A stager is left out if its process lives, or if its files are still
-    needed (`manifest.named`). Raises OSError.
+    """Return (names of stagers, paths of temporary files and of results): those that were not changed in the
+    `retention_ms` before `now_ms`. A stager is left out if it `lives`, or if one of its files is still needed
+    (`manifest.named`). Raises OSError.
     """
 
     def is_old(path: str) -> bool:

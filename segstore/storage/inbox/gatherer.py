@@ -1,8 +1,9 @@
 """Joins small staged files of an adoption in `.segstore/inbox/gathered/`, and writes segments' indexes there.
 
-The small files of one partition are copied one after the other into a new file. A joined file that is large
-enough becomes a segment without another copy, so that appends wait less. Each adoption removes these files at
-its end. Threads: several; no append token is held.
+The small files of one partition are copied one after the other into a new file. If this joined file is large
+enough, it becomes a segment without another copy, so that other appends wait less for the adoption. Each
+adoption removes the files in `gathered` at its end. Threads: several; none holds an append token (the lock of
+a partition's appends).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import open_staged
 
 _AHEAD_BYTES = 4 << 20
-"""The kernel begins to write joined bytes to disk each time that there are this many new ones."""
+"""Each time that this many more bytes are joined, the kernel begins to write them to disk."""
 
 
 class Gatherer:
-    """Makes the joined files of one adoption. A context manager: `__exit__` removes the files that have not
-    become segments.
+    """Makes the joined files of one adoption (an append of staged files). A context manager: `__exit__`
+    removes the files that have not become segments.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -61,14 +62,14 @@ class Gatherer:
 
     def gather(self, parts: Sequence[StagedFile], base: int, epoch: int, *, sync: bool) -> StagedFile:
         """Copy `parts` into one new file, with offsets from `base` on and the leader epoch `epoch`, and
-        return its description. If `sync`, sync the file. Raises StagedFilesError if the records are not those
-        that were staged, OSError.
+        return its description. If `sync`, sync the file. Raises OSError, and StagedFilesError if one of
+        `parts` is missing, or the new file does not have the number of records that were staged.
         """
         size, records = sum(part.size for part in parts), sum(part.records for part in parts)
         name = names.staged_file(next(self._numbers))
         with self._create(name) as target:
-            # The blocks are allocated now. Otherwise ext4 would write the file during a later rename over an
-            # empty segment.
+            # If the blocks were not allocated here, ext4 would write the file to disk during the later rename
+            # over an empty segment.
             self._files.allocate(target, 0, size)
             with self._on_processor():
                 self._join(parts, target, begin_sync=sync)
@@ -101,8 +102,8 @@ class Gatherer:
                 begun = at
 
     def indexes(self, entries: Sequence[bytes]) -> list[str]:
-        """Write the entries of the offset index and of the time index into a new file each. Return both
-        paths. Raises OSError.
+        """Write two new files: the offset index from `entries[0]`, and the time index from `entries[1]`.
+        Return their paths. Raises OSError.
         """
         paths = []
         for suffix, index in zip((names.INDEX, names.TIME_INDEX), entries, strict=True):
@@ -113,17 +114,17 @@ class Gatherer:
 
     def _create(self, name: str) -> Handle:
         if not self._used:
-            with contextlib.suppress(FileExistsError):  # another thread was quicker
+            with contextlib.suppress(FileExistsError):  # another thread has made the directory
                 self._files.mkdir(self._folder.gathered)
             self._used = True
         return self._files.open_anew(os.path.join(self._folder.gathered, name))
 
     def __enter__(self) -> Gatherer:
         """Remove the files of an earlier adoption. Raises OSError."""
-        # The files are unlinked, never cut, because other hard links to them may be segments.
+        # The files are unlinked, never truncated, because other hard links to them may be segments.
         self._folder.remove_gathered()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # the next adoption, or open, removes the files
+        with contextlib.suppress(OSError):  # the next adoption, or the next open, removes the files
             self._folder.remove_gathered()

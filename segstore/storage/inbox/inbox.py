@@ -1,4 +1,5 @@
-"""The inbox, `.segstore/inbox/`: the store's writer adopts the manifests that sealers rename into it.
+"""The inbox, `.segstore/inbox/`: sealers rename manifests (lists of staged files) into it, and the store's
+writer adopts them (appends their records, once).
 
 A manifest that can never be adopted is moved to `.segstore/quarantine/<stem>/`. Threads: after `begin` one
 thread sleeps until a manifest is sealed, and adopts it; each call of `adopt` has a thread of its own. So no
@@ -49,9 +50,10 @@ _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, 
 
 
 class RenameWatch:
-    """Watches for files renamed into a directory, which must exist, by inotify.
+    """Watches a directory, by inotify, for files that are renamed into it. The directory must exist.
 
-    One thread waits; any may stop it. If no inotify watch is available, the waiting thread polls every 50 ms.
+    Only one thread may call `wait`; any thread may call `stop`. If no inotify watch is available, `wait`
+    returns True after at most 50 ms, so that its caller polls.
     """
 
     def __init__(self, directory: str) -> None:
@@ -64,11 +66,11 @@ class RenameWatch:
                 raise OSError(-code, os.strerror(-code), directory)
             why = os.strerror(-code)
             log.warning("%s can't be watched (%s): it is looked at every 50 ms", directory, why)
-        self._fd = self._slot[0]  # below 0: the thread polls
+        self._fd = self._slot[0]  # below 0 if no inotify watch is available
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a new file, at most `seconds`. Return True if a file may have arrived, or the watch was
-        stopped, else False.
+        """Wait at most `seconds` for a new file. Return True if a file may have arrived or `stop` was called,
+        else False. Raises OSError.
         """
         if self._fd < 0:
             return self._stopped.wait(min(seconds, _LOOK)) or True
@@ -82,13 +84,13 @@ class RenameWatch:
         return self._stopped.is_open
 
     def stop(self) -> None:
-        """Make `wait` return at once: the call that is under way, or the next one."""
+        """Make `wait` return at once: the call that is under way, or the next call."""
         self._stopped.open()
         if self._fd >= 0:
             lib.seg_watch_stop(self._fd)
 
     def close(self) -> None:
-        """Close the watch after the last `wait`."""
+        """Close the watch. No call of `wait` may be under way or follow."""
         self._fd = -1
         lib.seg_close(self._slot)
 
@@ -103,14 +105,15 @@ class Adopts(Protocol):
     """The interface of `Adopter`, and of the class that adopts manifests in a replicated store."""
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Adopt a manifest, or return the earlier adoption of its id. After an error listed in `NEVER`, the
-        manifest can never be adopted.
+        """Adopt a manifest, and return its adoption. If the manifest's id was adopted before, only return the
+        earlier adoption. After an error listed in `NEVER` the manifest can never be adopted.
         """
 
 
 class Inbox:
-    """The inbox of one directory. `root_names` are the paths, relative to the root, of the files in the root
-    and in `.segstore`. `wake_sealers` wakes the threads that wait in `seal`, in any process.
+    """The inbox of one store directory, the root. `root_names` are the paths, relative to the root, of the
+    files in the root and in `.segstore`. `wake_sealers` wakes the threads that wait in `seal`, in all
+    processes.
     """
 
     def __init__(
@@ -122,12 +125,13 @@ class Inbox:
         partition: Callable[[str, int], Partition],
         wake_sealers: Callable[[], None],
     ) -> None:
-        """Prepare the inbox's directories, and read the adopted ids. Raises OSError."""
+        """Make the inbox's missing directories, and read the adopted ids. Raises OSError."""
         self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
         self.folder = Folder(context.files, context.root, context.report)
         self.folder.prepare()
-        # A failure that each `_look` meets again is reported once. The key is a stem if a manifest can't be
-        # adopted now, (stem,) if a manifest is refused, or "left-overs" or "looking".
+        # A failure that each `_look` meets again is reported once. Keys: the stem of a manifest that can't be
+        # adopted now, (stem,) for a refused manifest, "left-overs" for a failed `sweep`, and "looking" for
+        # any other error of `_look`.
         self._reported = ReportedFailures()
         self._make_way(root_names)
         self._ids = AdoptedIds(
@@ -151,16 +155,16 @@ class Inbox:
         self._lock, self._noting = Mutex(), Mutex()
         self._thread: Background | None = None
         self._ended = Latch()
-        self._ending: float | None = None  # seconds that a close waits for the thread; None: no limit
-        self._looked = Latch()  # opened after the first `_look`
+        self._ending: float | None = None  # the most seconds that `close` waits (None: no limit)
+        self._looked = Latch()  # opened when the first `_look` has ended
         self._failed: BaseException | None = None
         self._watch: RenameWatch | None = None
 
     # --- opening ----------------------------------------------------------------------------
 
     def _make_way(self, root_names: Collection[str]) -> None:
-        """Move a directory or special file that is in the place of `adopted` or `adopted.copy` to the
-        quarantine. The other of the two files still has the ids.
+        """If a directory or special file has the name `adopted` or `adopted.copy`, move it to the quarantine.
+        The other of the two files still has the ids.
         """
         for name in (names.ADOPTED, names.ADOPTED_COPY):
             place = f"{names.OURS}/{name}"
@@ -171,17 +175,18 @@ class Inbox:
                     self._context.report(path, "not a regular file", f"made anew from the other copy{aside}")
 
     def join_again(self, durable_below: Callable[[TopicInfo, int], int]) -> None:
-        """After a crash, join the segments again that were joined and not synced, durably, before partitions
-        are opened. Segments that end at or below `durable_below(topic, partition)` are durable already.
-        Raises OSError.
+        """Repair joined segments after a crash: each segment that was not synced is joined again from its
+        staged files, and synced. Segments that end at or below the offset `durable_below(topic, partition)`
+        are durable already, and stay unchanged. Called before partitions are opened. Raises OSError.
         """
         self._unsynced.join_again(self._topics(), self._ids, durable_below)
 
     def undo_unfinished(self) -> set[Key]:
-        """Undo the unfinished adoptions whose id is not recorded, before partitions are opened.
+        """Undo the unfinished adoptions (those that have left an intent file) whose ids are not recorded.
+        Called before partitions are opened.
 
-        Return the partitions of the unfinished adoptions whose id is recorded; the caller publishes these
-        partitions together. Raises OSError.
+        Return (topic, partition) of each partition of the unfinished adoptions whose ids are recorded. The
+        caller makes the records of these partitions visible together. Raises OSError.
         """
         finished: set[Key] = set()
         for stem in self.folder.of_kind(names.INTENT):
@@ -203,7 +208,9 @@ class Inbox:
         return finished
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Move a damaged intent to the quarantine, and refuse its manifest. Raises OSError."""
+        """Move a damaged intent file (the old ends of the logs of an adoption) to the quarantine, and refuse
+        the adoption's manifest. Raises OSError.
+        """
         # No crash damages an intent, because it is synced before its rename. Without a readable intent the
         # old ends of the logs are unknown. The logs may have some or all of the records, so the manifest is
         # not adopted again.
@@ -213,7 +220,7 @@ class Inbox:
         try:
             manifest = read_manifest(self.folder, stem)
         except (StagedFilesError, FileNotFoundError):
-            return  # `_look` refuses a damaged manifest; a missing one is never adopted
+            return  # `_look` refuses a damaged manifest, and a missing manifest is never adopted
         if self._ids.find(manifest.id) is None:
             reason = (
                 f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
@@ -223,13 +230,13 @@ class Inbox:
 
     @property
     def ids(self) -> list[Adoption]:
-        """Return the adopted ids of the directory, the newest last."""
+        """Return the adoptions that the directory has recorded, the newest last."""
         return self._ids.all()
 
     def begin_with(self, adopter: Adopts, known: Iterable[Adoption], ending: float) -> None:
-        """Begin as the inbox of one directory of a replicated store: `adopter` adopts, and `known` are the
-        store's adopted ids, which this directory may lack. `close` waits at most `ending` seconds for an
-        adoption, because the disk may hang. Raises OSError.
+        """Begin as the inbox of one directory of a replicated store. `adopter` adopts the manifests. `known`
+        are the store's adoptions; those that this directory lacks are recorded in it. `close` waits at most
+        `ending` seconds for an adoption, because the disk may hang. Raises OSError.
         """
         self._adopter, self._ending = adopter, ending
         for adoption in known:
@@ -237,18 +244,20 @@ class Inbox:
         self.begin()
 
     def note(self, adoption: Adoption) -> None:
-        """Record an adopted id, unless this directory has it, so that sealers find the id here. Raises
-        OSError.
+        """Record an adoption in this directory, unless it is recorded here already. Sealers look for its id
+        here. Raises OSError.
         """
         with self._noting:
             if self._ids.find(adoption.id) is None:
                 self._ids.record(adoption)
 
     def begin(self) -> None:
-        """Adopt the waiting manifests, and from now on each new one. Raises OSError."""
+        """Adopt the manifests that wait, and start the thread that adopts each new manifest. Raises
+        OSError.
+        """
         self.folder.remove_gathered()
-        # The watch begins before the first `_look`, so that a manifest that is sealed during the call is
-        # noticed.
+        # The watch begins before the first `_look`, so that a manifest that is sealed during this first call
+        # is noticed, too.
         self._watch = RenameWatch(self.folder.sealed)
         for stem in self.folder.of_kind(names.INTENT):
             if not self._context.files.exists(self.folder.manifest(stem)):
@@ -264,7 +273,7 @@ class Inbox:
             if failed is not None:
                 raise failed
         finally:
-            del failed  # its traceback refers to this frame
+            del failed  # the error's traceback refers to this frame, so this would be a reference cycle
 
     # --- adopting ---------------------------------------------------------------------------
 
@@ -303,10 +312,10 @@ class Inbox:
                 log.warning("what dead stagers left in %s can't be removed: %s", self.folder.path, error)
 
     def adopt_all(self) -> None:
-        """Adopt all sealed manifests, in order.
+        """Adopt all sealed manifests, in the order of their sealing.
 
-        A manifest that can't be adopted is reported, and the next ones are adopted. After an error of the
-        disk the manifest, and later manifests for the same partitions, are left for the next call.
+        A manifest that can't be adopted is reported, and the next manifests are tried. Unless its error is
+        listed in `NEVER`, the manifest and the later manifests for its partitions wait for the next call.
         """
         stuck: set[Key] = set()
         with self._lock:
@@ -318,14 +327,14 @@ class Inbox:
                     if self._reported.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
                 except (SegstoreError, OSError) as error:
-                    if self._reported.is_new(stem, error):  # log once: each call tries the manifest again
+                    if self._reported.is_new(stem, error):  # each call tries again: log the error once
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self.folder, stem, error)
                     self._wake_sealers()
 
     def settle(self) -> None:
-        """Sync the segments that adoptions have joined. A failed sync is logged. The next call tries the sync
-        again, or the next open joins the segments again.
+        """Sync the segments that adoptions have joined from small staged files. A failed sync is logged. The
+        next call tries the sync again, or the next open of the store makes the segments anew.
         """
         with self._lock:
             self._unsynced.settle()
@@ -335,8 +344,8 @@ class Inbox:
         return [stem for stem, _ in self.folder.stems()]
 
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
-        """Adopt unsealed staged files now; after an error the files are removed. Raises
-        UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
+        """Adopt staged files at once, without a sealed manifest. If this raises, the files are removed.
+        Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         IdempotencyConflictError, StorageError, OSError.
         """
         adoption = apart(partial(self._adopt_now, id_, files), "segstore-adopt")
@@ -351,7 +360,7 @@ class Inbox:
                 adoption = self._adopter.adopt(manifest)
                 self.note(adoption)
             except BaseException:
-                with suppress(OSError):  # files that can't be removed become left-overs
+                with suppress(OSError):  # `sweep` removes the files later
                     self.folder.remove_staged(files)
                 raise
             try:
@@ -385,11 +394,12 @@ class Inbox:
         self._clear(manifest)
 
     def _clear(self, manifest: Manifest) -> None:
-        """Remove intent, staged files and manifest of an adopted id (step 7 of `adopt`), but keep the staged
-        files from which unsynced segments were joined. Raises OSError; the next `adopt_all` tries the removal
-        again.
+        """Remove the intent, the staged files and the manifest of an adoption (step 7 in the module `adopt`),
+        but keep the staged files from which unsynced segments were joined. Raises OSError; the next
+        `adopt_all` tries the removal again.
         """
-        # The intent is removed first: sealers wait for that, and the records are visible already.
+        # The intent is removed first, because sealers wait for its removal, and the records are visible
+        # already.
         self.folder.unlink(self.folder.intent(manifest.stem))
         self._wake_sealers()
         needed = self._unsynced.files(manifest.stem)
@@ -399,10 +409,10 @@ class Inbox:
     def _refuse(
         self, stem: str, manifest: Manifest | None, error: SegstoreError, *, is_listed: bool = False
     ) -> None:
-        """Move a manifest and its staged files to the quarantine, write the error as the result, and wake the
-        sealer. If `is_listed`, the damage is in `Store.mended` already.
+        """Move a manifest and its staged files to the quarantine, write the error to the result file, and
+        wake the sealer. If `is_listed`, the damage is in `Store.mended` already, and is not added again.
         """
-        if self._reported.is_new((stem,), error):  # log once, even if the manifest can't be moved
+        if self._reported.is_new((stem,), error):  # log once: if a move below fails, the next call repeats it
             if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
                 self._context.report(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
@@ -422,8 +432,8 @@ class Inbox:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the watch, and wait for an adoption that is under way, in a replicated store only some seconds
-        (`begin_with`). Manifests that are not adopted yet stay for the next open.
+        """Stop the watch, and wait until the adoption that is under way has ended. In a replicated store the
+        wait has a limit (`begin_with`). Manifests that are not adopted yet wait for the next open.
         """
         if self._watch is not None:
             self._watch.stop()

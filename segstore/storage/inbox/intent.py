@@ -1,10 +1,10 @@
 """The intent of an adoption (an append of staged files), `.segstore/inbox/<stem>.intent`: the ends of the
 logs before the adoption.
 
-It is one line with a CRC: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}.
-Of each partition, `segment` and `position` are the base offset and the size of the last segment, and `offset`
-is the log end offset. While an intent exists whose id is not recorded, readers see no records from these
-offsets on. Threads: the store's writer; `undo` is called before a partition is used.
+The file is one line with a CRC: {"id", "places": [[topic, topic id, partition, segment, position, offset],
+...]}. For each partition, `segment` and `position` are the base offset and the size of the last segment, and
+`offset` is the log end offset. While there is an intent, and its id is not recorded as adopted, readers see
+no records from these offsets on. Threads: the store's writer; `undo` is called before partitions are opened.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PLACE = (str, str, int, int, int, int)
 
 
 class LogOffsetMetadata(NamedTuple):
-    """The end of a partition's log before an adoption, `position` bytes into the segment with base offset
-    `segment`.
+    """The end of a partition's log before an adoption: the log end offset is `offset`, and the last segment
+    has the base offset `segment` and `position` bytes.
     """
 
     topic: str
@@ -45,18 +45,18 @@ class Intent(NamedTuple):
 
 
 def write_intent(folder: Folder, intent: Intent) -> None:
-    """Write an intent, durably. After an OSError the intent may exist or not."""
+    """Write the intent file of an adoption, durably. After an OSError the file may or may not exist."""
     folder.files.write_atomic(folder.intent(intent.stem), frame({"id": intent.id, "places": intent.places}))
 
 
 def remove_intent(folder: Folder, stem: str) -> None:
-    """Remove an intent, durably. Raises OSError."""
+    """Remove the intent file of an adoption, durably. Raises OSError."""
     folder.unlink(folder.intent(stem))
     folder.files.sync_dir(folder.path)
 
 
 def read_intent(folder: Folder, stem: str) -> Intent:
-    """Return the intent. Raises CorruptCheckpointError, OSError."""
+    """Read the intent file of an adoption. Raises CorruptCheckpointError, OSError."""
     path = folder.intent(stem)
     try:
         data = folder.files.read_file(path, 1 << 28)
@@ -80,8 +80,8 @@ def read_intent(folder: Folder, stem: str) -> Intent:
 def undo(
     files: Files, root: str, topics: Mapping[str, TopicInfo], places: Sequence[LogOffsetMetadata]
 ) -> None:
-    """Truncate the logs to `places`, the ends in an intent, durably; may be repeated. Deleted topics are
-    skipped. Raises OSError.
+    """Truncate the logs, durably, to `places`, the ends in an intent. Deleted topics are skipped. May be
+    repeated. Raises OSError.
     """
     for place in places:
         info = topics.get(place.topic)
@@ -93,7 +93,7 @@ def undo(
 
 
 def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
-    """Remove the segments after the end `place`, and the bytes after its position."""
+    """Remove the segments after the log end `place`, and the bytes after `place.position` in its segment."""
     # Segments are unlinked, not truncated: they may be hard links to staged files, which the manifest's next
     # adoption needs.
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):

@@ -1,14 +1,14 @@
 """Notes, `.segstore/inbox/<stem>.joined`, of segments that an adoption (an append of staged files) has joined
-without a sync.
+from small staged files and not synced.
 
 A note is one line with a CRC: {"version", "id", "durable", "segments": [[topic, topic id, partition, base
-offset, leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded.
-When the segments are durable, the note is rewritten with "durable" true; then the staged files and the note
-are removed.
+offset, leader epoch, [rows of StagedFile]], ...]}. A note is written before the id of the note's adoption is
+recorded. When the segments are durable, the note is rewritten with "durable" true; then the staged files and
+the note are removed.
 
-Before the segments are durable, the staged files, which their stagers have synced, are the durable copy of
-the records. After a power cut the staged files are joined again into segments with the same bytes. Threads:
-the store's writer; `kept` any, in any process.
+While the segments are not durable, the staged files are the durable copy of the records: their stagers have
+synced them. After a power cut the staged files are joined again into segments with the same bytes. Threads:
+those of the store's writer; any thread of any process may call `kept`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JoinedSegment(NamedTuple):
 
     @classmethod
     def parse(cls, row: Any) -> JoinedSegment:
-        """Return the segment in a row of a note. Raises ValueError, InvalidTopicError."""
+        """Return the segment that a row of a note describes. Raises ValueError, InvalidTopicError."""
         topic, topic_id, partition, base, epoch, files = row
         names.check_topic(topic)
         if type(topic_id) is not str or [type(n) for n in (partition, base, epoch)] != [int] * 3:
@@ -85,7 +85,7 @@ class JoinNote(NamedTuple):
 
 
 def write_joined(folder: Folder, joined: JoinNote) -> None:
-    """Write a note, durably. After an OSError the note may exist or not."""
+    """Write a note of joined segments, durably. After an OSError the note may or may not exist."""
     fields = {
         "version": VERSION,
         "id": joined.id,
@@ -96,7 +96,7 @@ def write_joined(folder: Folder, joined: JoinNote) -> None:
 
 
 def read_joined(folder: Folder, stem: str) -> JoinNote:
-    """Return the note. Raises CorruptCheckpointError, FileNotFoundError, OSError."""
+    """Read a note of joined segments. Raises CorruptCheckpointError, FileNotFoundError, OSError."""
     path = folder.joined(stem)
     try:
         fields = unframe(folder.files.read_file(path, _MOST_BYTES))
@@ -113,14 +113,16 @@ def read_joined(folder: Folder, stem: str) -> JoinNote:
 
 
 def forget_joined(folder: Folder, stem: str) -> None:
-    """Remove the note of an undone adoption, durably. Raises OSError."""
+    """Remove the note of the segments that an undone adoption has joined, durably. Raises OSError."""
     if folder.files.exists(folder.joined(stem)):
         folder.unlink(folder.joined(stem))
         folder.files.sync_dir(folder.path)
 
 
 def remove_joined(folder: Folder, joined: JoinNote) -> None:
-    """Remove the staged files and the note of durable segments. Raises OSError; may be repeated."""
+    """Remove the note of joined segments that are durable, and their staged files. Raises OSError. May be
+    repeated.
+    """
     if not joined.durable:
         write_joined(folder, joined._replace(durable=True))
     folder.remove_staged(joined.files)
@@ -128,8 +130,8 @@ def remove_joined(folder: Folder, joined: JoinNote) -> None:
 
 
 def kept(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of the staged files that the notes list. A damaged note is skipped, because no
-    segment can be joined by it. Raises OSError.
+    """Return (stager, name) of the staged files that the notes of joined segments list. A damaged note is
+    skipped, because no segment can be joined from its files. Raises OSError.
     """
     files: set[tuple[str, str]] = set()
     for stem in folder.of_kind(names.JOINED):
@@ -152,16 +154,16 @@ def join_again(
     """Join the segments of a note again from their staged files, durably, before the partitions are opened.
     May be repeated.
 
-    A segment that ends at or below `durable_below(topic, partition)` stays unchanged, because it is durable,
-    and may have been compacted or deleted since. Raises StagedFilesError if a staged file is missing or
-    damaged, OSError.
+    A segment that ends at or below the offset `durable_below(topic, partition)` stays unchanged, because it
+    is durable, and may have been compacted or deleted after its adoption. Raises OSError, and
+    StagedFilesError if a staged file is missing or damaged.
     """
     for segment in () if joined.durable else joined.segments:
         info = topics.get(segment.topic)
         if info is None or info.topic_id != segment.topic_id or segment.partition not in info.partition_ids:
             continue
-        # A segment is joined again even if its file has all bytes, because a sync of it may have failed, and
-        # the disk may lack them.
+        # A segment is joined again even if its file has all bytes, because a sync of the file may have
+        # failed, and the disk may lack some of the bytes.
         if durable_below(info, segment.partition) < segment.end:
             _join(folder, segment)
 
@@ -174,7 +176,7 @@ def _join(folder: Folder, segment: JoinedSegment) -> None:
         check_bytes(files, folder.staged(file), file)
     with Gatherer(folder) as gatherer:
         made = gatherer.gather(segment.files, segment.base, segment.epoch, sync=True)
-        for suffix in (names.INDEX, names.TIME_INDEX):  # the open makes new indexes
+        for suffix in (names.INDEX, names.TIME_INDEX):  # the open of the partition makes new indexes
             folder.unlink(os.path.join(directory, names.segment_file(segment.base, suffix)))
         files.rename(
             folder.staged(made), os.path.join(directory, names.segment_file(segment.base, names.LOG))
@@ -183,7 +185,9 @@ def _join(folder: Folder, segment: JoinedSegment) -> None:
 
 
 def all_joined(folder: Folder, damaged: Callable[[str, CorruptCheckpointError], None]) -> Sequence[JoinNote]:
-    """Return all sound notes. Call `damaged` with the stem and error of each damaged note. Raises OSError."""
+    """Return all undamaged notes of joined segments. Call `damaged` with the stem and error of each damaged
+    note. Raises OSError.
+    """
     notes = []
     for stem in folder.of_kind(names.JOINED):
         try:

@@ -1,7 +1,7 @@
 """`KnownIds`: the ids of adopted manifests in memory, and their expiry. `check_again` compares records that
 are sealed under an adopted id with the adopted records.
 
-Nothing is on disk: `adopted_ids` has the file of one directory. Threads: one at a time.
+Nothing here is on disk; `adopted_ids` writes the ids of one directory to a file. Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import NamedTuple
 from segstore.errors import IdempotencyConflictError
 
 GUESTS = "segstore.guests"
-"""The series (the part before "/") of the ids of long appends by guests of a shared store. Nobody looks up
-such an id after its append.
+"""The series (the part before "/") of the ids of long appends by guests of a shared store (the processes that
+share the store, except the one that holds `.lock`). Nobody looks up such an id after its append.
 """
 _MOST_OF_GUESTS = 1000
 
 
 class Adoption(NamedTuple):
-    """An adopted manifest: its id, the time of its adoption (ms), and first and end offset by partition.
+    """An adopted manifest: its id, the time of its adoption (ms), and `offsets`. For each (topic, partition),
+    `offsets` has the offset of the first record and the offset after the last record.
 
     `others` is the number of offsets in these ranges that belong to other records: 0, except in a replicated
     store, where appends may come between the batches. `source` is the sealer's description of the records'
@@ -43,12 +44,13 @@ class Adoption(NamedTuple):
 
 
 def check_again(known: Adoption, records: int, source: str) -> None:
-    """Raise IdempotencyConflictError if `records` records of `source`, sealed again under an adopted id,
-    can't be the adopted ones.
+    """Compare `records` records of `source`, which were sealed again under the id of `known`, with the
+    adopted records. Raises IdempotencyConflictError if they can't be the same.
 
-    If both have a source, the sources must be equal; the numbers of records need not, because a second run of
-    a job may make other rows (random columns, a changed query). If one has no source, the numbers must be
-    equal. 0 records are never a conflict, because no record would be lost.
+    If both the new and the adopted records have a source, the sources must be equal. The numbers of records
+    may then differ, because a second run of a job may make other rows (random columns, a changed query). If
+    either source is empty, the numbers must be equal. 0 new records are never a conflict, because no record
+    would be lost.
     """
     by_source = known.source and source
     same = known.source == source if by_source else known.records == records
@@ -64,7 +66,9 @@ def _counted(records: int, source: str) -> str:
 
 
 class KnownIds:
-    """Adopted ids, the newest last; `retention_ms` limits their age, `count` their number."""
+    """The ids of adopted manifests, the newest last. `retention_ms` limits their age, and `count` limits
+    their number.
+    """
 
     def __init__(self, retention_ms: int, count: int) -> None:
         self._retention_ms, self._count = retention_ms, count
@@ -78,11 +82,11 @@ class KnownIds:
         return self._held.get(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all kept ids, the newest last."""
+        """Return the adoptions of all kept ids, the newest last."""
         return list(self._held.values())
 
     def keep(self, adoption: Adoption) -> None:
-        """Add an id."""
+        """Add the id of an adoption."""
         self._held[adoption.id] = adoption
         self._last[_series(adoption.id)] = adoption.id
 
@@ -92,11 +96,13 @@ class KnownIds:
         self._last = {_series(each): each for each in self._held}
 
     def expire(self, now_ms: int) -> list[str]:
-        """Drop ids that are too old, guests' ids before the last `_MOST_OF_GUESTS` of them, and the oldest
-        ids if there are still too many. Return the dropped ids. The newest id is never dropped.
+        """Drop the ids that are too old, the ids in the series `GUESTS` except the last `_MOST_OF_GUESTS`,
+        and the oldest ids if there are still too many. Return the dropped ids. The newest id is never
+        dropped.
 
-        If there are too many ids, the newest id of each series is dropped last, because a Spark query that
-        restarts after a crash sends its last id again, however many ids other jobs have added.
+        If there are too many ids, the newest id of each series (the part of an id before its last "/") is
+        dropped last, because a Spark query that restarts after a crash sends its last id again, however many
+        ids other jobs have added.
         """
         newest, least = next(reversed(self._held), None), now_ms - self._retention_ms
         old = [id_ for id_, held in self._held.items() if id_ != newest and held.adopted_ms < least]
@@ -119,5 +125,5 @@ class KnownIds:
 
 
 def _series(id_: str) -> str:
-    """Return the part of an id before its last "/", which the successive ids of one job share."""
+    """Return the part of an id before its last "/". The successive ids of one job share this part."""
     return id_.rpartition("/")[0]

@@ -1,12 +1,13 @@
 """The layout of `.segstore/inbox/`: which directories and files there are, and how they are removed.
 
-    inbox/<32 hex digits>/            the files of one stager: `owner`, locked while the stager lives, and
-                                      <8 digits>.batches, its staged files
+    inbox/<32 hex digits>/            the files of one stager: `owner`, which is locked until the stager is
+                                      closed or its process ends, and <8 digits>.batches, its staged files
     inbox/sealed/<stem>.manifest      a sealed manifest, until the store's writer has adopted it
     inbox/<stem>.intent               the ends of the logs before an adoption that is under way
     inbox/<stem>.joined               the staged files of an adoption's unsynced joined segments
     inbox/<stem>.result               the error of an adoption, for the sealer
-    inbox/gathered/                   joined files and index files of an adoption that is under way
+    inbox/gathered/                   files that an adoption under way has joined from small staged files,
+                                      and its index files
     inbox/topics/<topic>.json         topic settings for stagers, in a replicated store (`topic_files`)
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
@@ -53,8 +54,8 @@ class Folder:
         self.quarantine = f"{self.ours}/{names.QUARANTINE}"
 
     def prepare(self) -> None:
-        """Make missing directories, durably. Raises OSError; ELOOP if a symbolic link is in the place of a
-        directory.
+        """Make the missing directories, durably. Raises OSError, with ELOOP if a symbolic link is in the
+        place of a directory.
         """
         existing = check_places(self.files, self.root)
         for place, directory in ((names.OURS, self.ours), (INBOX, self.path), (SEALED, self.sealed)):
@@ -98,8 +99,8 @@ class Folder:
         return [(p[0], p[1]) for p in parsed if p is not None and p[2] == names.MANIFEST]
 
     def of_kind(self, suffix: str) -> list[str]:
-        """Return the stems of the files with a suffix: intents, notes of joined segments, or results. Raises
-        OSError.
+        """Return the stems of the files whose names end in `suffix`: intents, notes of joined segments, or
+        results. Raises OSError.
         """
         parsed = map(names.parse_of_manifest, self._names(self.path))
         return [p[0] for p in parsed if p is not None and p[2] == suffix]
@@ -109,7 +110,7 @@ class Folder:
         return [name for name in self._names(self.path) if names.is_stager(name)]
 
     def is_stagers(self, name: str) -> bool:
-        """Return whether the stager's directory exists and is not a link. Raises OSError."""
+        """Return whether the stager directory `name` exists and is not a link. Raises OSError."""
         try:
             return not self.files.is_symlink(self.stager(name))
         except FileNotFoundError:
@@ -151,8 +152,8 @@ class Folder:
             self._report(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
-        """Remove staged files. Then remove the directory of each of their stagers if it is empty, and the
-        stager's process does not live. Raises OSError.
+        """Remove staged files. Then remove the directories of their stagers, except those that still have
+        staged files, or whose stager is running (`lives`). Raises OSError.
         """
         removed = list(files)
         stagers = {stager for stager in {file.stager for file in removed} if self.is_stagers(stager)}
@@ -164,7 +165,7 @@ class Folder:
                 self.remove_stager(stager, only_empty=True)
 
     def remove_gathered(self) -> None:
-        """Remove the joined files and the index files of adoptions. Raises OSError."""
+        """Remove `inbox/gathered/`, with the joined files and index files in it. Raises OSError."""
         if self.files.exists(self.gathered):
             self.remove_stager(names.GATHERED)
 

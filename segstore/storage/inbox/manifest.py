@@ -1,10 +1,11 @@
-"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: an id, and the staged files that are adopted together
-under it.
+"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: an id, and the staged files that are adopted
+(appended) together under this id.
 
 A manifest is one line with a CRC: {"version", "id", "files": rows of StagedFile}. Version 3 also has
-"source", and is written if the sealer gave a source of the records. The rename of the file seals the
-manifest. The sequence number in its name is above that of every manifest sealed before. Threads and
-processes: any may write, each under its own name; the store's writer reads and removes.
+"source", and is written if the sealer gave a source of the records. The rename of the file to its name seals
+the manifest. The sequence number in the name is above that of every manifest that was sealed before. Threads
+and processes: any may write a manifest, under a name of its own, and take it back. The store's writer reads
+and removes manifests.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ class Manifest(NamedTuple):
 
 
 def digest_of(id_: str) -> str:
-    """Return the digest of an id, which is a part of the stem of each manifest with this id."""
+    """Return the digest of an id. The stem of each manifest with this id contains the digest."""
     return hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
 
 
 def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: str = "") -> Manifest:
-    """Return an unsealed manifest. Raises OSError."""
+    """Return a manifest with a new stem, and write nothing to disk. Raises OSError."""
     stems = folder.stems()
     sequence = stems[-1][1] + 1 if stems else 1
     stem = names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8))
@@ -80,7 +81,9 @@ def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: 
 
 
 def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: str = "") -> Manifest:
-    """Write a sealed manifest, durably, and return it. After an OSError it may be sealed or not."""
+    """Write a sealed manifest, durably, and return it. After an OSError the manifest may or may not be
+    sealed.
+    """
     manifest = new_manifest(folder, id_, files, source)
     fields: dict[str, Any] = {"version": VERSION, "id": id_, "files": files}
     fields |= {"version": WITH_SOURCE, "source": source} if source else {}
@@ -89,8 +92,8 @@ def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source
 
 
 def read_manifest(folder: Folder, stem: str) -> Manifest:
-    """Return the manifest. Raises StagedFilesError if it is damaged; FileNotFoundError if it was adopted or
-    taken back; OSError.
+    """Read a manifest, and return it. Raises OSError, and StagedFilesError if the manifest is damaged. Raises
+    FileNotFoundError if the manifest was adopted, refused, or taken back by its sealer.
     """
     path = folder.manifest(stem)
     try:
@@ -126,14 +129,14 @@ def named(folder: Folder) -> set[tuple[str, str]]:
             files |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
         except (StagedFilesError, FileNotFoundError):
             continue
-    return files | kept(folder)  # notes last: they are written before manifests are removed
+    return files | kept(folder)  # the notes are read last: a note is written before its manifest is removed
 
 
 # --- results -----------------------------------------------------------------------------------
 
-# A result, `.segstore/inbox/<stem>.result`, is the error of a failed adoption, for the sealer that waits. It
-# is one line with a CRC: {"error", "arguments"}; "error" is the name of an exception of `segstore.errors`.
-# The store's writer writes the file, and the sealer reads and removes it.
+# A result file, `.segstore/inbox/<stem>.result`, has the error of a failed adoption, for the sealer that
+# waits. The file is one line with a CRC: {"error", "arguments"}; "error" is the name of an exception of
+# `segstore.errors`. The store's writer writes the file, and the sealer reads and removes it.
 
 NEVER = (
     IdempotencyConflictError,
@@ -152,8 +155,8 @@ _KNOWN: dict[str, type[SegstoreError]] = {
     for kind in (
         *NEVER,
         ConcurrentTransactionsError,
-        InvalidReplicationFactorError,  # an adoption creates a topic, and too few directories work
-        KafkaTimeoutError,  # an adoption has created a topic, which has no leaders yet
+        InvalidReplicationFactorError,  # raised if an adoption creates a topic, and too few directories work
+        KafkaTimeoutError,  # raised if an adoption has created a topic, and the topic has no leaders yet
         NotEnoughReplicasAfterAppendError,
         NotEnoughReplicasError,
         NotLeaderOrFollowerError,
@@ -169,8 +172,9 @@ _KNOWN: dict[str, type[SegstoreError]] = {
 
 
 def write_result(folder: Folder, stem: str, error: Exception) -> None:
-    """Write the error of an adoption for the sealer. A failed write is ignored: if the manifest was refused,
-    the sealer notices that it is gone, else the sealer waits on.
+    """Write the error of an adoption to a file for the sealer, which waits in `seal`. A failed write is
+    ignored: if the manifest was refused, the sealer notices that the manifest is missing. If the manifest was
+    not refused, the sealer goes on waiting.
     """
     arguments: list[Any] = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:
@@ -182,7 +186,7 @@ def write_result(folder: Folder, stem: str, error: Exception) -> None:
 
 
 def take_result(folder: Folder, stem: str) -> SegstoreError | None:
-    """Return the error of an adoption, and remove its file. Return None if there is no result. Raises
+    """Return the error in a result file, and remove the file. Return None if there is no file. Raises
     OSError.
     """
     try:

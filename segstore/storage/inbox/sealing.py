@@ -1,7 +1,8 @@
-"""The sealer's side of a manifest: it writes the manifest, and polls for the outcome of the adoption.
+"""The sealer of a manifest: it writes the manifest, and polls for the outcome of the adoption (the append of
+the staged files).
 
-In `.segstore/inbox/` the manifest is written, and removed if the sealer takes it back before its adoption
-begins; the result is read and removed. Threads and processes: any.
+In `.segstore/inbox/` the sealer writes the manifest. It may take the manifest back, that is, remove the
+manifest before its adoption begins. The sealer reads and removes the result file. Threads and processes: any.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from segstore.storage.inbox.manifest import (
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.meta.published_ends import EndsReader, open_reader
 
-PATIENCE = 0.05  # seconds between two attempts to take the writer's lock, whose holder may die
-_BLIND = 0.005  # seconds between two looks if no ends are published yet
-_SETTLING = 0.002  # seconds between two looks after the id was recorded, when files are removed
+PATIENCE = 0.05  # seconds between two attempts to take the writer's lock, because its holder may have died
+_BLIND = 0.005  # seconds between two calls of `outcome` if `.segstore/ends` can't be read
+_SETTLING = 0.002  # seconds between two calls of `outcome` after the id was recorded
 
 
 class SealedManifest:
-    """The sealing of one manifest in the store at `root`. `work` is the manifest before it is sealed."""
+    """Seals one manifest (a list of staged files) in the store at `root`, and polls for the outcome of its
+    adoption. `work` is the manifest before it is sealed.
+    """
 
     def __init__(self, files: Files, root: str, work: Manifest) -> None:
         self._root, self._work, self._id = root, work, work.id
@@ -43,7 +46,7 @@ class SealedManifest:
 
     def begin(self) -> None:
         """Seal the manifest. If its id is recorded as adopted, only compare the records with the adopted
-        ones, and remove the staged files. Raises IdempotencyConflictError, StagedFilesError, OSError.
+        records, and remove the staged files. Raises IdempotencyConflictError, StagedFilesError, OSError.
         """
         known = self.recorded()
         if known is not None:
@@ -57,19 +60,19 @@ class SealedManifest:
         self._stem = write_manifest(self.folder, self._id, self._work.files, self._work.source).stem
 
     def recorded(self) -> Adoption | None:
-        """Return the adoption if the id is recorded. Raises OSError."""
+        """Return the adoption if the id is recorded as adopted, else None. Raises OSError."""
         return read_adoption(self._files, self.folder.adopted, self._id)
 
     def outcome(self) -> Adoption | None:
         """Return the adoption, or None if it is not finished yet. Raises the errors of `seal`."""
-        # The manifest is looked for before the id and the result are read, because the writer removes it only
-        # after it has recorded the id or written the result.
+        # This check for the manifest comes before the reads of the id and the result, because the writer
+        # records the id, or writes the result, before it removes the manifest.
         is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:
             self.patience = _SETTLING
-            # The id is read again after `is_begun`, because an adoption that fails first forgets the id, then
-            # removes its intent.
+            # The id is read again after `is_begun`, because an undo first forgets the id, then removes the
+            # intent.
             return known if not self.is_begun() and self.recorded() == known else None
         if not self._stem:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
@@ -87,18 +90,19 @@ class SealedManifest:
 
     def take_back(self) -> bool:
         """Remove the manifests of this id that wait for adoption. Return True if none of their records is in
-        the log, or will be. Return False if the id was adopted, or if an adoption is under way; `recorded`
-        has its outcome once `is_begun` returns False. Raises OSError.
+        the log, or will be. Return False if the id was adopted, or if an adoption is under way. As soon as
+        `is_begun` returns False, `recorded` returns the outcome of that adoption. Raises OSError.
         """
         # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
-        # looks for the intent. So at least one of the two notices the other.
+        # looks for the intent. So the adopter finds that the manifest is gone, or this method finds the
+        # intent.
         for stem, _ in self.folder.stems():
             if self._is_mine(stem):
                 self.folder.unlink(self.folder.manifest(stem))
         return not self.is_begun() and self.recorded() is None
 
     def is_begun(self) -> bool:
-        """Return whether an adoption under the id is under way.
+        """Return whether the writer is adopting a manifest with this id now.
 
         The id may be recorded before the records are visible. The writer removes the intent only after it has
         published the records.
@@ -109,8 +113,8 @@ class SealedManifest:
         return stem.split("-")[1] == digest_of(self._id)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until the writer announces an adoption, at most `seconds`. Appends by other callers don't
-        wake the thread, because that would cost each append a thread switch.
+        """Sleep at most `seconds`, until the writer announces an adoption. Appends by other callers don't
+        wake the thread, because the wake-up would cost each append a thread switch.
         """
         if self._ends is None:
             self._ends = open_reader(self._files, os.path.join(self.folder.ours, names.ENDS))

@@ -15,7 +15,7 @@ from segstore.storage.meta.framed import compact
 
 
 class StagedFile(NamedTuple):
-    """A file of whole batches for one partition, with contiguous offsets.
+    """A file that a stager has written: whole batches for one partition, with contiguous offsets.
 
     `size` is in bytes. `changed` is the ctime of the file's last change (ns), or 0 if a later change might
     get the same ctime. `boot` is the kernel's boot id at the last change. `keyed`: every record was checked
@@ -36,7 +36,7 @@ class StagedFile(NamedTuple):
 
     @classmethod
     def parse(cls, row: Any) -> StagedFile:
-        """Return the file in a row of a manifest. Raises ValueError."""
+        """Return the staged file that a row of a manifest describes. Raises ValueError."""
         kinds = (str, str, str, str, int, int, int, int, int, str, bool)
         if not isinstance(row, (list, tuple)) or [type(v) for v in row] != list(kinds):
             raise ValueError(f"{row!r:.200} is no staged file")
@@ -81,7 +81,7 @@ def _crc(stager: str, files: Sequence[StagedFile]) -> int:
 
 
 def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
-    """Return the files of all messages, each once, in order. Raises InvalidTypeError,
+    """Return the staged files that the messages describe, each file once, in order. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if isinstance(messages, Staged) or not isinstance(messages, Iterable):
@@ -101,8 +101,8 @@ def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
 
 
 def check_id(value: Any) -> str:
-    """Return a valid id of a manifest: 1 to 1,000 printable characters. Raises InvalidTypeError,
-    InvalidArgumentError.
+    """Return `value` if it is a valid id of a manifest: 1 to 1,000 printable characters. Raises
+    InvalidTypeError, InvalidArgumentError.
     """
     if not isinstance(value, str):
         raise InvalidTypeError(f"id must be a str, not {type(value).__name__}")
@@ -112,8 +112,8 @@ def check_id(value: Any) -> str:
 
 
 def check_source(value: Any) -> str:
-    """Return a valid source of a manifest, the description of the records' origin: up to 1,000 printable
-    characters. Raises InvalidTypeError, InvalidArgumentError.
+    """Return `value` if it is a valid source of a manifest: a description of the records' origin, of at most
+    1,000 printable characters. Raises InvalidTypeError, InvalidArgumentError.
     """
     if not isinstance(value, str):
         raise InvalidTypeError(f"source must be a str, not {type(value).__name__}")

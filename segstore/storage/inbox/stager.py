@@ -1,10 +1,13 @@
 """The stager: it writes record batches for any partitions into its own files, without the writer's lock.
 
-In `.segstore/inbox/<its name>/` it has `owner`, which is locked while the stager lives, and files <8
-digits>.batches. Each such file has whole batches for one partition, with contiguous offsets, and at most
-`segment.bytes`. A new file begins with the base offset and the leader epoch that its adoption is expected to
-assign: those after the stager's last file for the partition, or else after the partition's published end. If
-nobody else appends before the adoption, they are right, and a large file is adopted without a write into it.
+In `.segstore/inbox/<stager's name>/` there are `owner`, which is locked until the stager is closed or its
+process ends, and files <8 digits>.batches. Each such file has whole batches for one partition, with
+contiguous offsets, and at most `segment.bytes`.
+
+The batches of a file get the offsets and the leader epoch that the adoption (the append of the file to the
+log) is expected to assign. The file is expected to follow the stager's last file for the partition. Without
+such a file it is expected to follow the log end that the store's writer has published. If nobody else appends
+before the adoption, the offsets are right, and a large file is adopted without a write into it.
 
 Threads: one at a time; a thread of the stager's own writes to the disk. Processes: any number of stagers run
 beside each other and beside the store's writer; a stager belongs to the process that made it.
@@ -52,14 +55,14 @@ _LOOKS = 16
 
 
 def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
-    """Wait until a change of a file would get a ctime above `ns`, and return True. Give up after some ms, and
-    return False: the file system may count whole seconds, or the clock may have been set back.
+    """Wait until a change of a file would get a ctime above `ns`, and return True. Return False if that takes
+    more than some ms, because the file system may count whole seconds, or the clock may have been set back.
 
-    `probe` is a file that is changed to read the present time; `ns` is a time of the same file system. Raises
-    OSError.
+    `probe` is a file that is changed to read the present time; `ns` is a ctime of a file on the same file
+    system. Raises OSError.
     """
     for look in range(_LOOKS):
-        if look > 1:  # Linux 6.13 gives a new ctime after each read of the old one
+        if look > 1:  # Linux 6.13 gives a new ctime after each read of the old ctime, without a sleep
             time.sleep(_TICK)
         if files.has_passed(probe, ns):
             return True
@@ -73,13 +76,13 @@ BATCH_BYTES = 1 << 19
 each batch.
 """
 _AHEAD_BYTES = 1 << 22
-"""After this many staged bytes the kernel begins to write them to disk, while more records are being
-encoded.
+"""Each time that this many more bytes are staged, the kernel begins to write them to disk. More records can
+be encoded at the same time.
 """
 _OVERLAPPED_BYTES = 1 << 20
 """A call that stages at least this many bytes returns before its last bytes are written."""
 _MOST_GUESSED = 1 << 62
-_MOST_OFFSETS = MOST_RELATIVE  # a staged file may become a segment, whose offsets are int32
+_MOST_OFFSETS = MOST_RELATIVE  # a staged file may become a segment, whose relative offsets are int32
 
 
 class _Output:
@@ -106,7 +109,9 @@ class _Output:
 
 
 class Stager(Closing):
-    """Stages record batches. A context manager: `__exit__` removes the files unless `finish` was called."""
+    """Stages record batches: writes them into files that `seal` appends to the log later. A context manager:
+    `__exit__` removes the files unless `finish` was called.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
@@ -158,16 +163,16 @@ class Stager(Closing):
         compression: str | None = None,
         batch_bytes: int = BATCH_BYTES,
     ) -> int:
-        """Stage records for a partition, after the records staged before; return their number.
+        """Stage records for a partition, after the records staged before. Return the number of new records.
 
         Columns, `compression` (by default the topic's), `batch_bytes` (except its default) and errors are
         those of `PartitionLog.append_batch`. Raises also UnknownTopicOrPartitionError, InvalidTopicError for
-        an internal topic, IllegalStateError once finished, ForkedError in a child of the process that made
-        the stager.
+        an internal topic, IllegalStateError if the stager is finished or closed, ForkedError in a child of
+        the process that made the stager.
 
-        The columns may be changed once this returns. The write of the last bytes may still be under way then;
-        if it fails, the next call, or `finish`, raises the error. After a StorageError the stager can only be
-        closed.
+        When this returns, the columns may be changed, but the write of the last bytes may still be under way.
+        If that write fails, the next call, or `finish`, raises the error. After a StorageError the stager can
+        only be closed.
         """
         self._check_open()
         number = arguments.whole("partition", partition, 0, names.MAX_PARTITION)
@@ -189,7 +194,7 @@ class Stager(Closing):
         compression: str | None = None,
         batch_bytes: int = BATCH_BYTES,
     ) -> int:
-        """Stage the rows of a table, after the records staged before; return their number.
+        """Stage the rows of a table, after the records staged before. Return the number of rows.
 
         The table and its columns are as in `PartitionLog.append_table`. Raises the errors of that method and
         of `append_batch`. After any error but StorageError no row of the table is staged.
@@ -197,7 +202,7 @@ class Stager(Closing):
         return self.append_batch(topic, partition, *table_columns(table), compression, batch_bytes)
 
     def append_encoded(self, info: TopicInfo, partition: int, chunks: Iterable[Encoded]) -> None:
-        """Stage encoded records for a partition of a known topic. Raises the errors of `append_batch`."""
+        """Stage encoded records for a partition of the topic `info`. Raises the errors of `append_batch`."""
         self._check_open()
         with os_errors():
             self._write_all(info, partition, chunks)
@@ -208,7 +213,7 @@ class Stager(Closing):
             for chunk in chunks:
                 size += chunk.size
                 self._write(info, number, chunk)
-            if size < _OVERLAPPED_BYTES:  # a hand-over to the other thread would take longer than the write
+            if size < _OVERLAPPED_BYTES:  # passing so few bytes to the other thread takes longer than a write
                 self._pipe.drain()
         except BaseException:
             self.close()  # it is unknown which part was written, so none of the records may be sealed
@@ -250,7 +255,7 @@ class Stager(Closing):
         self._pipe.then(chunk.release)
 
     def _begin_sync(self, output: _Output, end: int) -> None:
-        """Begin the write-back once enough new bytes lie below `end`, so that `finish` syncs few bytes."""
+        """Begin the write-back if enough new bytes lie below `end`, so that `finish` syncs few bytes."""
         begun, size = output.begun, end - output.begun
         if size >= _AHEAD_BYTES:
             output.begun = end
@@ -266,8 +271,8 @@ class Stager(Closing):
         return output
 
     def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Return the base offset and leader epoch that the next staged file is expected to get. They follow
-        this stager's last file for the partition, or the partition's published end if there is no such file.
+        """Return the base offset and leader epoch that the next staged file will get from its adoption, if
+        nobody else appends to the partition before the adoption.
         """
         for output in reversed(self._done):
             if (output.info.name, output.partition) == (info.name, partition):
@@ -276,15 +281,15 @@ class Stager(Closing):
             self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
         key = slot_key(info.topic_id, info.name, partition)
         ends = None if self._ends is None else self._ends.get(key)
-        # If a Kafka broker has appended since, the published end is too low. The adoption corrects wrong
-        # offsets.
+        # If a Kafka broker has appended after the end was published, this end is too low. The adoption
+        # corrects wrong offsets.
         return (0, 0) if ends is None else (max(0, min(ends.end, _MOST_GUESSED)), max(ends.epoch, 0))
 
     # --- the end --------------------------------------------------------------
 
     def finish(self) -> Staged:
-        """Make all staged records durable, and close the stager. Return the description of the staged files,
-        which any process may pass to `seal`. If this raises StorageError, the staged files are removed.
+        """Make all staged records durable, and close the stager. Return a description of the staged files;
+        any process may pass it to `seal`. If this raises StorageError, the staged files are removed.
         """
         self._check_open()
         outputs = [*self._done, *self._open.values()]
@@ -307,8 +312,8 @@ class Stager(Closing):
         return message
 
     def _date(self, outputs: Sequence[_Output]) -> None:
-        """Set the noted change times of all files to 0, unless each later change is certain to get a later
-        time.
+        """Set `changed` of all files to 0, unless a later change of any file is certain to get a later
+        ctime.
         """
         assert self._owner is not None
         latest = max((output.changed for output in outputs), default=0)
@@ -322,7 +327,7 @@ class Stager(Closing):
         """
         if os.getpid() != self._pid:
             return
-        self._pipe.end()  # first, because a write to the files may be under way
+        self._pipe.end()  # ends the writing thread, which may be writing to the files that are closed below
         owner, self._owner = self._owner, None
         for output in (*self._done, *self._open.values()):
             output.handle.close()

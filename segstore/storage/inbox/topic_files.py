@@ -1,12 +1,13 @@
 """`.segstore/inbox/topics/<topic>.json`: the topics of a replicated store, which its writer publishes for
 stagers.
 
-A directory has the settings of its own partitions only. A stager needs the settings of all topics, because
-any directory takes staged records of any partition. The file of a topic has the format of a topic's settings
-(`meta.topic_info`). It is a copy from the metadata log, and the writer rewrites it at each open. So it is not
-synced, and a damaged file is an error for stagers only.
+A directory of a replicated store has a settings file for the topics of its own partitions only. A stager
+needs the settings of all topics, because any directory takes staged records of any partition. The file
+`<topic>.json` has the format of a settings file (`meta.topic_info`). The file is a copy from the metadata
+log, and the writer rewrites it at each open. So it is not synced, and a damaged file is an error for stagers
+only.
 
-Threads and processes: the directory's own thread writes; any may read.
+Threads and processes: the directory's own thread writes the files; any thread of any process may read them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _is_topic(name: object) -> bool:
 
 class StagersTopics:
     """The topics of a store, for a stager, which does not open the store. In a directory of a replicated
-    store they come from the published files. A topic is read at its first use, and cached.
+    store the topics are read from `.segstore/inbox/topics/`. A topic is read at its first use, and cached.
     """
 
     def __init__(self, files: Files, root: str) -> None:
@@ -83,7 +84,9 @@ class StagersTopics:
         return sorted(name.removesuffix(_FORM) for name in listed if name.endswith(_FORM))
 
     def find(self, topic: str, partition: int | None = None) -> TopicInfo:
-        """Return the topic. Raises UnknownTopicOrPartitionError; the error of damaged settings; OSError."""
+        """Return the topic. Raises OSError, UnknownTopicOrPartitionError, and CorruptCheckpointError if the
+        topic's settings are damaged.
+        """
         if not isinstance(topic, str) or topic not in self._held:
             if not self.replicated:
                 self._held = self._files.load()[0]

@@ -1,8 +1,8 @@
 """The segments that adoptions of a store have joined from staged files, and that are not synced yet.
 
-Notes (`joined`) and the staged files that they name are removed. A note is moved to the quarantine if it or
-one of its staged files is damaged, or a staged file is missing. Threads: one at a time, the holder of the
-inbox's lock, or the thread that opens the store.
+After the sync of the segments that a note (`joined`) lists, the note and its staged files are removed. A note
+is moved to the quarantine if the note or one of its staged files is damaged, or a staged file is missing.
+Threads: one at a time, the holder of the inbox's lock, or the thread that opens the store.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ log = Logger("segstore")
 
 
 class UnsyncedJoins:
-    """The joined segments that must still be synced. `partition(topic, number)` is the store's method;
-    `report` reports damage, as in `Folder`.
+    """The segments that were joined from small staged files, and must still be synced. `partition(topic,
+    number)` returns a partition of the store. `report` is called with (path, damage, repair) of each damaged
+    note.
     """
 
     def __init__(
@@ -42,11 +43,11 @@ class UnsyncedJoins:
         partition: Callable[[str, int], Partition],
     ) -> None:
         self._folder, self._report, self._partition = folder, report, partition
-        self._joined: dict[str, JoinNote] = {}  # by stem
+        self._joined: dict[str, JoinNote] = {}  # the keys are the notes' stems
         self._reported = ReportedFailures()
 
     def add(self, joined: JoinNote) -> None:
-        """Add the note of a finished adoption, which is on disk."""
+        """Add the note of the segments that a finished adoption has joined. The note is on disk already."""
         self._joined[joined.stem] = joined
 
     def files(self, stem: str) -> set[StagedFile]:
@@ -57,8 +58,9 @@ class UnsyncedJoins:
         return set() if joined is None else set(joined.files)
 
     def settle(self) -> None:
-        """Sync the segments, and remove the notes with the staged files that they name. If a sync or removal
-        fails, for example because a partition is fenced, the note stays for the next call, or the next open.
+        """Sync the joined segments, and then remove their notes and staged files. If a sync or removal fails,
+        for example because a partition is fenced (takes no appends), the note stays for the next call, or the
+        next open.
         """
         for stem, joined in tuple(self._joined.items()):
             try:
@@ -84,7 +86,9 @@ class UnsyncedJoins:
         ids: AdoptedIds,
         durable_below: Callable[[TopicInfo, int], int],
     ) -> None:
-        """After a crash, make the segments of all notes durable. Raises OSError."""
+        """After a crash, make the segments of all notes durable: join them again from their staged files.
+        Raises OSError.
+        """
         for path in self._folder.temporaries():
             # Nothing depends on a note that was not renamed to its final name before the crash.
             if path.endswith(names.JOINED + names.TEMPORARY):
@@ -103,8 +107,8 @@ class UnsyncedJoins:
                 remove_joined(self._folder, joined)
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Move a note to the quarantine, because the note or its staged files are damaged. The log stays as
-        it is. No crash causes such damage.
+        """Move a note of joined segments to the quarantine, because the note or its staged files are damaged.
+        The log stays unchanged. No crash causes such damage.
         """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)

@@ -5,8 +5,8 @@ If the file was not changed since its sync, and the machine was not restarted si
 read, because the stager has computed the CRCs of these bytes, and the bytes are on disk. Keys are checked if
 the topic has become compacted since the file was staged.
 
-If an undone adoption has left offsets that are not contiguous, they are made contiguous in the file. Threads:
-any; no append token is held.
+If an undone adoption has left offsets in the file that are not contiguous, they are made contiguous. Threads:
+any; the thread holds no append token (the lock of a partition's appends).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class VerifiedFile(NamedTuple):
 
 
 class _MovedError(Exception):
-    """The batches' offsets are not contiguous."""
+    """Raised if the batches' offsets are not contiguous."""
 
 
 def chunks_of(
@@ -117,7 +117,7 @@ def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> N
 
 
 def check_bytes(files: Files, path: str, file: StagedFile) -> None:
-    """Check the bytes of an adopted file: whole batches with valid CRCs. Raises StagedFilesError, OSError."""
+    """Check that an adopted file has only whole batches with valid CRCs. Raises StagedFilesError, OSError."""
     with open_staged(files, path) as handle:
         _check_size(files, handle, path, file)
         try:
@@ -129,11 +129,11 @@ def check_bytes(files: Files, path: str, file: StagedFile) -> None:
 
 
 def _take_own(files: Files, path: str) -> None:
-    """Replace the file by a copy if it has several hard links, because `verify` may change it in place."""
+    """Replace a file with several hard links by a copy, because `verify` may change the file in place."""
     try:
         files.take_own(path)
     except OSError as error:
-        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # `open_staged` raises an error for these
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # `open_staged` raises an error for such a path
             raise
 
 
@@ -143,7 +143,7 @@ def _check_size(files: Files, handle: Handle, path: str, file: StagedFile) -> No
 
 
 def open_staged(files: Files, path: str) -> Handle:
-    """Open a staged file. Raises StagedFilesError if it is missing or not a regular file; OSError."""
+    """Open a staged file. Raises OSError, and StagedFilesError if the file is missing or not regular."""
     try:
         return files.open(path)
     except FileNotFoundError:
@@ -202,7 +202,7 @@ class _Look:
         return VerifiedFile(file, self._path, place, stamps, self._indexes() if durable else None, durable)
 
     def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
-        for batch in range(len(batches)):  # one at a time, because a decompressed batch may be large
+        for batch in range(len(batches)):  # one batch at a time, because a decompressed batch may be large
             one = batches[batch : batch + 1]
             try:
                 keys = decode(buffer[:size], one, self._path, self._at).keys

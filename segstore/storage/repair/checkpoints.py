@@ -1,11 +1,11 @@
-"""Repairs checkpoints that prevent an open, or whose offsets are too large.
+"""Repairs checkpoints that prevent an open of the store, or whose offsets are too large.
 
-The four checkpoint files of the root may change. Threads: one, with the store's lock held and the store not
-open.
+The four checkpoint files of the root may change. Threads: one, while it holds the store's lock and the store
+is not open.
 
-After a clean close by segstore the right offsets are those in `.segstore/ends`, the published ends. If the
-recovery point of a log is neither there nor in a checkpoint, the log counts as synced up to its last whole
-batch, so that an open does not cut off good batches after damage.
+After a clean close by segstore the right offsets are those that the writer has published in `.segstore/ends`.
+If the recovery point of a log is neither in `.segstore/ends` nor in a checkpoint, the log counts as synced up
+to its last whole batch, so that an open does not cut off good batches that follow damaged bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
         for number in info.partition_ids:
             directory = topics.partition_path(info.name, number)
             # A symbolic link may lead out of the store, so it is skipped. The open of the partition raises an
-            # error for it.
+            # error for the link.
             if files.exists(directory) and not files.is_symlink(directory):
                 there[info.name, number], ids[info.name, number] = directory, info.topic_id
     marker = read_marker(files, root)
@@ -55,7 +55,9 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
 
 
 def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str]) -> dict[Key, Ends]:
-    """Return the published ends by partition, or no ends if segstore was not the last writer."""
+    """Return {partition: the offsets that the writer has published for it}, or an empty dict if segstore was
+    not the last writer.
+    """
     ends = open_reader(files, os.path.join(root, names.OURS, names.ENDS))
     if ends is None or marker == 0 or ends.nonce != (marker or 0):
         return {}
@@ -64,7 +66,9 @@ def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str])
 
 
 def _offsets(files: Files, path: str, ends: dict[Key, Ends]) -> Iterator[Repaired]:
-    """Repair one checkpoint by `ends`, the published ends of a clean close (empty if there was none)."""
+    """Repair one checkpoint from `ends`, the published offsets of a clean close (empty if the close was not
+    clean). Yield each repair.
+    """
     field = FIELDS.get(os.path.basename(path))
     published = {} if field is None else {key: getattr(held, field) for key, held in ends.items()}
     try:

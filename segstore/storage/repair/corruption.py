@@ -1,14 +1,14 @@
-"""Corruption in logs: finds bytes that are no batches, and missing offsets; removes these bytes, and fills in
-the offsets.
+"""Finds corruption in logs (bytes that are no batches, and missing offsets), removes these bytes, and fills
+in the offsets.
 
-The bytes and a note are written into `.segstore/quarantine`. Then the segment is rewritten without the bytes
-and swapped in as the cleaner does it (`storage.cleaner.swap`). If a repair is killed before the swap, the
-next repair repeats it; if it is killed later, an open finishes the swap. Threads: one; appends and reads may
-go on.
+The bytes and a note are written into `.segstore/quarantine`. Then the segment is rewritten without the bytes,
+and the new segment replaces it as in a compaction (`storage.cleaner.swap`). If a repair is killed before the
+swap, the next repair begins anew; if it is killed during the swap, the next open finishes or undoes the swap.
+Threads: one; other threads may append and read at the same time.
 
-An empty batch, like those that compaction leaves, takes the place of the lost offsets, so that later offsets
-stay the same, and readers pass over the batch. The batch has no producer id: by that `check` recognizes that
-the log may lack batches of producers and transactions.
+An empty batch, as compaction leaves it, takes the place of the lost offsets, so that later offsets stay the
+same. Readers skip the empty batch. The batch has no producer id, so that `check` recognizes that the log may
+lack batches of producers and transactions.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 
 class LostRange(NamedTuple):
-    """Unreadable bytes, from `position` to `end`, and lost offsets, from `first` to `below` - 1. There may be
-    no bytes (`position` is `end`), or no offsets.
+    """Unreadable bytes, from `position` to `end` - 1, and lost offsets, from `first` to `below` - 1. There
+    may be no bytes (`position` equals `end`), or no offsets (`first` equals `below`).
     """
 
     position: int
@@ -54,9 +54,9 @@ class LostRange(NamedTuple):
 
 
 def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
-    """Return the corrupt ranges of a segment. All its offsets are less than `below`. Offsets below `gaps_end`
-    (-1: any offset) are not lost if they are missing, because compaction may have removed them. Raises
-    OSError.
+    """Return the corrupt ranges of a segment. All offsets of the segment are less than `below`. A missing
+    offset below `gaps_end` (-1: any missing offset) does not count as lost, because compaction may have
+    removed it. Raises OSError.
     """
     search = _Search(segment, below, gaps_end)
     while search.position < segment.size:
@@ -66,8 +66,8 @@ def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
 
 
 class _Search:
-    """A search for the corrupt ranges of a segment. `position` is the next byte, and `expected` is the
-    smallest valid base offset of a batch at this position.
+    """A search for the corrupt ranges of a segment. `position` is the next byte to check, and `expected` is
+    the smallest valid base offset of a batch at this position.
     """
 
     def __init__(self, segment: Segment, below: int, gaps_end: int) -> None:
@@ -75,11 +75,11 @@ class _Search:
         self._files, self._handle = segment.pool.files, segment.handle
         self.position, self.expected = 0, segment.base_offset
         self.found: list[LostRange] = []
-        # Of the last batch: its position, the value of `expected` before it, and its base offset.
+        # The position of the last batch, the value of `expected` before this batch, and its base offset.
         self._last: tuple[int, int, int] | None = None
 
     def go_on(self) -> None:
-        """Move `position` past good batches, and past the damage after them if there is any."""
+        """Move `position` past good batches, and past the damage that follows them, if there is any."""
         size, reason = self.segment.size, ""
         for step in walk(
             self._files, self._handle, self.position, size, check_crcs=True, least=self.expected
@@ -94,8 +94,8 @@ class _Search:
             self._skip(reason or "the file was cut")
 
     def _good(self, step: ScanStep) -> tuple[int, str]:
-        """Return the number of good batches before the first bad one, and the fault of the bad one. A good
-        batch can be decoded, and its offsets belong to this segment.
+        """Return the number of good batches before the first bad batch, and the fault of the bad batch ("" if
+        all are good). A good batch can be decoded, and its offsets belong to this segment.
         """
         batches = step.batches
         beyond = np.flatnonzero(batches["last_offset"] >= self.below)
@@ -115,8 +115,8 @@ class _Search:
             self.expected = last + 1
 
     def missing(self, position: int, base: int) -> None:
-        """Note that the offsets from `expected` to `base` - 1 are lost before `position`, unless compaction
-        may have removed them.
+        """Add the offsets from `expected` to `base` - 1 to `found`, as lost before byte `position`, unless
+        compaction may have removed them.
         """
         if base > self.expected >= self._gaps_end >= 0:
             last = base - 1
@@ -124,8 +124,8 @@ class _Search:
             self.found.append(LostRange(position, position, self.expected, base, reason))
 
     def _skip(self, reason: str) -> None:
-        """Skip the damage at `position`. If the batch before it has a base offset that is too large, which no
-        CRC covers, skip that batch instead.
+        """Skip the damage at `position`, and add it to `found`. No CRC covers the base offset of a batch: if
+        the batch before `position` has a base offset that is too large, skip that batch instead.
         """
         bad, behind = self.position, self.position + 1
         if self._last is not None and self._last[2] > self._last[1] and self._follows(self._last[1]):
@@ -228,8 +228,8 @@ def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], bel
         swap(partition, [segment], new)
     except BaseException:
         if partition.unsettled is None and segment in partition.view.segments:
-            # An error of `undo` is dropped, because the first error is raised. The files that are left then
-            # are removed before the next swap.
+            # An error of `undo` is dropped, because the first error is raised. `remove_strays` removes the
+            # files that are left before the next swap.
             with suppress(OSError):
                 undo(partition, output.segments)
         raise
@@ -246,7 +246,7 @@ def _copy(partition: Partition, segment: Segment, found: list[LostRange], output
                 output.add(memoryview(step.data)[:whole], step.batches)
         if stretch.below > stretch.first:
             last = min(stretch.below - 1, segment.base_offset + MOST_RELATIVE)
-            # No leader epoch is known below the log start offset.
+            # No leader epoch is known for offsets below the log start offset: the first known epoch is used.
             known = epochs.epoch_for_offset(stretch.first)
             output.add(*empty_batch(stretch.first, last, first if known is None else known))
         at = stretch.end

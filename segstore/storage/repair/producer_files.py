@@ -1,9 +1,9 @@
 """Repairs `.txnindex` files and producer snapshots: they are rewritten from the batches of a log, or removed.
 
-Each file is replaced in one step. Threads: one, with the partition not open. If the log is complete, the
-files follow from it alone. If its beginning or some batches are missing, a `.txnindex` keeps its entries for
-transactions that the log does not show, and a damaged snapshot is removed; an open then loads the snapshot
-before it.
+Each file is replaced in one step. Threads: one, while the partition is not open. If the log is complete, the
+files can be made from the log alone. If the log's beginning or some batches are missing, a `.txnindex` keeps
+its entries for transactions that the log does not show, and a damaged snapshot is removed; an open then loads
+the previous snapshot.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ProducerFiles:
         self._state, self._whole = ProducerState(first), first == 0
 
     def make_anew(self, which: Which) -> dict[tuple[int, str], str]:
-        """Rewrite the files `which`, or remove them. Return a text on each repair by (base offset, suffix).
-        Raises OSError.
+        """Rewrite the files `which`, or remove them. Return a dict from the (base offset, suffix) of each
+        repaired file to a description of its repair. Raises OSError.
         """
         self._begin(which)
         done = dict(self._snapshot(self._next, which))
@@ -58,8 +58,8 @@ class ProducerFiles:
         return done
 
     def _begin(self, which: Which) -> None:
-        """Load the producer state from the snapshot at the first offset of the log, unless it is damaged or
-        missing.
+        """Load the producer state from the snapshot at the first offset of the log, unless this snapshot is
+        damaged or missing.
         """
         path = self._path(self._next)
         if (self._next, names.SNAPSHOT) not in which and self._files.exists(path):
@@ -70,7 +70,7 @@ class ProducerFiles:
         return os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
 
     def _replay(self, segment: Segment) -> list[AbortedTxn]:
-        """Bring the producer state to the end of a segment. Return the transactions that the segment's
+        """Apply the batches of a segment to the producer state. Return the transactions that the segment's
         markers abort.
         """
         found: list[AbortedTxn] = []
@@ -83,8 +83,9 @@ class ProducerFiles:
         return found
 
     def _see(self, batches: NDArray[np.void], beside: bool) -> None:
-        """Note a gap in the offsets, because a producer's batch may be missing there. `beside`: the batches
-        follow the bytes read before.
+        """Set `_whole` to False if a producer's batch may be missing: if there is a gap in the offsets, or an
+        empty batch without a producer id, or not `beside`. `beside`: the batches directly follow the bytes
+        that were read before them.
         """
         if not len(batches):
             return
@@ -105,8 +106,8 @@ class ProducerFiles:
             self._files.unlink(path)
 
     def _snapshot(self, offset: int, which: Which) -> Iterator[tuple[tuple[int, str], str]]:
-        """Write the snapshot at `offset`, the offset of the present state, if it is one of `which`; remove it
-        if the log is not complete. Yield the repair.
+        """If the snapshot at `offset`, the offset of the present state, is one of `which`, write it, or
+        remove it if the log is not complete. Yield the repair.
         """
         if (offset, names.SNAPSHOT) not in which:
             return
@@ -120,6 +121,6 @@ class ProducerFiles:
         try:
             self._files.read_file(self._path(offset))
         except OSError as error:
-            unreadable(error, self._path(offset))  # raises a transient error: the snapshot stays
+            unreadable(error, self._path(offset))  # this raises a transient error: the snapshot then stays
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}

@@ -1,12 +1,13 @@
 """The steps of a repair.
 
-  1. `check` runs. Without a finding nothing is done.
-  2. The lock is taken. Checkpoints that prevent an open, or whose offsets are above those that a clean close
-     published, are rewritten.
-  3. The store is opened for writing, with each partition; the open finishes the work of a crashed writer. On
-     request corrupt ranges are removed from the logs. The store is closed cleanly.
+  1. `check` runs. If it finds nothing, the repair ends.
+  2. The store's lock is taken. Checkpoints that prevent an open, or whose offsets are above those that a
+     clean close published, are rewritten.
+  3. The store is opened for writing, with each partition; the open finishes the work of a crashed writer. If
+     the caller asks for `quarantine`, corrupt ranges are removed from the logs. The store is closed cleanly.
   4. `check` runs again. The indexes and snapshots that it reports are rewritten, with the lock held.
-  5. The store is opened once more, so that the published ends agree with the repaired files.
+  5. The store is opened once more, so that the ends that it publishes in `.segstore/ends` agree with the
+     repaired files.
 
 Threads: one. Each file is replaced in one step.
 """
@@ -44,8 +45,8 @@ from segstore.storage.store.writer import locked
 
 # --- mending -----------------------------------------------------------------------------------
 
-# Rewrites the indexes and producer snapshots that `check` reports, with the store's lock held and the store
-# not open.
+# `mend` rewrites the indexes and producer snapshots that `check` reports. Its caller holds the store's lock,
+# and the store is not open.
 
 _OF_BATCHES = (names.INDEX, names.TIME_INDEX)
 _OF_PRODUCERS = (names.TXN_INDEX, names.SNAPSHOT)
@@ -112,16 +113,17 @@ def repair(
     progress: Progress | None = None,
     files: Files | None = None,
 ) -> list[Repaired]:
-    """Repair the findings of `check` on a store, as far as possible; return the repairs, in order.
+    """Repair the findings of `check` on a store, as far as possible. Return the repairs, in order.
 
     Indexes, producer snapshots and checkpoints are rewritten from the logs. If `quarantine`, bytes of a log
     that are no batch and lie below the recovery point are moved to `.segstore/quarantine`, and an empty batch
-    takes the place of their offsets. Otherwise such damage stays, and `check` reports it again. `progress` is
-    called with the bytes of each checked segment; if there was a finding, it is called for each segment
-    twice.
+    takes the place of the lost offsets. Without `quarantine` such damage stays, and `check` reports it again.
+    `progress` is called with the size in bytes of each checked segment; if there was a finding, it is called
+    twice for each segment.
 
-    Raises StoreLockedError, with the pid of the writer; StorageError; InvalidArgumentError for a damaged
-    directory of a replicated store, because the logs of its replicas must not differ.
+    Raises StorageError; StoreLockedError, with the pid of the writer, if the store is open for writing;
+    InvalidArgumentError for a damaged directory of a replicated store, because the logs of its replicas must
+    not differ.
     """
     root, files = arguments.path("path", path), files or Files()
     with os_errors():
@@ -130,7 +132,7 @@ def repair(
         lock = os.path.join(root, names.LOCK)
         freed = [Repaired(lock, None, None, "a directory", f"moved to {moved}")] if moved else []
         with _locked(files, root):
-            pass  # raises at once if the store is open for writing
+            pass  # `_locked` raises at once if the store is open for writing
         found = check(root, progress=progress)
         if found:
             _check_plain(files, root)
@@ -188,12 +190,12 @@ def _locked(files: Files, root: str) -> Iterator[None]:
         if not has_living_members(files, root):
             yield
             return
-    raise locked(files, root)  # not under the lock, because the error would name this process
+    raise locked(files, root)  # raised after the lock is released: the error names the lock's holder
 
 
 def _open_all(store: Store) -> None:
     """Load every partition, so that a clean close writes the checkpoints of all partitions. If the cleaner's
-    checkpoint of a partition is above the log's end, remove its line.
+    checkpoint has an offset above the end of a partition's log, remove the partition's line.
     """
     writer = store.writer()
     for info in writer.topics.values():
@@ -208,12 +210,12 @@ def _open_all(store: Store) -> None:
 
 
 def _cut(done: Recovered) -> Repaired:
-    """Describe the bytes that the open has cut off a partition after an unclean shutdown."""
+    """Describe, as a repair, that the open has cut bytes off a partition after an unclean shutdown."""
     kept = f", kept in {', '.join(done.quarantined)}" if done.quarantined else ""
     message = f"the log is good up to here, then: {done.reason}"
     return Repaired(done.partition, None, done.end_offset, message, f"{done.cut_bytes} bytes cut off{kept}")
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Return whether a finding is damage in a log, which the repairs of logs report themselves."""
+    """Return whether a finding is damage in a log. The functions that repair logs report such damage."""
     return finding.path.endswith(names.LOG) and finding.position is not None

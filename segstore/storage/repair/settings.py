@@ -1,8 +1,9 @@
 """Rewrites small files that have no readable copy: topic settings, `partition.metadata`, quotas, credentials,
 settings of groups.
 
-The damaged files are moved to the quarantine. `partition.metadata` is rewritten for the topics of a broker,
-which have no settings file of segstore. Threads: one, with the store open for writing.
+The damaged files are moved to the quarantine. `partition.metadata` is rewritten only for the topics of a
+Kafka broker, because they have no settings file of segstore. Threads: one, while the store is open for
+writing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaire
 
 
 def _state_settings(store: Store, info: TopicInfo) -> Repaired:
-    """Write topic settings by which nothing is deleted, because the right settings are lost."""
+    """Write topic settings with which no record is deleted, because the right settings are lost."""
     files, root = store.context.files, store.path
     paths = TopicFiles(files, root).settings(info.name).paths
     asides = [put_aside(files, root, path) for path in paths if files.exists(path)]
@@ -58,8 +59,8 @@ def _state_settings(store: Store, info: TopicInfo) -> Repaired:
 
 
 def _identify(store: Store, info: TopicInfo) -> Iterator[Repaired]:
-    """Move wrong or unreadable `partition.metadata` of a broker's topic to the quarantine. If the topic's id
-    is known, write the file anew.
+    """Move each wrong or unreadable `partition.metadata` of a broker's topic to the quarantine. If the
+    topic's id is known, write the file anew. Yield each repair.
     """
     context, topic_files = store.context, TopicFiles(store.context.files, store.path)
     for number in info.partition_ids:

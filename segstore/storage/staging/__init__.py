@@ -2,7 +2,7 @@
 them, once).
 
 docs/staging.md has the files and the order of steps. `Stager` writes, `seal` groups staged files into one
-append, `abort` removes files that were not sealed. `inbox.inbox` is the writer's side.
+append, `abort` removes files that were not sealed. In `inbox.inbox` the writer adopts the sealed files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Seals staged files into one append, and waits until the records are in the log; also aborts or adopts
-staged files.
+"""`seal` turns staged files into one append, and waits until the records are in the log. `abort` removes
+staged files. `adopt` appends staged files in the writer's own process.
 
-A manifest is written (see `inbox.manifest`), the result read and removed; `abort` removes staged files.
-Threads and processes: any. If no process is the store's writer, the sealer becomes the writer for the
-adoption.
+`seal` writes a manifest (`inbox.manifest`), and reads and removes the result file. Threads and processes:
+any. If no process is the store's writer, the sealer becomes the writer until the adoption has ended.
 """
 
 from __future__ import annotations
@@ -49,12 +48,13 @@ def seal(
     files: Files | None = None,
     opener: Opener | None = None,
 ) -> Adoption:
-    """Append all files that `messages` name to the store at `path`: all of them, once, or none. In a
-    replicated store `path` is the directory in which they were staged.
+    """Append the staged files of `messages` (results of `Stager.finish`) to the store at `path`: all of them,
+    once, or none. In a replicated store `path` is the directory in which the files were staged.
 
-    Returns when the records are durable and visible, with the offsets of each partition. If `id` was sealed
+    Returns the offsets of each partition when the records are durable and visible. If `id` was adopted
     before, nothing is appended: the offsets of the earlier adoption are returned, and the files of `messages`
-    are removed. Ids are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count).
+    are removed. inbox.ids.retention.ms and inbox.ids.retention.count (StoreConfig) limit how long and how
+    many ids are kept.
     `source` describes the origin of the records, such as offsets that were read, in up to 1,000 characters.
 
     Raises IdempotencyConflictError if other records were adopted under `id`: records of another `source`, or,
@@ -63,8 +63,8 @@ def seal(
 
     Raises UnknownTopicOrPartitionError (a topic was deleted, a partition is missing), StagedFilesError,
     RecordTooLargeError: nothing was or will be appended; the sealed files are in the quarantine. Raises
-    KafkaTimeoutError after `timeout` seconds, StorageError: the files are sealed and will be adopted, unless
-    the manifest could not be written; a second call of `seal` with the same id shows whether they were
+    StorageError, and KafkaTimeoutError after `timeout` seconds: the files are sealed and will be adopted,
+    unless the manifest could not be written; a second call of `seal` with the same id shows whether they were
     adopted. Raises InvalidTypeError, InvalidArgumentError.
 
     If no process has the store open for writing, this process opens it for the adoption. A replicated store
@@ -72,8 +72,8 @@ def seal(
     ReplicaOfflineError is raised. A replicated store may also raise NotEnoughReplicasError,
     NotEnoughReplicasAfterAppendError, InvalidReplicationFactorError, NotLeaderOrFollowerError,
     RequestTimedOutError, ConcurrentTransactionsError and QuorumLostError; after these errors, as after
-    StorageError, the files are sealed and will be adopted. If the directory is lost, the same id may be
-    staged and sealed in another directory, and is adopted once.
+    StorageError, the files are sealed and will be adopted. If the directory is lost, the records may be
+    staged again in another directory, and sealed there with the same id: they are adopted only once.
     """
     work = Manifest("", check_id(id), files_of(messages), check_source(source))
     seconds = arguments.milliseconds("timeout", timeout)
@@ -141,8 +141,8 @@ class _Sealing:
     # --- one round --------------------------------------------------------------------------
 
     def _adopt(self) -> Adoption | None:
-        """Open the store for writing, because an open adopts the sealed files. Return the adoption, or None
-        if it is not finished, or another process has the store open.
+        """Open the store for writing, because an open adopts the sealed files, and close it. Return the
+        adoption, or None if the adoption is not finished, or another process has the store open.
         """
         if self._files.is_locked(os.path.join(self._root, names.LOCK)):
             return None
@@ -179,13 +179,13 @@ class _Sealing:
 
 
 def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
-    """Append all files that `messages` name, as `seal` does, but at once, in the process that has the store
+    """Append the staged files of `messages` as `seal` does, but at once, in the process that has the store
     open for writing.
 
     No manifest is sealed, so an adoption that fails is not tried again, and its staged files are removed.
     Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
-    IdempotencyConflictError, StorageError: nothing was appended then; ReadOnlyError, StoreClosedError,
-    InvalidTypeError, InvalidArgumentError. Threads: any.
+    IdempotencyConflictError, StorageError, ReadOnlyError, StoreClosedError, InvalidTypeError,
+    InvalidArgumentError. After an error nothing was appended. Threads: any.
     """
     staged = files_of(messages)
     with os_errors():
