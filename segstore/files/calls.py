@@ -144,9 +144,9 @@ class FileContent:
         return ffi.NULL if type(self).sync is FileContent.sync else None
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """Walk the batches from `position` on, and write the header of the first batch with `target` or later
-        offsets to `out` (`seg_seek`, batch.h). Return 1, or 0 if there is no such batch below `end`, or a
-        negative number if a read has failed (-errno) or a header is bad.
+        """Walk the batches from `position` on, and write the header of the first batch that has offset
+        `target` or a later offset to `out` (`seg_seek`, batch.h). Return 1, or 0 if there is no such batch
+        below `end`, or a negative number if a read has failed (-errno) or a header is bad.
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 

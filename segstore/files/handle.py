@@ -21,7 +21,7 @@ class User(Protocol):
     """An object that uses the descriptor of a `Handle`, without a reference to the handle."""
 
     def let_go(self) -> None:
-        """Stop using the descriptor before this returns, or keep a reference to the handle until then."""
+        """Stop using the descriptor, or keep a reference to the handle as long as the use goes on."""
 
 
 class Handle:
@@ -60,7 +60,7 @@ class Handle:
             user.let_go()
 
     def fileno(self) -> int:
-        """Return the descriptor, or -1 if it is closed."""
+        """Return the descriptor, or -1 after it was closed."""
         return self.fd
 
     @property

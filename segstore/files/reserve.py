@@ -78,8 +78,8 @@ _using = _Using()
 
 
 def _usable() -> list[Reserve]:
-    """Return the reserves of the blocks that the calling thread has entered. Forget blocks whose frame is no
-    longer on the stack.
+    """Return the reserves whose `with` blocks the calling thread has entered. Forget `with` blocks whose
+    frame is no longer on the stack.
     """
     alive: set[Frame] = set()
     frame: FrameType | None = sys._getframe(1)
@@ -161,7 +161,7 @@ class Reserve:
         files = self._files
         size_now, allocated, names = self._allocation(path)
         if anew and names > 1:
-            files.unlink(path)  # its other hard link keeps the blocks
+            files.unlink(path)  # another hard link keeps this file's blocks, so a new file is made
         # A copy of a store by other tools may have the size without the blocks (holes), or an older, larger
         # size.
         if anew and (names > 1 or size_now != self._each or allocated < size_now):

@@ -324,7 +324,7 @@ class FileTree:
 
 # --- trees -------------------------------------------------------------------------------------
 
-# A store has one tree per topic, which all callers that change its files share.
+# A store has one `FileTree` for each topic with files. All callers that change files of the topic share it.
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:

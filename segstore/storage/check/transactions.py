@@ -54,7 +54,9 @@ class TransactionCheck:
 
     @property
     def known(self) -> bool:
-        """Return whether the log shows every transaction."""
+        """Return whether all transactions are known: the log has no gaps and no damage, and the producer
+        snapshot before its first segment, if there must be one, could be read.
+        """
         return self._whole and not self._lost
 
     def check(self, one: SegmentCheck) -> Iterator[Finding]:

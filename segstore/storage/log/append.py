@@ -251,7 +251,8 @@ def undone(tail: Tail, answer: int, need: int) -> int:
     """Return `answer` if it is `BEHIND - offset`, which is no error. Else undo the failed append of `need`
     bytes, and raise the error of the append.
     """
-    with tail.token:  # taking the token pauses the tail, so that followers can fetch the records
+    # Taking the token also stops C's appends, and lets followers fetch the records that C appended.
+    with tail.token:
         if answer <= BEHIND:
             return answer
         raise tail.torn(-answer, need)

@@ -187,8 +187,8 @@ class Flusher:
                 raise
             if error.errno == errno.ENOENT:
                 self._view()  # raises StoreClosedError if the partition was deleted during the sync
-            # A second sync would prove nothing, because the kernel may have dropped the pages and marked them
-            # clean.
+            # After a failed sync a second sync proves nothing, because the kernel may have marked the
+            # unwritten pages clean. So the log is fenced.
             self._errno = error.errno or errno.EIO
             self._segments.fence(error)
             self.failed = True
@@ -268,7 +268,7 @@ class Flusher:
             try:
                 run()
             finally:
-                # This is a single call of C, because between two calls an interrupt could end the block.
+                # This is a single call of C, because an interrupt between two calls would skip the second.
                 lib.seg_tail_open_syncs(self._tail.c, self._synced, self._errno or self._failure[0])
 
     def _close(self) -> None:

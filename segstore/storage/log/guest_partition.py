@@ -6,7 +6,7 @@ removes the obstacle: it opens the files of another generation of the log (after
 process wrote beyond the end of a sealed segment, or sends a request to the host. Then `GuestPartition` tries
 the append again. On disk the active segment's log and indexes are written.
 
-Threads: any. `token` is held while the tail is bound; C appends without the token.
+Threads: any. `token` is held while C gets the files that it appends to; C appends without the token.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ class GuestFlushing:
 
 
 class GuestPartition:
-    """Appends to one partition in a guest. `follower` reads the partition. `topic_config()` returns the
-    topic's current settings.
+    """Appends to one partition in a guest, a process beside the host of a shared store. `follower` reads the
+    partition. `topic_config()` returns the topic's current settings.
     """
 
     acks = None
@@ -374,8 +374,8 @@ class GuestPartition:
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _cut_sealed(self) -> None:
-        """This process may have written bytes beyond the ends of sealed segments, after it lost its lock on
-        the log [A4]. Cut these bytes.
+        """Cut the bytes that this process may have written beyond the ends of sealed segments after it lost
+        its lock on the log.
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:

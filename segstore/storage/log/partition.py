@@ -308,7 +308,7 @@ class Partition:
         """
         visible = self.visible
         needed = visible.publishing, visible.flusher.lock, visible.publisher.lock
-        # If such a lock is held while no call is under way, an interrupt has left it locked
+        # If a lock in `needed` is held while no call is under way, an interrupt has left it locked
         # (`Mutex.__enter__`).
         if holds_any(of=needed) and (outer := under_way()) is not None:
             raise refused(outer)
@@ -316,7 +316,8 @@ class Partition:
             check_apart("append()")
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
-        """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
+        """Call `LogWriter.make_ready` to make room for another process's append. Then let other processes
+        append.
         `generation` is the generation of the log that the other process knows. If the log is open under a
         different generation, nothing is done.
 

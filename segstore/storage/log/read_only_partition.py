@@ -271,7 +271,8 @@ class ReadOnlyPartition:
             found = last.locate(last.base_offset + relative, last.size)
         except CorruptRecordError:  # a power cut has left the index entry, but only a part of its batch
             found = None
-        # One index entry may stand for several messages of magic 0 or 1.
+        # If one index entry stands for several messages of magic 0 or 1, `locate` may find an earlier
+        # message.
         if found is None or found.position < position:
             return 0, last.base_offset
         return position, int(found.base_offset)

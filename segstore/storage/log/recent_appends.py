@@ -111,9 +111,9 @@ class RecentAppends:
 
 
 def _data_of(chunk: Encoded) -> bytes | memoryview | None:
-    """Return bytes of a chunk that never change again. A small chunk is copied, and then released. A large
-    chunk's memory from the pool is returned itself. Return None for a large chunk whose memory belongs to the
-    caller of the append.
+    """Return bytes of a chunk that never change again. A small chunk is copied, and then released. If a large
+    chunk's memory comes from the pool, that memory is returned without a copy. Return None for a large chunk
+    whose memory belongs to the caller of the append.
     """
     if chunk.size <= COPIED:
         data = bytes(chunk.data)

@@ -212,8 +212,8 @@ class Replica:
 
     @property
     def epoch_cache(self) -> LeaderEpochCache:
-        """Return the log's own object of leader epochs. Only replication changes it, so replication's thread
-        may read it without a lock; other threads take a `copy` under the lock that orders these calls.
+        """Return the log's own object of leader epochs. Only replication's thread changes the object, and may
+        read it without a lock. Another thread makes a `copy`, under the lock that orders replication's calls.
         """
         return self._epochs
 
@@ -295,7 +295,8 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.show()
-            if len(batches) <= _FEW:  # C can append the next fetch if it is small, so the tail is opened
+            # This fetch was small. The next fetch may be small, too, and C can append it if the tail is open.
+            if len(batches) <= _FEW:
                 partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
@@ -578,9 +579,9 @@ class Replica:
 
     def _change(self, end: int, change: Callable[[], None], high_watermark: int) -> None:
         """Change the log's files by `change`, which removes everything from offset `end` on, and show the log
-        up to a high watermark. Readers stop seeing the removed part before the change begins. Before that, a
-        recovery point above `end` is lowered to `end`, durably, because otherwise the next open would report
-        the removed bytes as lost.
+        up to a high watermark. Readers stop seeing the removed part before the change begins. A recovery
+        point above `end` is lowered to `end`, durably, also before the change begins, because otherwise the
+        next open would report the removed bytes as lost.
         """
         partition = self._partition
         visible, flusher, segments = partition.visible, partition.flusher, partition.segments

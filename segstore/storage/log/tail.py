@@ -69,8 +69,8 @@ class Tail:
             self._open(validator)
 
     def open_replicated(self, validator: LogValidator) -> None:
-        """If `_is_usual()` is True, let C append to the log of a primary or its standby, whose high watermark
-        another machine decides. The caller holds the append token.
+        """Let C append to this log, the log of a primary or a standby, if `_is_usual()` is True. Another
+        machine decides the log's high watermark. The caller holds the append token.
         """
         if self._visible.is_plain:
             self._open(validator, follows=self._writer.follows, replicated=True)
@@ -107,7 +107,8 @@ class Tail:
             and writer.segments.next_offset == end_offset
             and isinstance(shown, LogView)
             and shown.end_offset == shown.stable_offset == end_offset
-            # with these settings the slow path appends, because it can sync the replicas in parallel
+            # With flush.messages or flush.ms the slow path appends, because it can sync the replicas in
+            # parallel.
             and config.flush_messages == config.flush_ms == NEVER
         )
 

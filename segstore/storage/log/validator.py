@@ -50,8 +50,8 @@ class LogValidator:
         return self.named_codec(compression if self.keeps_codec else None)
 
     def named_codec(self, compression: str | None) -> tuple[int, int | None]:
-        """Return code and level of an application's codec, or of the topic's codec if `compression` is None.
-        Raises the errors of the function `codec_for`.
+        """Return (code, level) of the codec with the name `compression`, or of the topic's codec if
+        `compression` is None. Raises the errors of the function `codec_for`.
         """
         return (self.codec, self.level) if compression is None else codec_for(self._config, compression)
 

@@ -65,7 +65,8 @@ class Visible:
         self._ended: tuple[
             CompletedTxn, ...
         ] = ()  # `_ended` has the transactions whose markers may lie above the high watermark
-        self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
+        # The keys are the offsets of the transactions' markers in this partition.
+        self._held: dict[int, CommittedTogether] = {}
         # Each is None, or a pair of a view and the same view extended by C's appends. `_extended` begins with
         # `current`, `_written_extended` with `_written`.
         self._extended: tuple[LogView, LogView] | None = None
@@ -190,8 +191,8 @@ class Visible:
         C moves the end of `written`, and moves the high watermark separately. The caller holds the append
         token.
         """
-        # C begins with `publishing` held, because otherwise another thread might publish an older end after C
-        # has published its first one.
+        # C begins with `publishing` held, because otherwise another thread might publish an older end after
+        # C's first publication.
         with self.publishing:
             view, tail = self.current, self.tail
             assert isinstance(view, LogView)
@@ -261,7 +262,7 @@ class Visible:
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
         higher. A transaction counts as open in that part until the high watermark has passed its marker. If
-        the transaction has a CommittedTogether, it also counts as open until that is over.
+        the transaction has a CommittedTogether, it also counts as open until `over` of that object is True.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
@@ -349,8 +350,8 @@ class Visible:
         while not self._shows(offset) and not self._moved(offset, ended):
             self._publish_pending()
             if offset < self._reached():
-                # The transactions whose markers lie between both offsets were forgotten when the high
-                # watermark passed the markers.
+                # Transactions whose markers lie between `offset` and the present high watermark were
+                # forgotten when the high watermark passed the markers. They are read from the log.
                 written = self.written
                 is_above = offset < written.end_offset
                 ended = self._writer.producers.ended_above(written, offset) if is_above else ()

@@ -333,7 +333,7 @@ class LogWriter:
 
     def leave_sealed(self, tail: NativeTail) -> None:
         """Continue in a new segment, because the active segment was sealed although another process may still
-        write to it [A3]. If the active segment is empty, the new segment gets the empty segment's name.
+        write to it. If the active segment is empty, the new segment gets the empty segment's name.
         Raises OSError; the call may be repeated then.
         """
         segments, active = self.segments, self.segments.active
@@ -374,7 +374,7 @@ class LogWriter:
             self.judge(error, header.size)
             raise
         end = self.segments.active.end
-        # C compares `rolled_ms` with the time of an append.
+        # C compares `rolled_ms`, the time of the segment's first batch, with the time of each append.
         if header.size and (end.rolled_ms < 0 or not end.position):
             end.rolled_ms = clock()
 

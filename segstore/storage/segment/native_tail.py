@@ -128,7 +128,7 @@ class NativeTail:
         """Release a log's file. If C is syncing the file, keep it open until that sync is done."""
         if self._is_synced:
             self._kept.append(handle)
-        # The holder of the append token may have bound `handle` again since its release.
+        # After C released `handle`, the holder of the append token may have bound it again.
         if self.handle is handle and self.c.fd < 0:
             self.handle = None
 
@@ -247,8 +247,8 @@ class NativeTail:
 
     def let_go(self) -> None:
         """Pause the tail, and release its file. If another directory's thread may append through this tail,
-        `quit` is called instead, which does not wait. The file stays open until the last append or sync is
-        done.
+        call `quit` in place of the pause, because `quit` does not wait. The file stays open until the last
+        append or sync is done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()

@@ -177,8 +177,8 @@ class Segment:
             self.writable, self._held, self._indexes = True, None, None
 
     def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None, end: Any = None) -> None:
-        """Use these indexes of the writer from now on; if None, the indexes are loaded from their files on
-        demand. If `end` is given, use this record of the writer for the segment's end, too.
+        """Use the writer's `indexes` from now on; None: load the indexes from their files on demand. If
+        `end`, the writer's `seg_end`, is given, take the segment's end from it.
         """
         self._indexes, self._largest = indexes, None
         if end is not None:
@@ -268,8 +268,9 @@ class Segment:
             raise CorruptRecordError(self.path, bad, target, BAD[lib.SEG_BAD_CRC], back)
 
     def _first_damage(self, start: int, position: int) -> tuple[int, int]:
-        """Return the position of the first batch from byte `start` to `position` that fails its CRC, or
-        `position` if all pass; and the least offset that a batch at the returned position may have.
+        """Check the CRCs of the batches between bytes `start` and `position`. Return (byte at which the first
+        damaged batch begins, least offset that a batch there may have); the byte is `position` if no batch
+        is damaged.
         """
         at, least = start, self.base_offset
         for step in walk(self.pool.files, self.handle, start, position, check_crcs=True):
@@ -338,7 +339,9 @@ class Segment:
             return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
-                self.distrust()  # sealing added the entry with the largest timestamp, so the index was cut
+                # Sealing added an entry with the largest timestamp. That entry is missing, so the index was
+                # cut.
+                self.distrust()
             self._largest = largest
         return largest
 

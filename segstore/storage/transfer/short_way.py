@@ -71,8 +71,8 @@ def send_at_once(
 def go_on(
     result: int, known: Sendable, handle: Handle, fd: int, offset: int, max_bytes: int, files: Files
 ) -> tuple[int, int] | None:
-    """Complete `send_at_once` after a `result` of `seg_send_stretch`: return the same tuple or None, and
-    raise the same errors.
+    """Complete `send_at_once` after a `result` of `seg_send_stretch`: return the tuple or None that
+    `send_at_once` returns, and raise its errors.
     """
     if result > 0:
         return result >> 32, offset + (result & _NEXT)
