@@ -79,7 +79,7 @@ def _is_narrower(mode: int, wanted: int) -> bool:
 
 # --- content -----------------------------------------------------------------------------------
 
-# Reads, writes, truncates, syncs and maps the content of open files.
+# `FileContent` reads, writes, truncates, syncs and maps the content of open files.
 
 _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 _COPY_CHUNK = 1 << 20
@@ -261,7 +261,7 @@ class FileContent:
 
 # --- directories -------------------------------------------------------------------------------
 
-# Creates, renames, removes and lists names in directories, and makes the names durable.
+# `Directories` creates, renames, removes and lists names in directories, and makes the names durable.
 
 
 class Directories:

@@ -124,7 +124,7 @@ def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
 
 # --- reading -----------------------------------------------------------------------------------
 
-# Reads a file's bytes from the log.
+# `read_file` reads a file's bytes from the log.
 
 
 def read_file(log: PartitionLog, path: str, file: File, start: int = 0, length: int = -1) -> Iterator[bytes]:
@@ -160,7 +160,8 @@ def _chunk(log: PartitionLog, path: str, file: File, number: int) -> bytes:
 
 # --- restoring ---------------------------------------------------------------------------------
 
-# Writes a directory of a snapshot as plain files below a target directory, which must be empty or missing.
+# `restore` writes a directory of a snapshot as plain files below a target directory, which must be empty or
+# missing.
 
 
 class RestoredTree(NamedTuple):

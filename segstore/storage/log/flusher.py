@@ -4,8 +4,8 @@ On disk it syncs logs, the index and snapshot files of segments that a roll has 
 the directory. It writes nothing, except that `_write_again` repeats a write.
 
 Threads: any. One thread syncs for all threads that flush. The other threads wait until that sync is done.
-Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. While
-the native tail is open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). This
+Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. If C
+may append, and only the active segment's log needs a sync, C syncs (`_native/commit.c`). This
 module never takes the append token.
 
 If several processes share a log, one process syncs for all (`_native/share_sync.c`). While this process syncs
@@ -59,7 +59,7 @@ class Flusher:
         """Whether the next sync first writes the unsynced bytes again. True if another process has died
         during a sync, because the kernel may have reported an error of that sync to that process alone.
         """
-        # gives each change of a file a number, except changes of the active segment's log
+        # `_changes` numbers the changes of files, except changes of the active segment's log.
         self._changes = count(1)
         self.lock = Mutex()
         self.lock.on_taken = self._close

@@ -33,8 +33,8 @@ _unpack = struct.Struct("8q").unpack
 
 
 class _Point:
-    """The working memory of one call: a `seg_point`, the numbers of the record that was found, the bytes that
-    they point into, and the `seg_segment` that is read.
+    """The working memory of one call: a `seg_point`, a view of its fields from `offset` on, which describe
+    the record that was found, the bytes of that record, and the `seg_segment` that is read.
     """
 
     __slots__ = ("buffer", "c", "found", "memory", "of", "segment")

@@ -29,7 +29,7 @@ class Publisher:
         """A `seg_share *`, if other processes append to the partition, too; else None."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Publish under this leader epoch from now on."""
+        """Publish the partition's ends under this leader epoch from now on."""
         self.epoch = epoch
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:

@@ -119,7 +119,8 @@ class ReadOnlyPartition:
                 except FileNotFoundError:
                     if not self._pool.files.exists(self.directory):
                         break
-                    # A segment was removed after the listing. The next try lists the directory again.
+                    # If the directory exists, a segment was removed after the listing, and the next try lists
+                    # the directory again.
         raise StoreClosedError(f"{self.directory} is not there: its topic is only being made, or was deleted")
 
     def _refresh(self, ends: Ends | None) -> LogView:

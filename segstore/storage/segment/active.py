@@ -352,8 +352,8 @@ class ActiveSegment:
     # --- sealing -----------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Add the closing time index entry and trim both index files (Kafka does so at a roll and at close).
-        Raises OSError.
+        """Add a time index entry with the largest timestamp, if there is none, and trim both index files
+        (Kafka does so at a roll and at close). Raises OSError.
         """
         self._times.append(closing_entry(self.end.state, self.segment.base_offset))
         self._offsets.seal()

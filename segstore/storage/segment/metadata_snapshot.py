@@ -132,7 +132,7 @@ def last_contained_timestamp(files: Files, path: str) -> int:
 
 def freeze_snapshot(files: Files, directory: str, snapshot: SnapshotId, chunks: Iterable[bytes]) -> None:
     """Write a durable snapshot with these bytes (Kafka: FileRawSnapshotWriter.freeze). An existing snapshot
-    of this name is replaced. Raises OSError; then nothing but perhaps a `.part` file is left.
+    of this name is replaced. Raises OSError; then a `.part` file may be left.
     """
     path = names.below(directory, snapshot.name)
     part = path + names.PART
