@@ -70,8 +70,8 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Return whether `mode` lacks bits of `wanted` and has no other bits. A umask leaves such a mode; a mode
-    with other bits comes from somebody else.
+    """Return whether `mode` is `wanted` without some of its bits, as a umask would leave it. A mode with
+    other bits comes from somebody else.
     """
     bits = mode & 0o777
     return bits != wanted and bits | wanted == wanted

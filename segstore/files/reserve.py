@@ -223,7 +223,7 @@ class Reserve:
         return to_free < need + PIECE
 
     def _cut(self, path: str, most: int) -> int:
-        """Free up to `most` bytes of a file, and remove the file with its last piece. Return the number of
+        """Free up to `most` bytes of a file, and remove the file if no bytes are left. Return the number of
         freed bytes. Raises OSError.
         """
         files = self._files

@@ -223,8 +223,8 @@ def append_list(
 
 
 def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, opens: bool) -> int:
-    """Append encoded batches of `n` records by `_write_short`, and flush if flush.messages or flush.ms
-    requires a flush.
+    """Append encoded batches of `n` records by `_write_short`, and return its result. Flush if flush.messages
+    or flush.ms requires a flush.
     """
     first = _write_short(partition, chunk, expected, opens)
     if first >= 0:

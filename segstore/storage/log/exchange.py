@@ -1,6 +1,6 @@
 """`NativeExchange` handles those requests of one connection that match a template. One call of C
 (`_native/exchange.c`) receives a request, executes it, and sends the answer. The request is a Produce
-request, whose batch the native tail appends, or a Fetch request for a few batches of one segment.
+request, whose batch C appends, or a Fetch request for a few batches of one segment.
 
 On disk the log's files are written and read in the same form as by `append_as_leader` and `stretch`, which
 handle the requests that C does not handle. Threads: an exchange belongs to one thread at a time.

@@ -5,8 +5,8 @@ the directory. It writes nothing, except that `_write_again` repeats a write.
 
 Threads: any. One thread syncs for all threads that flush. The other threads wait until that sync is done.
 Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. If C
-may append, and only the active segment's log needs a sync, C syncs (`_native/commit.c`). This
-module never takes the append token.
+may append, and only the active segment's log needs a sync, C syncs (`_native/commit.c`). This module never
+takes the append token.
 
 If several processes share a log, one process syncs for all (`_native/share_sync.c`). While this process syncs
 by this module, no other process syncs the log.

@@ -375,7 +375,7 @@ class GuestPartition:
 
     def _cut_sealed(self) -> None:
         """Cut the bytes that this process may have written beyond the ends of sealed segments after it lost
-        its lock on the log.
+        its lock on the log [A4].
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:

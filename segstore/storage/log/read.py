@@ -229,6 +229,7 @@ def _fetch_segment(
 ) -> FetchDataInfo | None:
     """Fetch from one segment, which is visible up to byte `end` and offset `below`. If `more`, batches of an
     earlier segment were fetched already; then the first batch is fetched only if it fits into `max_bytes`.
+    Return None if no batch is fetched.
     """
     segment = view.segments[slot]
     handle = segment.handle

@@ -119,7 +119,7 @@ class PartitionRecovery:
         self.name = self.directory.rpartition("/")[2]
 
     def run(self) -> Recovered:
-        """Do steps 1 to 5. Raises OSError."""
+        """Recover the partition, by steps 1 to 5 of the module's docstring. Raises OSError."""
         bases = [s.base_offset for s in self.segments]
         slot = max(bisect.bisect_right(bases, self.recovery_point) - 1, 0)
         end = self.segments[slot].base_offset

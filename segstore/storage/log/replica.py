@@ -187,7 +187,7 @@ class Replica:
         """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or
         else from the next batch, up to `end_offset`, which is not above LEO. At most `max_bytes` are
         returned, but at least one batch if there is any. No CRC is checked, and no lock is taken. If the
-        bytes fit into the memory `into`, they are read into that memory, and a view of it is returned; such a
+        bytes fit into the memory `into`, they are read into that memory, and a view of it is returned; the
         view may end within a batch, or beyond `end_offset`.
 
         Raises StorageError, StoreClosedError, OffsetOutOfRangeError if `offset` is not in [start_offset,
@@ -295,7 +295,7 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.show()
-            # This fetch was small. The next fetch may be small, too, and C can append it if the tail is open.
+            # This fetch was small. The next fetch may be small, too, so C is allowed to append it.
             if len(batches) <= _FEW:
                 partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)

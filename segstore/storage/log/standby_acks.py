@@ -52,7 +52,7 @@ class StandbyAcks:
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
         """Wait until the standby has all records below `end_offset`. Raises RequestTimedOutError,
-        NotLeaderOrFollowerError; in either case this log has the records, but may lose them.
+        NotLeaderOrFollowerError. This log then has the records, but may lose them.
         """
         if acks != ALL:
             return

@@ -140,13 +140,12 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        # This is set before the tail opens, so that after an interrupt the next holder of the token pauses
-        # the tail
+        # This is set before C may append, so that after an interrupt the next holder of the token stops C.
         self.may_be_open = True
         try:
             self._visible.open(replicated)
             # Before C was allowed to append, a sync may have failed, or the pool may have closed the file,
-            # because the tail had not marked the file as in use yet.
+            # because the file was not marked as in use by C yet.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
         except BaseException:  # an interrupt may have prevented the checks above
@@ -192,9 +191,9 @@ class Tail:
     # --- pausing --------------------------------------------------------------------------
 
     def _taken(self) -> None:
-        """Pause the tail, because the append token was just taken. If an append by C has failed, set the
-        writer's `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another
-        process has failed [S2]. The call may be repeated.
+        """Stop C's appends, because the append token was just taken. If an append by C has failed, set the
+        writer's `pending_undo`, so that the append is undone. If a sync of another process
+        has failed, fence the shared log [S2]. The call may be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()

@@ -5,8 +5,7 @@ slot of `.segstore/ends`. Threads: any thread may read the view. A thread that r
 log has changed holds the append token, and has written the log's bytes before. The lock `publishing` is held
 while the view is replaced and published.
 
-C makes its own appends visible, and publishes them (`seg_tail_reveal` in
-`_native/tail.c`).
+C makes its own appends visible, and publishes them (`seg_tail_reveal` in `_native/tail.c`).
 
 Readers see a log up to its high watermark. The high watermark is the log end offset, unless the partition is
 a replica. In a replica, replication sets the high watermark, and `written` shows the log up to its end

@@ -265,7 +265,9 @@ class LogWriter:
             self.save_epochs = None
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
-        """Write encoded chunks, by one system call for each segment that they go into."""
+        """Write encoded chunks, by one system call for each segment that they go into. Return the
+        transactions that the chunks abort.
+        """
         # If `as_is`, the batches keep the leader's timestamps.
         stamps = self.config.message_timestamp_type == "LogAppendTime" and not as_is
         parts = [ChunkPart.of(chunk, self.clock() if stamps else -1) for chunk in chunks if chunk.size]
@@ -294,7 +296,9 @@ class LogWriter:
         return int(fit > 0)
 
     def _write_long(self, chunks: Iterable[Encoded], take: Take | None, undo: AppendUndo) -> Aborted:
-        """Write the chunks of a long append, each before the next chunk is encoded into the same memory."""
+        """Write the chunks of a long append, each before the next chunk is encoded into the same memory.
+        Return the transactions that the chunks abort.
+        """
         aborted: Aborted = []
         for chunk in chunks:
             undo.need += chunk.size
@@ -333,7 +337,7 @@ class LogWriter:
 
     def leave_sealed(self, tail: NativeTail) -> None:
         """Continue in a new segment, because the active segment was sealed although another process may still
-        write to it. If the active segment is empty, the new segment gets the empty segment's name.
+        write to it [A3]. If the active segment is empty, the new segment gets the empty segment's name.
         Raises OSError; the call may be repeated then.
         """
         segments, active = self.segments, self.segments.active

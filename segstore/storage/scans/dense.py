@@ -52,7 +52,7 @@ _FIELDS = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size
 def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
     """Remember a run of batches of a segment as one range. Remembered ranges directly before and after the
     run are joined with it. `end` is the segment's visible size in bytes. A short run is remembered only if
-    there is such a range to join.
+    a remembered range lies directly before or after it.
     """
     span = dense_range(run)
     joined = span

@@ -67,7 +67,9 @@ def _record(columns: tuple[str, ...], values: tuple[Any, ...]) -> Any:
 
 
 def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the argument `columns` as a tuple. Raises InvalidTypeError, InvalidArgumentError."""
+    """Return the argument `columns` as a tuple; None stays None. Raises InvalidTypeError, and
+    InvalidArgumentError for an unknown column.
+    """
     if columns is None:
         return None
     if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):

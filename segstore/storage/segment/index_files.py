@@ -158,8 +158,8 @@ def _timeless(segment: Indexed) -> bool:
 
 
 def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
-    """Return the entries of both indexes for the first `end` bytes of the log, including the time index
-    entry that sealing adds.
+    """Return (offset index entries, time index entries) for the first `end` bytes of the log, including the
+    time index entry that sealing adds.
     """
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [

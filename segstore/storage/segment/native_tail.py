@@ -38,9 +38,9 @@ def _until_done(call: Callable[..., int], *arguments: Any) -> int:
 
 
 class NativeTail:
-    """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `owner` is
-    `Context.here_for_c`; if it is None, the tail is never opened. `recovery_point` is the offset below which
-    all records are durable.
+    """The state that C needs to append to one log; `c` is the struct with that state. `clock` is None if the
+    store uses C's clock. `owner` is `Context.here_for_c`; if `owner` is None, C never appends.
+    `recovery_point` is the offset below which all records are durable.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class NativeTail:
         `Files.native_sync`.
         """
         if not self._is_synced:
-            self._kept.clear()  # no sync begins while the tail is paused
+            self._kept.clear()  # C begins no sync during this call
         if self.handle is not None and self.handle is not handle:
             self._let_go_of(self.handle)
         self.handle = handle
@@ -198,7 +198,7 @@ class NativeTail:
 
     @property
     def moved(self) -> bool:
-        """Return whether C has appended, or tried to, since the tail was opened."""
+        """Return whether C has tried to append since it was last allowed to append."""
         return bool(self.c.appends or self.c.torn)
 
     @property
@@ -229,7 +229,7 @@ class NativeTail:
 
     def quit(self) -> None:
         """Let no append begin any more; return without waiting for C. An append that is under way may still
-        complete, so the tail's file stays open until then.
+        complete, so the log's file stays open until that append is done.
         """
         self._has_quit, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
@@ -246,9 +246,9 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. If another directory's thread may append through this tail,
-        call `quit` in place of the pause, because `quit` does not wait. The file stays open until the last
-        append or sync is done.
+        """Stop C's appends, and release the log's file. If another directory's thread may append to this log,
+        call `quit`, which does not wait for that thread. The file stays open until the last append or sync is
+        done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()
@@ -263,10 +263,10 @@ class NativeTail:
 
     def show(self, high_watermark: int) -> bool:
         """Show and publish the log up to a high watermark, and return True. Do nothing and return False if
-        the tail is paused, or if the log is already visible up to a higher offset.
+        C may not append now, or if the log is already visible up to a higher offset.
         """
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 
     def publish_synced(self, synced: int) -> bool:
-        """Publish the recovery point `synced`; return False if the tail is paused."""
+        """Publish the recovery point `synced`; return False if C may not append or sync now."""
         return bool(_until_done(lib.seg_tail_synced, self.c, synced))

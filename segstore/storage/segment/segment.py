@@ -160,7 +160,8 @@ class Segment:
         """
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None
-            # rebuilt indexes are not written, because another segment's files may have these names
+            # Another segment's files may have this segment's names now, so rebuilt indexes must not be
+            # written.
             self.writable = False
 
     def retire(self) -> None:

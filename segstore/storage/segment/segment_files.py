@@ -139,7 +139,9 @@ def _end_offset(files: Files, path: str, base: int) -> int:
 
 
 def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
-    """Make the files of an empty segment. Raises OSError, and removes the files again then."""
+    """Make the files of an empty segment, and return the segment. If this raises OSError, the files are
+    removed again.
+    """
     segment = new_segment(pool, directory, base_offset, config)
     try:
         make_files(segment)
