@@ -207,13 +207,13 @@ class Reserve:
         return True
 
     def forget_looks(self) -> None:
-        """Remove the files of `has_room`, which a killed process may have left."""
+        """Remove the files that `has_room` makes. A killed process may have left them."""
         for path in self._paths:
             with suppress(OSError):
                 self._files.unlink(path + LOOK)
 
     def give(self, need: int) -> bool:
-        """Free up to `need` + PIECE bytes. Return False if nothing was freed, else True."""
+        """Free at most `need` + PIECE bytes. Return False if nothing was freed, else True."""
         self._is_whole = False
         to_free = need + PIECE
         for path in reversed(self._paths):
@@ -223,7 +223,7 @@ class Reserve:
         return to_free < need + PIECE
 
     def _cut(self, path: str, most: int) -> int:
-        """Free up to `most` bytes of a file, and remove the file if no bytes are left. Return the number of
+        """Free at most `most` bytes of a file, and remove the file if no bytes are left. Return the number of
         freed bytes. Raises OSError.
         """
         files = self._files

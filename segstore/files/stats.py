@@ -153,8 +153,8 @@ class Stats:
         return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
 
     def identity(self, file: Path | Handle) -> tuple[int, ...]:
-        """Return (inode, size, modification time). After a file is no longer written, each later file at the
-        same path differs from it in at least one of these numbers. Raises OSError, like stat(2).
+        """Return (inode, size, modification time). If a file that is no longer written is replaced, each
+        later file at its path differs in at least one of these numbers. Raises OSError, like stat(2).
         """
         result = status(file) if isinstance(file, Handle) else status_of(file)
         return result.inode, result.size, result.modified

@@ -227,8 +227,8 @@ class ActiveIndex(SparseIndex):
             return
         self._looked_at = max(self._looked_at, n)
         self._count[0] = keep
-        # A look-up that is under way may find these zeros, which stand for the log's start. The search from
-        # the start is slow, but finds the right batch.
+        # The removed entries become zeros. A look-up that is under way may find a zero entry, which stands
+        # for the log's start. The search from the start is slow, but finds the right batch.
         size = self.ENTRY.size
         memory[keep * size : n * size] = bytes((n - keep) * size)
 

@@ -200,8 +200,8 @@ class Flusher:
         try:
             self._sync_files(view, sealed)
         except BaseException:
-            # If a signal handler has raised the error, files may be unsynced, so the next sync repeats all of
-            # these syncs.
+            # If a signal handler has raised the error, files in `sealed` may be unsynced. So the next sync
+            # syncs all of them again.
             self._sealed = sealed + self._sealed
             self.names_changed()
             raise

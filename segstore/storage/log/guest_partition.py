@@ -223,7 +223,7 @@ class GuestPartition:
         return self.follower.view.end_offset
 
     def _shared_end(self) -> int:
-        """Return the log end offset from the shared record of the log. This needs no view."""
+        """Return the log end offset from the shared file, or `log_end_offset` if the shared file lacks it."""
         now, share = ffi.new("seg_shared_end *"), self._share
         if share is not None and share.log.key == self._key and lib.seg_shared_now(share.log, now):
             return int(now.end.next_offset)
@@ -287,7 +287,7 @@ class GuestPartition:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
                 continue  # a signal has interrupted the wait for another process's lock
-            # Other processes have used up the room before this append, each time.
+            # The host has made room for each try, but other processes have used it before this append.
             if tried and time.monotonic() > until:
                 raise self._side.unavailable()
             tried = True

@@ -317,9 +317,8 @@ class Partition:
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Call `LogWriter.make_ready` to make room for another process's append. Then let other processes
-        append.
-        `generation` is the generation of the log that the other process knows. If the log is open under a
-        different generation, nothing is done.
+        append. `generation` is the generation of the log that the other process knows. If the log is open
+        under a different generation, nothing is done.
 
         If the value of the log's lock is `waited_for`, the lock is taken away from the process that holds it,
         although that process is alive. If `waited_for` is 0, no lock is taken away. If `waited_for` is not 0,

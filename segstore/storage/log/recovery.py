@@ -65,8 +65,8 @@ def end_of_batches(segment: Segment) -> tuple[int, int]:
 
 
 def last_whole(files: Files, directory: str, bases: list[int]) -> int:
-    """Return the offset after the last batch with a valid CRC in the segments with these base offsets. Raises
-    OSError.
+    """Return the offset after the last batch with a valid CRC in the segments with these base offsets. If no
+    batch has a valid CRC, return the first base offset. Raises OSError.
     """
     end = 0
     for end in reversed(bases):

@@ -589,8 +589,8 @@ class Replica:
         def changed() -> None:
             visible.set_high_watermark(min(visible.high_watermark, end))
             if flusher.recovery_point > end:
-                # The point is set in memory first, because another thread may write a checkpoint now, and the
-                # checkpoint must have the new point.
+                # The recovery point is set in memory first, because another thread may write a checkpoint
+                # now, and the checkpoint must have the new recovery point.
                 flusher.set_recovery_point(end)
                 self._recovery_point_moved(end)
                 visible.publish()

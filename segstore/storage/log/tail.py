@@ -192,8 +192,8 @@ class Tail:
 
     def _taken(self) -> None:
         """Stop C's appends, because the append token was just taken. If an append by C has failed, set the
-        writer's `pending_undo`, so that the append is undone. If a sync of another process
-        has failed, fence the shared log [S2]. The call may be repeated.
+        writer's `pending_undo`, so that the append is undone. If a sync of another process has failed, fence
+        the shared log [S2]. The call may be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()

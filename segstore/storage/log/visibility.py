@@ -174,9 +174,9 @@ class Visible:
 
     @property
     def stays_stable(self) -> bool:
-        """Return whether appends without a transaction leave the last stable offset in its present state:
-        either the last stable offset moves with the log's end, or an open transaction keeps it where it is.
-        The caller holds the append token.
+        """Return whether the view alone shows how appends without a transaction change the last stable
+        offset: it moves with the log's end if it is there now; if not, an open transaction keeps it in its
+        place. The caller holds the append token.
         """
         # If the records of an open transaction were deleted, and the log has no records, the log's last
         # stable offset is its end offset, although a transaction is open.
@@ -203,7 +203,7 @@ class Visible:
 
     def take_in(self) -> None:
         """Extend the readers' view by the appends that C has published, and `written` by all of C's appends.
-        The caller holds the append token, and has paused the tail.
+        The caller holds the append token, and has stopped C's appends.
         """
         tail = self.tail
         if self._high_watermark is None:
@@ -411,8 +411,8 @@ class Visible:
                 held.show()
 
     def has_passed(self, offset: int) -> bool:
-        """Return whether the high watermark is above this offset, or whether replication no longer moves the
-        high watermark.
+        """Return True if the high watermark is above this offset, or if it will not move there: the topic was
+        deleted, this replica follows, or replication does not set the high watermark.
         """
         return (
             self.current is None
@@ -468,7 +468,7 @@ class Visible:
             holding([it.publishing for it in together.partitions], lambda: _publish(together))
 
     def publish(self) -> None:
-        """Publish the recovery point of the current view. Any thread may call this."""
+        """Publish the current view and the recovery point. Any thread may call this."""
         while not self._published():
             self._publish_pending()
 
@@ -581,8 +581,8 @@ def _publish(together: AtomicPublish) -> None:
 
 
 def _written(it: Visible, pending: PendingView) -> LogView:
-    """Return the view of the whole written log: `pending.written`, or the view with C's appends if that ends
-    later.
+    """Return the view of the whole written log: `pending.written` or the view with C's appends, whichever
+    ends later.
     """
     return max(pending.written, it._all(), key=lambda view: view.end_offset)
 

@@ -363,8 +363,8 @@ class LogWriter:
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process decides from this time whether the segment is too old, even if the topic is
-        # LogAppendTime. So this process must use the same time.
+        # From `when` the other process decides whether the segment is too old, even if the topic is
+        # LogAppendTime. So this process must use `when`, too.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:

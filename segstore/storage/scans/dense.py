@@ -59,8 +59,8 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
     for each in segment.dense:
         if each.timestamp_type != span.timestamp_type:
             continue
-        # The range before is checked now, because later only the last batch of the joined range is checked,
-        # and that is a batch of `run`.
+        # A range before the run is checked now, because later only the last batch of the joined range is
+        # checked, and that is a batch of `run`.
         if each.end == span.first and _is_there(segment, each, end):
             joined = joined._replace(first=each.first)
         elif each.first == span.end:

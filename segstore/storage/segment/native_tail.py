@@ -268,5 +268,5 @@ class NativeTail:
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 
     def publish_synced(self, synced: int) -> bool:
-        """Publish the recovery point `synced`; return False if C may not append or sync now."""
+        """Publish the recovery point `synced`; return False if C may not append now."""
         return bool(_until_done(lib.seg_tail_synced, self.c, synced))

@@ -124,7 +124,7 @@ class Segment:
     def fields(self, end: int, end_offset: int, index: View | None = None) -> tuple[Any, ...]:
         """Return the fields of C's struct (`seg_segment`) for a reader that may see the segment below byte
         `end` and offset `end_offset`. The last field keeps the memory of the offset index alive. `index` is a
-        view of the offset index, None for that of the segment's current index.
+        view of the offset index; None stands for the view of the segment's current index.
 
         Raises OSError or CorruptRecordError if the index can't be loaded.
         """
