@@ -186,8 +186,8 @@ def _check_snapshots(files: Files, directory: str, view: LogView) -> Iterator[Fi
 def _check_metadata_snapshots(
     files: Files, directory: str, view: LogView, at_rest: bool
 ) -> Iterator[Finding]:
-    """Yield the findings on the snapshots of the metadata (KIP-630). A live writer may have made or removed
-    snapshots after the log was read.
+    """Yield the findings on the snapshots of the metadata (KIP-630). If the store is not `at_rest`, snapshots
+    may have been made or removed after the log was read, and these have no findings.
     """
     bridged = view.start_offset == 0
     for snapshot in list_snapshots(files, directory)[0]:

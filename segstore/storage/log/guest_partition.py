@@ -49,8 +49,8 @@ class GuestSide(Protocol):
     """The parts of a guest's store that its partitions use."""
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return the slot of a partition in the shared file, and a new `seg_share` for its log. Return None
-        if the host has not opened the log yet.
+        """Return the number of a partition's slot in the shared file, and a new `seg_share` for its log.
+        Return None if the host has not opened the log yet.
         """
 
     def ask(self, what: int, request: MemberRequest) -> None:
@@ -74,7 +74,9 @@ class GuestSide(Protocol):
         """
 
     def slot_of(self, key: int) -> int:
-        """Return the slot of a partition. Raises StoreClosedError if the partition was deleted."""
+        """Return the number of a partition's slot in the shared file. Raises StoreClosedError if the
+        partition was deleted.
+        """
 
     def led(self, topic: str, partition: int, key: int) -> Any:
         """If this process is the host now, return the `Partition` to which it appends, else None. Raises

@@ -217,7 +217,7 @@ class ReadOnlyPartition:
                 self._pool.forget(segment.path)  # a removed file takes disk space while it is open
         for s in found:
             if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
-                self._pool.forget(s.path)  # the file may be a staged file that replaced an empty log
+                self._pool.forget(s.path)  # a file from the inbox may have replaced an empty log
         return tuple(
             known[s.base_offset]
             if s.base_offset in known

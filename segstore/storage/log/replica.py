@@ -190,8 +190,8 @@ class Replica:
         bytes fit into the memory `into`, they are read into that memory, and a view of it is returned; the
         view may end within a batch, or beyond `end_offset`.
 
-        Raises StorageError, StoreClosedError, OffsetOutOfRangeError if `offset` is not in [start_offset,
-        LEO], and CorruptRecordError if a header at `offset` is damaged.
+        Raises StorageError and StoreClosedError. Raises OffsetOutOfRangeError if `offset` is not in
+        [start_offset, LEO], and CorruptRecordError if a header at `offset` is damaged.
         """
         with os_errors():
             return raw_read(self._partition, offset, end_offset, max_bytes, into)

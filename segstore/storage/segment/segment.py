@@ -105,8 +105,8 @@ class Segment:
         handle = self.pool.opened(self._key) or self.pool.get(self.path)
         if self.identity and (self._known is None or self._known() is not handle):
             handle = self._checked(handle)
-        # If `hold` was called while the file was being opened, another file may have the name, and the held
-        # file is the right one.
+        # If `hold` was called while the file was being opened, the opened file may belong to another segment,
+        # and `_held` is the right file.
         return self._held or handle
 
     def ready(self) -> tuple[Handle, View] | None:
@@ -366,8 +366,8 @@ class Segment:
         return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)
 
     def _of_entry(self, relative: int, end: int) -> Any:
-        """Return the header of the batch that a time index entry points to; None if the batch is gone or
-        damaged.
+        """Return the header of the batch that a time index entry points to; None if that batch is missing
+        or damaged.
         """
         try:
             return self.locate(self.base_offset + relative, end)

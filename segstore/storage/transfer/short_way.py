@@ -49,8 +49,8 @@ def send_at_once(
     returned. `views` is the `Visible` whose current view is `view`; if `views` is given, `seg_transfer` can
     make the next transfer.
 
-    Raises SinkError, StorageError for an error of the segment's file, and InvalidArgumentError if sendfile
-    can't serve the sink.
+    Raises SinkError. Raises StorageError for an error of the segment's file, and InvalidArgumentError if
+    sendfile can't serve the sink.
     """
     known: Sendable | None = view.sendable
     inside = known is not None and not known.spent and known.first <= offset < known.below
