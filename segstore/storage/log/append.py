@@ -105,7 +105,7 @@ def _acknowledged(
 
 
 def acknowledge_failure(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
-    """Report a failed append to the acknowledger, unless the disk is full and the log is not fenced."""
+    """Report a failed append to the acknowledger. A full disk is reported only if the log is fenced."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
 
@@ -372,7 +372,7 @@ def write_long(
     partition: Partition, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None
 ) -> int:
     """Write batches by `Partition.put`, and return the first offset. The first `ahead` bytes are encoded
-    before `put` takes the append token. The bytes after these are encoded while `put` holds the token.
+    before `put` takes the append token. The bytes after these are encoded while `put` holds the append token.
     """
     ready: list[Encoded] = []
     size = 0

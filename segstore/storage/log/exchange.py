@@ -64,7 +64,7 @@ class NativeExchange:
             self._owners.append(counts)
 
     def _put(self, name: str, template: MessageTemplate) -> None:
-        """Copy a template into a `seg_message` of the struct (exchange.h)."""
+        """Copy a template into the field `name` of the struct `c`, a `seg_message` (exchange.h)."""
         c, records = getattr(self.c, name), template.records or _NO_RECORDS
         front, end = held("uint8_t[]", template.front), held("uint8_t[]", records.end)
         self._owners += [front, end]

@@ -175,7 +175,7 @@ class Flusher:
     def _sync_or_fence(self, view: LogView) -> None:
         try:
             # The number is not 0 if a sync of another process failed, or if an interrupt came after a failed
-            # sync and before the fence.
+            # sync, and before the log was fenced.
             if number := self._tail.sync_failure:
                 raise OSError(number, os.strerror(number), self._segments.active.segment.path)
             if self._tail.c.share:

@@ -394,7 +394,7 @@ class GuestPartition:
     def _bind(self) -> None:
         """Open the files of the log's generation, and let C append to them. Raises OSError, StorageError."""
         with self.token:
-            self.context.check_writable()  # the store may have been closed before the token was taken
+            self.context.check_writable()  # the store may have been closed before `token` was taken
             native, share = self.tail.native, self._share
             native.pause()
             now = ffi.new("seg_shared_end *")

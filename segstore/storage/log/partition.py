@@ -248,7 +248,7 @@ class Partition:
     def show(self) -> None:
         """Make the written records visible. If this call runs in a signal handler that has interrupted the
         holder of the lock `publishing`, the scheduler makes the records visible later. The caller holds the
-        token.
+        append token.
         """
         try:
             self.visible.show()
@@ -278,8 +278,8 @@ class Partition:
     # --- the log's end --------------------------------------------------------------------
 
     def sync_ahead(self) -> None:
-        """Make durable the written records that are not visible yet; the caller holds the token. If the sync
-        fails, fences the partition against appends, and raises StorageError.
+        """Make durable the written records that are not visible yet; the caller holds the append token. If
+        the sync fails, fences the partition against appends, and raises StorageError.
         """
         self.flusher.sync_ahead(self.visible.ahead())
 
@@ -289,10 +289,10 @@ class Partition:
         producer are applied first. If `claim` is an ExpectedEnd, its offset is first compared with the log's
         end.
 
-        The records are encoded and compressed before the token is taken (for a long append only its first
-        bytes), and the log is synced after the token is released. Raises StorageError, OffsetMismatchError,
-        and the errors of `append_info.judge`; nothing is written then. After an interrupt the log has either
-        all of these records, and all are visible, or none.
+        The records are encoded and compressed before the append token is taken (for a long append only its
+        first bytes), and the log is synced after the append token is released. Raises StorageError,
+        OffsetMismatchError, and the errors of `append_info.judge`; nothing is written then. After an
+        interrupt the log has either all of these records, and all are visible, or none.
         """
         self._check_apart()
         with self.token:

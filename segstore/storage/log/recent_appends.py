@@ -77,8 +77,8 @@ class RecentAppends:
 
     def take(self, offset: int, end_offset: int, max_bytes: int) -> Recent | None:
         """Return the kept appends from `offset` up to at most `end_offset`. They have at most `max_bytes`,
-        but the first append may be larger. Return None if no kept append begins at `offset`, or if that
-        append ends above `end_offset`.
+        but the first append may be larger. Return None if no kept append begins at `offset`, or if the
+        append that begins there ends above `end_offset`.
         """
         found: list[_Append] = []
         pieces: list[bytes | memoryview] = []

@@ -140,7 +140,8 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        # This is set before C may append, so that after an interrupt the next holder of the token stops C.
+        # This is set before C may append, so that after an interrupt the next holder of the append token
+        # stops C.
         self.may_be_open = True
         try:
             self._visible.open(replicated)

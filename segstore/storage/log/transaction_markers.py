@@ -99,7 +99,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
         for partition in due:
-            partition.writer.recall()  # this drops the undo, because the marker is final
+            partition.writer.recall()  # the marker is final, so `recall` only drops its undo
             partition.tail.open(partition.validator)
 
     try:

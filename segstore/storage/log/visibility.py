@@ -350,7 +350,7 @@ class Visible:
             self._publish_pending()
             if offset < self._reached():
                 # Transactions whose markers lie between `offset` and the present high watermark were
-                # forgotten when the high watermark passed the markers. They are read from the log.
+                # forgotten when the high watermark passed the markers, so they are read from the log.
                 written = self.written
                 is_above = offset < written.end_offset
                 ended = self._writer.producers.ended_above(written, offset) if is_above else ()

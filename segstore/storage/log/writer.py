@@ -196,7 +196,7 @@ class LogWriter:
         raise _not_taken_back(segments.directory)
 
     def check_leads(self) -> None:
-        """Raise the errors of `check`, NotLeaderOrFollowerError if this replica is not the leader, and
+        """Raise the errors of `check`. Raise NotLeaderOrFollowerError if this replica is not the leader, and
         DemotedError if the store was demoted, or if the term of the store's lease is over.
         """
         self.check()
