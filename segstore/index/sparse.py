@@ -133,7 +133,7 @@ class ActiveIndex(SparseIndex):
     number.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # the fields of `seg_end` for the number of entries and for the room
+    FIELDS: ClassVar[tuple[str, str]]  # fields of `seg_end`: the number of entries, and how many have room
     MEMORY: ClassVar[str]  # the field of `seg_active` that points to the entries
 
     def __init__(

@@ -104,7 +104,7 @@ class Flusher:
             self.names_changed()
 
     def _needs_log_only(self, view: LogView) -> bool:
-        """Return whether only the active segment's log is to be synced."""
+        """Return whether only the active segment's log needs a sync."""
         return (
             view.slot(self.recovery_point) == len(view.segments) - 1
             and not self._sealed
@@ -113,7 +113,9 @@ class Flusher:
         )
 
     def _flush_short(self, upto: int) -> bool:
-        """Flush by one call of C; return False if the slow path must be taken."""
+        """Make all records below `upto` durable by one call of C; return False if the slow path must be
+        taken.
+        """
         code: int = seg_tail_flush(self._tail.address, upto)
         if code == 1:
             self._advanced(upto)

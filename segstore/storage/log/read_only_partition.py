@@ -155,7 +155,8 @@ class ReadOnlyPartition:
         # before the listing would look truncated.
         for _ in range(_TRIES):
             later = self._published.ends() if ends is not None else None
-            if ends is None or later is None:  # if `later` is None, the next refresh finds the topic deleted
+            # If only `later` is None, the topic was deleted during this call. The next refresh reports that.
+            if ends is None or later is None:
                 break
             known, ends = ends.layout, later
             if known == later.layout:
@@ -167,7 +168,7 @@ class ReadOnlyPartition:
         return StoreClosedError(f"{self.directory}: the topic was deleted")
 
     def _listed(self, ends: Ends | None, seen: Ends | None) -> bool:
-        """Return whether the known segments are still those of the directory."""
+        """Return whether the directory certainly still has the segments that were listed last."""
         if ends is not None:
             return seen is not None and ends.layout == seen.layout
         stamp = self._pool.files.modified(self.directory)

@@ -167,8 +167,8 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return the number of leading batches whose offsets can follow offset `end`. The CRC of a batch does
-        not cover its base offset.
+        """Return the number of leading batches whose offsets can follow `end` and lie below `below`. A valid
+        CRC does not prove that, because it does not cover the base offset.
         """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))

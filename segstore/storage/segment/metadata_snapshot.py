@@ -152,7 +152,7 @@ def freeze_snapshot(files: Files, directory: str, snapshot: SnapshotId, chunks: 
 
 
 def remove_snapshots(files: Files, directory: str, found: Iterable[str]) -> None:
-    """Remove files by their names. Raises OSError."""
+    """Remove the files with the names `found` from the directory, durably. Raises OSError."""
     gone = False
     for name in found:
         files.unlink(names.below(directory, name))

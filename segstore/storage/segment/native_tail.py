@@ -258,7 +258,9 @@ class NativeTail:
             self._let_go_of(handle)
 
     def look(self, position: int, shown: int, seen: int) -> None:
-        """Set the end that readers see, unless C sets that end itself (`seg_tail_look`)."""
+        """Set the end that readers of this process see. Do nothing if C may append, because C then sets that
+        end (`seg_tail_look`).
+        """
         _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
