@@ -1,4 +1,5 @@
-"""The tail of a partition's log: this module decides when C may append, and undoes C's failed appends.
+"""The tail of a partition's log is the state that C needs to append. This module decides when C may append,
+and undoes C's failed appends.
 
 C appends while the tail is open. A thread that takes the append token pauses the tail. The log is then in the
 state that the slow path would have left. After an append by the token's holder the tail is opened again,

@@ -4,8 +4,8 @@
 and for the log's tail. The log's writer (`storage/log/writer.py`) calls `ActiveSegment` to append, to roll
 and to undo failed appends.
 
-The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
-this record; only `mark` copies it.
+The end of the log is in one struct, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
+this struct; only `mark` copies it.
 
 Invariant: bytes of the log from `end.position` on belong to no batch; later appends overwrite these bytes, or
 `rewind` or recovery cuts them off. Room in the indexes is reserved before the log is written, so that an
