@@ -86,7 +86,7 @@ class Handle:
 
 
 def failed(code: int, path: Path) -> OSError:
-    """Return the OSError for `code`, the -errno of a C call, with the path of its file."""
+    """Return the OSError for `code`, a negative errno from C, with the path of the file."""
     return OSError(-code, os.strerror(-code), os.fspath(path))
 
 

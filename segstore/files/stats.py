@@ -171,7 +171,7 @@ class Stats:
         return result[0], result[1], result[2]
 
     def links(self, path: Path) -> int:
-        """Return the number of hard links of a file. A write to the file changes what all of its links show.
+        """Return the number of hard links of a file. A write to the file is seen through all of its links.
         Raises OSError.
         """
         result = ffi.new("seg_status *")

@@ -42,7 +42,9 @@ MayBeMissing = Callable[[int], bool]
 
 
 class Gaps:
-    """Decides whether compaction may have made a gap that begins at `offset`; if not, the gap is damage."""
+    """Decides whether compaction may have made a gap that begins at a given offset. If not, the gap is
+    damage.
+    """
 
     def __init__(self, files: Files, root: str, topic: str, partition: int) -> None:
         self._files, self._root, self._key = files, root, (topic, partition)

@@ -368,7 +368,7 @@ class Replica:
             )
 
     def _assign_epochs(self, batches: NDArray[np.void]) -> None:
-        """Add the epochs that begin within `batches`."""
+        """Add the leader epochs that begin within `batches` to the log's epochs."""
         latest = self._epochs.current
         epochs, first = np.unique(batches["leader_epoch"], return_index=True)
         for epoch, base in zip(epochs.tolist(), batches["base_offset"][first].tolist(), strict=True):
@@ -397,7 +397,7 @@ class Replica:
             raise
 
     def _show_epoch(self) -> None:
-        """Write batches, and publish the log, under the latest epoch from now on."""
+        """Write batches with the latest epoch, and publish that epoch with the log's ends, from now on."""
         self._partition.writer.epoch = self._epochs.current
         self._partition.visible.begin_epoch(self._epochs.current)
 

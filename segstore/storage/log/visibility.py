@@ -323,7 +323,9 @@ class Visible:
         return self._look(high_watermark)[1]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Publish the log under this leader epoch from now on; the caller holds the append token."""
+        """Publish this leader epoch together with the log's ends from now on; the caller holds the append
+        token.
+        """
         self.publisher.begin_epoch(epoch)
         self.show()
 
