@@ -50,7 +50,7 @@ class Opening:
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
-            # The open of a device fails with this error, too, if its file system is mounted "nodev".
+            # The open of a device raises PermissionError, too, if its file system is mounted "nodev".
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise

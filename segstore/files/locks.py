@@ -85,9 +85,9 @@ class Locking(Opening, FileContent, Stats):
         """Lock a file until the returned handle is closed. A missing file is created. While the file is
         locked, its content is this process's pid as text.
 
-        Raises the errors of `open`, BlockingIOError if any process, for example a live Kafka broker, holds a
-        lock on the file, and OSError (EMLINK) if the file has another hard link, by which other programs may
-        use the file.
+        Raises the errors of `open`. Raises BlockingIOError if another open file or process holds a lock on
+        the file, for example a live Kafka broker. Raises OSError (EMLINK) if the file has another hard link,
+        because other programs may use the file by that link.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)

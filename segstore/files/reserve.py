@@ -2,9 +2,9 @@
 
 A reserve is a few files with allocated blocks, whose content means nothing. Without a reserve no space could
 be freed on a full file system, because a log start offset is written before a segment is removed, and a
-topic's settings before its directories. The files are truncated piece by piece, only as far as needed,
-because other writers take each block that becomes free. When the last piece of a file is freed, the file is
-removed. This also frees an inode. Log data never uses the reserve.
+topic's settings are written before its directories are removed. The files are truncated piece by piece, only
+as far as needed, because other writers take each block that becomes free. When the last piece of a file is
+freed, the file is removed. This also frees an inode. Log data never uses the reserve.
 
 Threads: any; a thread may use a reserve within its `with` block. If an interrupt prevents `__exit__` of a
 block, no thread may use the reserve after the block, and the end of the next block allocates the reserve

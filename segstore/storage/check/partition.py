@@ -36,8 +36,8 @@ Look = Callable[[SegmentCheck], Iterator[Finding]]
 
 class PartitionCheck:
     """Checks one partition, up to the log end offset. After `run`, which is called once, `end_offset` is the
-    end of the log, `stable_offset` Kafka's last stable offset (None if it is not known) and `epochs` the
-    content of the leader epoch file.
+    end of the log, `stable_offset` is Kafka's last stable offset (None if it is not known), and `epochs` is
+    the content of the leader epoch file.
 
     `cleaned` is the partition's offset in the cleaner's checkpoint, None if the checkpoint has no such
     offset. `log_start` is the log start offset in the root's checkpoint. `look` checks each segment.

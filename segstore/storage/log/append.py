@@ -165,8 +165,8 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C. Return the record's offset, or SLOW if C may not append now, if C
-    can't handle the record (for example, because its value is not bytes), or if the log's end is not
+    """Append a record by one call of C. Return the record's offset. Return SLOW if C may not append now,
+    if C can't handle the record (for example, because its value is not bytes), or if the log's end is not
     `expected`.
 
     `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The caller has set the

@@ -129,8 +129,8 @@ class LogStart:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
         # The epochs are dropped last, because dropping them frees no room. If a crash comes before, the next
-        # open drops the epochs. `rename_lock` and the check of `current` exclude that the directory belongs
-        # to a new topic with the same name.
+        # open drops the epochs. `rename_lock` and the check of `current` ensure that the directory does not
+        # belong to a new topic with the same name.
         with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
@@ -234,9 +234,9 @@ class Partition:
 
     @property
     def recovery_begin(self) -> int:
-        """Return the offset from which a recovery must check the log after a crash of the machine. It is the
-        recovery point. If a process may still write to an earlier sealed segment, it is the base offset of
-        that segment, because the recovery must cut the bytes beyond the segment's end [A5].
+        """Return the offset from which a recovery must check the log after a crash of the machine: the
+        recovery point, or the base offset of an earlier sealed segment to which a process may still write.
+        The recovery must cut the bytes beyond the end of that segment [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()

@@ -546,11 +546,11 @@ class Replica:
         """Remove all segments, and begin the log in a new segment at `offset`."""
         partition = self._partition
         files = partition.context.files
-        # The log start offset is moved first. If the new log start offset is above the end of the old log and
-        # durable, the next open after a crash begins the log anew at that offset, even if old segments are
-        # left. If instead `offset` is below the first segment, the new segment is made before the old
-        # segments are removed. After a crash the old segments then lie after a gap, and the next open removes
-        # them.
+        # The log start offset is moved first. If the new log start offset is above the end of the old log,
+        # and a crash comes after this line, the next open begins the log anew at that offset, even if old
+        # segments are left. If instead `offset` is below the first segment, the new segment is made before
+        # the old segments are removed. After a crash the old segments then lie after a gap, and the next open
+        # removes them.
         self._move_start(offset)
         # Producer files are removed before the segments: if a crash comes in between, segments without
         # producer files do no harm.

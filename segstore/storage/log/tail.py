@@ -146,8 +146,8 @@ class Tail:
         self.may_be_open = True
         try:
             self._visible.open(replicated)
-            # Before C was allowed to append, a sync may have failed, or the pool may have closed the file,
-            # because the file was not marked as in use by C yet.
+            # Before C was allowed to append, nothing marked the file as in use by C. So the pool may have
+            # closed the file. A sync may also have failed.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
         except BaseException:  # an interrupt may have prevented the checks above

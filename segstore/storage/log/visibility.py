@@ -158,8 +158,8 @@ class Visible:
     @property
     def is_plain(self) -> bool:
         """Return whether C can move the high watermark. C can if the high watermark lies in the active
-        segment, is not above the log's end, and equals the last stable offset, and if no transaction is open
-        or has just been completed. The caller holds the append token.
+        segment, is not above the log's end, and equals the last stable offset. Also, no transaction may be
+        open, or have just been completed. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
