@@ -216,9 +216,7 @@ class FileContent:
             raise failed(code, handle.path)
 
     def forbid_copy_on_write(self, handle: Handle) -> None:
-        """Let the file system (btrfs) write a file in place from now on. The file must be empty. Raises
-        OSError.
-        """
+        """Let the file system (btrfs) write an empty file in place from now on. Raises OSError."""
         code = lib.seg_no_copy_on_write(handle.fd)
         if code < 0:
             raise failed(code, handle.path)

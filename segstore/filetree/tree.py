@@ -112,7 +112,9 @@ class Upload:
 
 
 def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
-    """Return the missing directories from the root down to `path`. Raises NotADirectoryError."""
+    """Return the missing directories from the root down to `path`. Raises NotADirectoryError if one of these
+    paths is a file.
+    """
     made: dict[str, Node] = {}
     while path != ROOT:
         node = nodes.get(path)

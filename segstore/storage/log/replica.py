@@ -446,7 +446,8 @@ class Replica:
         """Cut the segment that holds `offset`, and all later segments, without reading their batches, which
         are damaged or missing. The log then ends after the last batch before that segment. If the first
         segment is cut, the log begins anew at its log start offset. Copies of files with whole batches are
-        kept in the quarantine. No append may run at the same time. Raises the errors of `truncate_to`.
+        kept in the quarantine. The caller allows no append during this call. Raises the errors of
+        `truncate_to`.
         """
         partition = self._partition
         with os_errors(), partition.admin_lock, partition.rename_lock:
