@@ -113,7 +113,7 @@ class Whole(Opening, FileContent, Directories, Stats):
         """Replace or create several files in this order, each in one step. All files are durable when this
         returns.
 
-        After a power cut each file has its old or its new content. This is quicker than separate writes,
+        After a power cut each file has its old or its new content. One call is quicker than separate writes,
         because the disk writes all contents at once, then all names. After an OSError only the first few
         files, or no file, may have their new content.
         """

@@ -50,7 +50,7 @@ class Opening:
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
-            # The open of a device fails with this error, too, if its file system is mounted "nodev".
+            # The open of a device raises PermissionError, too, if its file system is mounted "nodev".
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise
@@ -70,8 +70,8 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Return whether `mode` lacks bits of `wanted` and has no other bits. A umask leaves such a mode; a mode
-    with other bits comes from somebody else.
+    """Return whether `mode` is `wanted` without some of its bits, as a umask would leave it. A mode with
+    other bits comes from somebody else.
     """
     bits = mode & 0o777
     return bits != wanted and bits | wanted == wanted
@@ -79,7 +79,7 @@ def _is_narrower(mode: int, wanted: int) -> bool:
 
 # --- content -----------------------------------------------------------------------------------
 
-# Reads, writes, truncates, syncs and maps the content of open files.
+# `FileContent` reads, writes, truncates, syncs and maps the content of open files.
 
 _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 _COPY_CHUNK = 1 << 20
@@ -144,9 +144,9 @@ class FileContent:
         return ffi.NULL if type(self).sync is FileContent.sync else None
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """Walk the batches from `position` on, and write the header of the first batch with `target` or later
-        offsets to `out` (`seg_seek`, batch.h). Return 1, or 0 if there is no such batch below `end`, or a
-        negative number if a read has failed (-errno) or a header is bad.
+        """Walk the batches from `position` on, and write the header of the first batch that has offset
+        `target` or a later offset to `out` (`seg_seek`, batch.h). Return 1, or 0 if there is no such batch
+        below `end`, or a negative number if a read has failed (-errno) or a header is bad.
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
@@ -216,9 +216,7 @@ class FileContent:
             raise failed(code, handle.path)
 
     def forbid_copy_on_write(self, handle: Handle) -> None:
-        """Let the file system (btrfs) write a file in place from now on. The file must be empty. Raises
-        OSError.
-        """
+        """Let the file system (btrfs) write an empty file in place from now on. Raises OSError."""
         code = lib.seg_no_copy_on_write(handle.fd)
         if code < 0:
             raise failed(code, handle.path)
@@ -261,7 +259,7 @@ class FileContent:
 
 # --- directories -------------------------------------------------------------------------------
 
-# Creates, renames, removes and lists names in directories, and makes the names durable.
+# `Directories` creates, renames, removes and lists names in directories, and makes the names durable.
 
 
 class Directories:

@@ -21,7 +21,7 @@ class User(Protocol):
     """An object that uses the descriptor of a `Handle`, without a reference to the handle."""
 
     def let_go(self) -> None:
-        """Stop using the descriptor before this returns, or keep a reference to the handle until then."""
+        """Stop using the descriptor, or keep a reference to the handle as long as the use goes on."""
 
 
 class Handle:
@@ -60,7 +60,7 @@ class Handle:
             user.let_go()
 
     def fileno(self) -> int:
-        """Return the descriptor, or -1 if it is closed."""
+        """Return the descriptor, or -1 after it was closed."""
         return self.fd
 
     @property
@@ -86,7 +86,7 @@ class Handle:
 
 
 def failed(code: int, path: Path) -> OSError:
-    """Return the OSError for `code`, the -errno of a C call, with the path of its file."""
+    """Return the OSError for `code`, a negative errno from C, with the path of the file."""
     return OSError(-code, os.strerror(-code), os.fspath(path))
 
 

@@ -2,10 +2,10 @@
 lock's holder as text. If the holder serves Kafka's clients, a blank and the holder's address follow.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
-through Java on the same file. Unlike a POSIX lock, such a lock belongs to the open file, so that closing
-another descriptor of the file in this process does not release the lock. After a fork the child closes the
-inherited descriptors, so that a lock is released when its holder dies. Threads: any. Each step is a call of
-`Files`, so that a test can inject a fault into it.
+through Java on the same file. Unlike a POSIX lock, an open file description lock belongs to the open file, so
+that closing another descriptor of the file in this process does not release the lock. After a fork the child
+closes the inherited descriptors, so that a lock is released when its holder dies. Threads: any. Each step is
+a call of `Files`, so that a test can inject a fault into it.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Locking(Opening, FileContent, Stats):
         """Lock a file until the returned handle is closed. A missing file is created. While the file is
         locked, its content is this process's pid as text.
 
-        Raises the errors of `open`, BlockingIOError if any process, for example a live Kafka broker, holds a
-        lock on the file, and OSError (EMLINK) if the file has another hard link, by which other programs may
-        use the file.
+        Raises the errors of `open`. Raises BlockingIOError if another open file or process holds a lock on
+        the file, for example a live Kafka broker. Raises OSError (EMLINK) if the file has another hard link,
+        because other programs may use the file by that link.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)

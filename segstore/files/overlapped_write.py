@@ -32,8 +32,8 @@ class Pipeline:
         self._held: _Step | None = None
         self._worker: Worker | None = None
         self._under_way = False
-        # The worker thread holds this during a write: a finalizer that runs in that thread then waits for no
-        # thread (`mutex`).
+        # The worker thread holds this mutex during a write. If a finalizer runs in a thread that holds a
+        # mutex, the finalizer waits for no other thread (`mutex`).
         self._writing = Mutex()
 
     def __enter__(self) -> Pipeline:

@@ -2,9 +2,9 @@
 
 A reserve is a few files with allocated blocks, whose content means nothing. Without a reserve no space could
 be freed on a full file system, because a log start offset is written before a segment is removed, and a
-topic's settings before its directories. The files are truncated piece by piece, only as far as needed,
-because other writers take each block that becomes free. When the last piece of a file is freed, the file is
-removed. This also frees an inode. Log data never uses the reserve.
+topic's settings are written before its directories are removed. The files are truncated piece by piece, only
+as far as needed, because other writers take each block that becomes free. When the last piece of a file is
+freed, the file is removed. This also frees an inode. Log data never uses the reserve.
 
 Threads: any; a thread may use a reserve within its `with` block. If an interrupt prevents `__exit__` of a
 block, no thread may use the reserve after the block, and the end of the next block allocates the reserve
@@ -78,8 +78,8 @@ _using = _Using()
 
 
 def _usable() -> list[Reserve]:
-    """Return the reserves of the blocks that the calling thread has entered. Forget blocks whose frame is no
-    longer on the stack.
+    """Return the reserves whose `with` blocks the calling thread has entered. Forget `with` blocks whose
+    frame is no longer on the stack.
     """
     alive: set[Frame] = set()
     frame: FrameType | None = sys._getframe(1)
@@ -161,7 +161,7 @@ class Reserve:
         files = self._files
         size_now, allocated, names = self._allocation(path)
         if anew and names > 1:
-            files.unlink(path)  # its other hard link keeps the blocks
+            files.unlink(path)  # another hard link keeps this file's blocks, so a new file is made
         # A copy of a store by other tools may have the size without the blocks (holes), or an older, larger
         # size.
         if anew and (names > 1 or size_now != self._each or allocated < size_now):
@@ -207,13 +207,13 @@ class Reserve:
         return True
 
     def forget_looks(self) -> None:
-        """Remove the files of `has_room`, which a killed process may have left."""
+        """Remove the files that `has_room` makes. A killed process may have left them."""
         for path in self._paths:
             with suppress(OSError):
                 self._files.unlink(path + LOOK)
 
     def give(self, need: int) -> bool:
-        """Free up to `need` + PIECE bytes. Return False if nothing was freed, else True."""
+        """Free at most `need` + PIECE bytes. Return False if nothing was freed, else True."""
         self._is_whole = False
         to_free = need + PIECE
         for path in reversed(self._paths):
@@ -223,7 +223,7 @@ class Reserve:
         return to_free < need + PIECE
 
     def _cut(self, path: str, most: int) -> int:
-        """Free up to `most` bytes of a file, and remove the file with its last piece. Return the number of
+        """Free at most `most` bytes of a file, and remove the file if no bytes are left. Return the number of
         freed bytes. Raises OSError.
         """
         files = self._files

@@ -153,8 +153,8 @@ class Stats:
         return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
 
     def identity(self, file: Path | Handle) -> tuple[int, ...]:
-        """Return (inode, size, modification time). After a file is no longer written, each later file at the
-        same path differs from it in at least one of these numbers. Raises OSError, like stat(2).
+        """Return (inode, size, modification time). If a file that is no longer written is replaced, each
+        later file at its path differs in at least one of these numbers. Raises OSError, like stat(2).
         """
         result = status(file) if isinstance(file, Handle) else status_of(file)
         return result.inode, result.size, result.modified
@@ -171,7 +171,7 @@ class Stats:
         return result[0], result[1], result[2]
 
     def links(self, path: Path) -> int:
-        """Return the number of hard links of a file. A write to the file changes what all of its links show.
+        """Return the number of hard links of a file. A write to the file is seen through all of its links.
         Raises OSError.
         """
         result = ffi.new("seg_status *")

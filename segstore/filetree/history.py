@@ -40,8 +40,8 @@ def history(
 ) -> Iterator[TreeChange]:
     """Yield the changes at `path` and below it in the records from `start` up to `end`, in order.
 
-    By default `start` is the first offset that compaction has not reached. Raises OffsetOutOfRangeError,
-    InvalidRecordError.
+    By default `start` is the first offset that compaction has not reached. Raises OffsetOutOfRangeError for a
+    bound below that offset or above the log's end, and InvalidRecordError for a record of another kind.
     """
     path = clean_path(path)
     lowest, now = floor(log), log.end_offset

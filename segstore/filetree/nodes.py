@@ -153,7 +153,9 @@ def path_value(node: Node) -> bytes:
 
 
 def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
-    """Return (path, node) of a path's record; the `chunks` of a file are empty. Raises ValueError."""
+    """Return (path, node) of a path's record; the `chunks` of a file are empty. Raises ValueError if the
+    record is not a path's.
+    """
     try:
         fields: Any = parse_json(value)
         path, time = key[1:].decode(), int(fields["time"])

@@ -40,8 +40,9 @@ class TreeSnapshot:
 def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = False) -> TreeSnapshot:
     """Return the tree as of the offset `end`, from the records before it; by default from all records.
 
-    Raises CorruptRecordError, StorageError, InvalidRecordError for a record of another kind, and
-    OffsetOutOfRangeError if compaction has passed `end`, unless `trusted` is set.
+    Raises CorruptRecordError and StorageError. Raises InvalidRecordError for a record of another kind, and
+    OffsetOutOfRangeError if `end` is above the log's end, or if compaction has passed `end`. If `trusted`,
+    compaction is not considered.
     """
     now = log.end_offset
     end = given_bound("end", end, log.start_offset, now)
@@ -124,14 +125,14 @@ def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
 
 # --- reading -----------------------------------------------------------------------------------
 
-# Reads a file's bytes from the log.
+# `read_file` reads a file's bytes from the log.
 
 
 def read_file(log: PartitionLog, path: str, file: File, start: int = 0, length: int = -1) -> Iterator[bytes]:
     """Yield `length` bytes from byte `start` on, chunk by chunk; the default is the whole file.
 
-    Raises CorruptRecordError, OSError (EIO) if the log lacks a chunk of a live file, and FileNotFoundError if
-    the file was deleted and a chunk was compacted away.
+    Raises CorruptRecordError. Raises OSError (EIO) if the log lacks a chunk of a live file, and
+    FileNotFoundError if the file was deleted and a chunk was compacted away.
     """
     end = file.size if length < 0 else min(file.size, start + length)
     size = file.chunk_bytes
@@ -160,7 +161,8 @@ def _chunk(log: PartitionLog, path: str, file: File, number: int) -> bytes:
 
 # --- restoring ---------------------------------------------------------------------------------
 
-# Writes a directory of a snapshot as plain files below a target directory, which must be empty or missing.
+# `restore` writes a directory of a snapshot as plain files below a target directory, which must be empty or
+# missing.
 
 
 class RestoredTree(NamedTuple):
@@ -175,8 +177,8 @@ def restore(log: PartitionLog, seen: TreeSnapshot, path: str, target: str | os.P
     """Write a snapshot's files at `path` and below into the directory `target`. On return all files are
     synced.
 
-    Raises CorruptRecordError, OSError, FileNotFoundError if the snapshot has no node at `path`, and
-    FileExistsError if `target` is not empty. After an error the files that were already written stay.
+    Raises CorruptRecordError and OSError. Raises FileNotFoundError if the snapshot has no node at `path`,
+    and FileExistsError if `target` is not empty. After an error the files that were already written stay.
     """
     path, root, files = clean_path(path), arguments.path("target", target), log.context.files
     nodes = list(seen.nodes.walk(path))

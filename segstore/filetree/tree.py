@@ -112,7 +112,9 @@ class Upload:
 
 
 def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
-    """Return the missing directories from the root down to `path`. Raises NotADirectoryError."""
+    """Return the missing directories from the root down to `path`. Raises NotADirectoryError if one of these
+    paths is a file.
+    """
     made: dict[str, Node] = {}
     while path != ROOT:
         node = nodes.get(path)
@@ -270,8 +272,8 @@ class FileTree:
         """Move a file or directory to another path, whose parent must exist.
 
         If `overwrite`, a file replaces a file at `target`, and a directory replaces an empty directory.
-        Raises FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY,
-        and EINVAL for a move of a directory into itself).
+        Raises FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError and OSError
+        (ENOTEMPTY). Raises OSError (EINVAL) for a move of a directory into itself.
         """
         source, target = clean_path(source), clean_path(target)
         with self._lock:
@@ -324,15 +326,15 @@ class FileTree:
 
 # --- trees -------------------------------------------------------------------------------------
 
-# A store has one tree per topic, which all callers that change its files share.
+# A store has one `FileTree` for each topic with files. All callers that change files of the topic share it.
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
     """Return the tree of a topic in an open store. All callers get the same object. A missing topic is
     created.
 
-    Raises ReadOnlyError, ConfigError if the topic can't hold files, InvalidRecordError if it has other
-    records, and IllegalStateError in a guest of a shared store.
+    Raises ReadOnlyError. Raises ConfigError if the topic can't hold files, InvalidRecordError if the topic
+    has other records, and IllegalStateError in a guest of a shared store.
     """
     store.check_keeps("file_tree()")
     return shared(store, _Trees).tree(topic, config or {})

@@ -88,7 +88,7 @@ class IndexBuilder:
         return offsets, ffi.buffer(self._time_out, self._n_time[0] * TimeIndex.ENTRY.size)[:]
 
     def last_time_entry(self) -> bytes:
-        """Return the closing time index entry (`closing_entry`)."""
+        """Return the time index entry that sealing adds (`closing_entry`)."""
         return closing_entry(self._state, self.base_offset)
 
     def _room(self, n: int) -> None:

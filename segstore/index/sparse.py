@@ -133,7 +133,7 @@ class ActiveIndex(SparseIndex):
     number.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # the fields of `seg_end` for the number of entries and for the room
+    FIELDS: ClassVar[tuple[str, str]]  # fields of `seg_end`: the number of entries, and how many have room
     MEMORY: ClassVar[str]  # the field of `seg_active` that points to the entries
 
     def __init__(
@@ -227,8 +227,8 @@ class ActiveIndex(SparseIndex):
             return
         self._looked_at = max(self._looked_at, n)
         self._count[0] = keep
-        # A look-up that is under way may find these zeros, which stand for the log's start. The search from
-        # the start is slow, but finds the right batch.
+        # The removed entries become zeros. A look-up that is under way may find a zero entry, which stands
+        # for the log's start. The search from the start is slow, but finds the right batch.
         size = self.ENTRY.size
         memory[keep * size : n * size] = bytes((n - keep) * size)
 

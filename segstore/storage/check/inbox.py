@@ -98,7 +98,7 @@ def _check_sealed(folder: Folder) -> Iterator[Finding]:
 
 
 def _damaged(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
-    """Yield the findings on staged files that can't be adopted, although their topics exist. Raises
+    """Yield the findings on staged files whose topics exist, but which can't be made part of the logs. Raises
     OSError.
     """
     topics = TopicFiles(folder.files, folder.root).load()[0]

@@ -36,8 +36,8 @@ Look = Callable[[SegmentCheck], Iterator[Finding]]
 
 class PartitionCheck:
     """Checks one partition, up to the log end offset. After `run`, which is called once, `end_offset` is the
-    end of the log, `stable_offset` Kafka's last stable offset (None if it is not known) and `epochs` the
-    content of the leader epoch file.
+    end of the log, `stable_offset` is Kafka's last stable offset (None if it is not known), and `epochs` is
+    the content of the leader epoch file.
 
     `cleaned` is the partition's offset in the cleaner's checkpoint, None if the checkpoint has no such
     offset. `log_start` is the log start offset in the root's checkpoint. `look` checks each segment.
@@ -186,8 +186,8 @@ def _check_snapshots(files: Files, directory: str, view: LogView) -> Iterator[Fi
 def _check_metadata_snapshots(
     files: Files, directory: str, view: LogView, at_rest: bool
 ) -> Iterator[Finding]:
-    """Yield the findings on the snapshots of the metadata (KIP-630). A live writer may have made or removed
-    snapshots after the log was read.
+    """Yield the findings on the snapshots of the metadata (KIP-630). If the store is not `at_rest`, snapshots
+    may have been made or removed after the log was read, and these have no findings.
     """
     bridged = view.start_offset == 0
     for snapshot in list_snapshots(files, directory)[0]:

@@ -54,7 +54,9 @@ class TransactionCheck:
 
     @property
     def known(self) -> bool:
-        """Return whether the log shows every transaction."""
+        """Return whether all transactions are known: the log has no gaps and no damage, and the producer
+        snapshot before its first segment, if there must be one, could be read.
+        """
         return self._whole and not self._lost
 
     def check(self, one: SegmentCheck) -> Iterator[Finding]:
@@ -89,8 +91,8 @@ class TransactionCheck:
         """Yield the findings on the snapshot at `offset`, the end of the last checked segment, if there is a
         snapshot.
 
-        The snapshot may lack a producer or its earlier state, because a producer may expire and write again
-        later.
+        It is no fault if the snapshot lacks a producer without an open transaction, or a coordinator epoch,
+        because a producer may expire, and write again later.
         """
         path = os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
         if not self.known or not self._files.exists(path):
@@ -156,7 +158,9 @@ class TransactionCheck:
 def _fits(held: SnapshotEntry, expected: SnapshotEntry | None) -> bool:
     if expected is not None and held.coordinator_epoch == NO_EPOCH:
         expected = expected._replace(coordinator_epoch=NO_EPOCH)
-    if expected is not None and held.last_offset < 0:  # the log has only a marker of the producer
+    # The snapshot says that the log has no batch of the producer, only a marker. So only the fields of the
+    # marker are compared.
+    if expected is not None and held.last_offset < 0:
         expected = expected._replace(last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
     return held == expected
 

@@ -46,6 +46,6 @@ class Acknowledger(Protocol):
         """Report an append that all replicas have written and that readers see."""
 
     def failed(self, error: StorageError) -> None:
-        """Report that an append or its flush failed with `error`. The caller does not report a full disk
-        (R32).
+        """Report that an append or its flush failed with `error`. The caller does not call this if the disk
+        is full, unless the error has fenced the log.
         """

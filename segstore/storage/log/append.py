@@ -105,7 +105,7 @@ def _acknowledged(
 
 
 def acknowledge_failure(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
-    """Report a failed append to the acknowledger, unless the disk is full and the log is not fenced."""
+    """Report a failed append to the acknowledger. A full disk is reported only if the log is fenced."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
 
@@ -165,8 +165,9 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, if C does
-    not handle such a record (for example, its value is not bytes), or if the log's end is not `expected`.
+    """Append a record by one call of C. Return the record's offset. Return SLOW if C may not append now,
+    if C can't handle the record (for example, because its value is not bytes), or if the log's end is not
+    `expected`.
 
     `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The caller has set the
     producer's fields of the `seg_batch`; C sets all other fields to the values of the batch header. Raises
@@ -222,8 +223,8 @@ def append_list(
 
 
 def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, opens: bool) -> int:
-    """Append encoded batches of `n` records by `_write_short`, and flush if flush.messages or flush.ms
-    requires a flush.
+    """Append encoded batches of `n` records by `_write_short`, and return its result. Flush if flush.messages
+    or flush.ms requires a flush.
     """
     first = _write_short(partition, chunk, expected, opens)
     if first >= 0:
@@ -251,7 +252,8 @@ def undone(tail: Tail, answer: int, need: int) -> int:
     """Return `answer` if it is `BEHIND - offset`, which is no error. Else undo the failed append of `need`
     bytes, and raise the error of the append.
     """
-    with tail.token:  # taking the token pauses the tail, so that followers can fetch the records
+    # Taking the token also stops C's appends, and lets followers fetch the records that C appended.
+    with tail.token:
         if answer <= BEHIND:
             return answer
         raise tail.torn(-answer, need)
@@ -370,7 +372,7 @@ def write_long(
     partition: Partition, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None
 ) -> int:
     """Write batches by `Partition.put`, and return the first offset. The first `ahead` bytes are encoded
-    before `put` takes the append token. The bytes after these are encoded while `put` holds the token.
+    before `put` takes the append token. The bytes after these are encoded while `put` holds the append token.
     """
     ready: list[Encoded] = []
     size = 0

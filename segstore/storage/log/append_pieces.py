@@ -42,7 +42,7 @@ NOTHING = Pieces([], [], 0, None)
 def append_pieces(
     log: Writable, columns: Columns, cuts: Sequence[int], compression: str | None, template: Template
 ) -> Pieces:
-    """Append batches by one call of C as long as the tail is open, and return the appended batches. The
+    """Append batches by one call of C. C stops early if Python must append; return the appended batches. The
     caller appends the remaining records by `append_batches`. A batch ends before each record whose number is
     in `cuts`; no batch is above `PIECE_BYTES`, nor above the topic's limits.
 

@@ -31,9 +31,9 @@ def load_epochs(
     """Return the leader epochs of a log, and a message about a fault of the checkpoint file, "" for none.
     Raises OSError.
 
-    If the log is empty, a checkpoint without entries has no fault. If the log is `replicated`, such a
-    checkpoint has no fault either if all batches lie below the log start offset, or if no batch of the last
-    segment has an epoch.
+    If the log is empty, a checkpoint without entries has no fault. If the log is `replicated`, a checkpoint
+    without entries also has no fault if all batches lie below the log start offset, or if no batch of the
+    last segment has an epoch.
     """
     empty = opened.end_offset == (opened.start_offset if replicated else opened.segments[0].base_offset)
     if replicated and not empty:

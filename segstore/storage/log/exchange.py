@@ -1,6 +1,6 @@
 """`NativeExchange` handles those requests of one connection that match a template. One call of C
 (`_native/exchange.c`) receives a request, executes it, and sends the answer. The request is a Produce
-request, whose batch the native tail appends, or a Fetch request for a few batches of one segment.
+request, whose batch C appends, or a Fetch request for a few batches of one segment.
 
 On disk the log's files are written and read in the same form as by `append_as_leader` and `stretch`, which
 handle the requests that C does not handle. Threads: an exchange belongs to one thread at a time.
@@ -64,7 +64,7 @@ class NativeExchange:
             self._owners.append(counts)
 
     def _put(self, name: str, template: MessageTemplate) -> None:
-        """Copy a template into a `seg_message` of the struct (exchange.h)."""
+        """Copy a template into the field `name` of the struct `c`, a `seg_message` (exchange.h)."""
         c, records = getattr(self.c, name), template.records or _NO_RECORDS
         front, end = held("uint8_t[]", template.front), held("uint8_t[]", records.end)
         self._owners += [front, end]

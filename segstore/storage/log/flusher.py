@@ -4,9 +4,9 @@ On disk it syncs logs, the index and snapshot files of segments that a roll has 
 the directory. It writes nothing, except that `_write_again` repeats a write.
 
 Threads: any. One thread syncs for all threads that flush. The other threads wait until that sync is done.
-Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. While
-the native tail is open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). This
-module never takes the append token.
+Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. If C
+may append, and only the active segment's log needs a sync, C syncs (`_native/commit.c`). This module never
+takes the append token.
 
 If several processes share a log, one process syncs for all (`_native/share_sync.c`). While this process syncs
 by this module, no other process syncs the log.
@@ -59,7 +59,7 @@ class Flusher:
         """Whether the next sync first writes the unsynced bytes again. True if another process has died
         during a sync, because the kernel may have reported an error of that sync to that process alone.
         """
-        # gives each change of a file a number, except changes of the active segment's log
+        # `_changes` numbers the changes of files, except changes of the active segment's log.
         self._changes = count(1)
         self.lock = Mutex()
         self.lock.on_taken = self._close
@@ -104,7 +104,7 @@ class Flusher:
             self.names_changed()
 
     def _needs_log_only(self, view: LogView) -> bool:
-        """Return whether only the active segment's log is to be synced."""
+        """Return whether only the active segment's log needs a sync."""
         return (
             view.slot(self.recovery_point) == len(view.segments) - 1
             and not self._sealed
@@ -113,7 +113,9 @@ class Flusher:
         )
 
     def _flush_short(self, upto: int) -> bool:
-        """Flush by one call of C; return False if the slow path must be taken."""
+        """Make all records below `upto` durable by one call of C; return False if the slow path must be
+        taken.
+        """
         code: int = seg_tail_flush(self._tail.address, upto)
         if code == 1:
             self._advanced(upto)
@@ -175,7 +177,7 @@ class Flusher:
     def _sync_or_fence(self, view: LogView) -> None:
         try:
             # The number is not 0 if a sync of another process failed, or if an interrupt came after a failed
-            # sync and before the fence.
+            # sync, and before the log was fenced.
             if number := self._tail.sync_failure:
                 raise OSError(number, os.strerror(number), self._segments.active.segment.path)
             if self._tail.c.share:
@@ -187,8 +189,8 @@ class Flusher:
                 raise
             if error.errno == errno.ENOENT:
                 self._view()  # raises StoreClosedError if the partition was deleted during the sync
-            # A second sync would prove nothing, because the kernel may have dropped the pages and marked them
-            # clean.
+            # After a failed sync a second sync proves nothing, because the kernel may have marked the
+            # unwritten pages clean. So the log is fenced.
             self._errno = error.errno or errno.EIO
             self._segments.fence(error)
             self.failed = True
@@ -200,8 +202,8 @@ class Flusher:
         try:
             self._sync_files(view, sealed)
         except BaseException:
-            # If a signal handler has raised the error, files may be unsynced, so the next sync repeats all of
-            # these syncs.
+            # If a signal handler has raised the error, files in `sealed` may be unsynced. So the next sync
+            # syncs all of them again.
             self._sealed = sealed + self._sealed
             self.names_changed()
             raise
@@ -268,7 +270,7 @@ class Flusher:
             try:
                 run()
             finally:
-                # This is a single call of C, because between two calls an interrupt could end the block.
+                # This is a single call of C, because an interrupt between two calls would skip the second.
                 lib.seg_tail_open_syncs(self._tail.c, self._synced, self._errno or self._failure[0])
 
     def _close(self) -> None:

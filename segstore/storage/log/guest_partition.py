@@ -6,7 +6,7 @@ removes the obstacle: it opens the files of another generation of the log (after
 process wrote beyond the end of a sealed segment, or sends a request to the host. Then `GuestPartition` tries
 the append again. On disk the active segment's log and indexes are written.
 
-Threads: any. `token` is held while the tail is bound; C appends without the token.
+Threads: any. `token` is held while C gets the files that it appends to; C appends without the token.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class GuestSide(Protocol):
     """The parts of a guest's store that its partitions use."""
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return the slot of a partition in the shared file, and a new `seg_share` for its log. Return None
-        if the host has not opened the log yet.
+        """Return the number of a partition's slot in the shared file, and a new `seg_share` for its log.
+        Return None if the host has not opened the log yet.
         """
 
     def ask(self, what: int, request: MemberRequest) -> None:
@@ -74,7 +74,9 @@ class GuestSide(Protocol):
         """
 
     def slot_of(self, key: int) -> int:
-        """Return the slot of a partition. Raises StoreClosedError if the partition was deleted."""
+        """Return the number of a partition's slot in the shared file. Raises StoreClosedError if the
+        partition was deleted.
+        """
 
     def led(self, topic: str, partition: int, key: int) -> Any:
         """If this process is the host now, return the `Partition` to which it appends, else None. Raises
@@ -165,8 +167,8 @@ class GuestFlushing:
 
 
 class GuestPartition:
-    """Appends to one partition in a guest. `follower` reads the partition. `topic_config()` returns the
-    topic's current settings.
+    """Appends to one partition in a guest, a process beside the host of a shared store. `follower` reads the
+    partition. `topic_config()` returns the topic's current settings.
     """
 
     acks = None
@@ -223,7 +225,7 @@ class GuestPartition:
         return self.follower.view.end_offset
 
     def _shared_end(self) -> int:
-        """Return the log end offset from the shared record of the log. This needs no view."""
+        """Return the log end offset from the shared file, or `log_end_offset` if the shared file lacks it."""
         now, share = ffi.new("seg_shared_end *"), self._share
         if share is not None and share.log.key == self._key and lib.seg_shared_now(share.log, now):
             return int(now.end.next_offset)
@@ -287,7 +289,7 @@ class GuestPartition:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
                 continue  # a signal has interrupted the wait for another process's lock
-            # Other processes have used up the room before this append, each time.
+            # The host has made room for each try, but other processes have used it before this append.
             if tried and time.monotonic() > until:
                 raise self._side.unavailable()
             tried = True
@@ -374,8 +376,8 @@ class GuestPartition:
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _cut_sealed(self) -> None:
-        """This process may have written bytes beyond the ends of sealed segments, after it lost its lock on
-        the log [A4]. Cut these bytes.
+        """Cut the bytes that this process may have written beyond the ends of sealed segments after it lost
+        its lock on the log [A4].
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:
@@ -392,7 +394,7 @@ class GuestPartition:
     def _bind(self) -> None:
         """Open the files of the log's generation, and let C append to them. Raises OSError, StorageError."""
         with self.token:
-            self.context.check_writable()  # the store may have been closed before the token was taken
+            self.context.check_writable()  # the store may have been closed before `token` was taken
             native, share = self.tail.native, self._share
             native.pause()
             now = ffi.new("seg_shared_end *")

@@ -59,8 +59,8 @@ class LastRecordEnds:
         """
         places = self.tailed.content
         for number in range(self.tailed.n):
-            # All are set to -1 first: after an interrupt between these lines, no `fd` may be the number of a
-            # closed file.
+            # First every `fd` is set to -1: if an interrupt ends this method early, no `fd` may be the number
+            # of a closed file.
             places[number].fd = -1
         self._ends = ends  # the reference keeps the files open
         for number, end in enumerate(ends):

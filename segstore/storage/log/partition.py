@@ -129,8 +129,8 @@ class LogStart:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
         # The epochs are dropped last, because dropping them frees no room. If a crash comes before, the next
-        # open drops the epochs. `rename_lock` and the check of `current` exclude that the directory belongs
-        # to a new topic with the same name.
+        # open drops the epochs. `rename_lock` and the check of `current` ensure that the directory does not
+        # belong to a new topic with the same name.
         with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
@@ -234,9 +234,9 @@ class Partition:
 
     @property
     def recovery_begin(self) -> int:
-        """Return the offset from which a recovery must check the log after a crash of the machine. It is the
-        recovery point. If a process may still write to an earlier sealed segment, it is the base offset of
-        that segment, because the recovery must cut the bytes beyond the segment's end [A5].
+        """Return the offset from which a recovery must check the log after a crash of the machine: the
+        recovery point, or the base offset of an earlier sealed segment to which a process may still write.
+        The recovery must cut the bytes beyond the end of that segment [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -248,7 +248,7 @@ class Partition:
     def show(self) -> None:
         """Make the written records visible. If this call runs in a signal handler that has interrupted the
         holder of the lock `publishing`, the scheduler makes the records visible later. The caller holds the
-        token.
+        append token.
         """
         try:
             self.visible.show()
@@ -278,8 +278,8 @@ class Partition:
     # --- the log's end --------------------------------------------------------------------
 
     def sync_ahead(self) -> None:
-        """Make durable the written records that are not visible yet; the caller holds the token. If the sync
-        fails, fences the partition against appends, and raises StorageError.
+        """Make durable the written records that are not visible yet; the caller holds the append token. If
+        the sync fails, fences the partition against appends, and raises StorageError.
         """
         self.flusher.sync_ahead(self.visible.ahead())
 
@@ -289,10 +289,10 @@ class Partition:
         producer are applied first. If `claim` is an ExpectedEnd, its offset is first compared with the log's
         end.
 
-        The records are encoded and compressed before the token is taken (for a long append only its first
-        bytes), and the log is synced after the token is released. Raises StorageError, OffsetMismatchError,
-        and the errors of `append_info.judge`; nothing is written then. After an interrupt the log has either
-        all of these records, and all are visible, or none.
+        The records are encoded and compressed before the append token is taken (for a long append only its
+        first bytes), and the log is synced after the append token is released. Raises StorageError,
+        OffsetMismatchError, and the errors of `append_info.judge`; nothing is written then. After an
+        interrupt the log has either all of these records, and all are visible, or none.
         """
         self._check_apart()
         with self.token:
@@ -308,7 +308,7 @@ class Partition:
         """
         visible = self.visible
         needed = visible.publishing, visible.flusher.lock, visible.publisher.lock
-        # If such a lock is held while no call is under way, an interrupt has left it locked
+        # If a lock in `needed` is held while no call is under way, an interrupt has left it locked
         # (`Mutex.__enter__`).
         if holds_any(of=needed) and (outer := under_way()) is not None:
             raise refused(outer)
@@ -316,9 +316,9 @@ class Partition:
             check_apart("append()")
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
-        """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
-        `generation` is the generation of the log that the other process knows. If the log is open under a
-        different generation, nothing is done.
+        """Call `LogWriter.make_ready` to make room for another process's append. Then let other processes
+        append. `generation` is the generation of the log that the other process knows. If the log is open
+        under a different generation, nothing is done.
 
         If the value of the log's lock is `waited_for`, the lock is taken away from the process that holds it,
         although that process is alive. If `waited_for` is 0, no lock is taken away. If `waited_for` is not 0,

@@ -33,8 +33,8 @@ _unpack = struct.Struct("8q").unpack
 
 
 class _Point:
-    """The working memory of one call: a `seg_point`, the numbers of the record that was found, the bytes that
-    they point into, and the `seg_segment` that is read.
+    """The working memory of one call of C. `c` is the `seg_point`; `found` has its fields that describe the
+    record that was found, and `buffer` has the record's bytes. `segment` is the `seg_segment` that is read.
     """
 
     __slots__ = ("buffer", "c", "found", "memory", "of", "segment")
@@ -69,7 +69,7 @@ def borrowed() -> Iterator[_Point]:
 
 def leave(error: OSError | CorruptRecordError) -> None:
     """Raise `error` if a signal handler has raised it. Return if `error` comes from the disk or from damage,
-    because the slow path then raises the same error.
+    because the slow path then raises the error.
     """
     if isinstance(error, OSError) and not is_refusal(error):
         try:

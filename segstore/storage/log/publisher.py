@@ -18,7 +18,7 @@ from segstore.storage.segment.native_tail import NativeTail
 
 class Publisher:
     """Publishes the ends of one partition to other processes, in the partition's slot of `.segstore/ends`,
-    and under the writer's leader epoch `epoch`.
+    together with `epoch`, the writer's leader epoch.
     """
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
@@ -29,7 +29,7 @@ class Publisher:
         """A `seg_share *`, if other processes append to the partition, too; else None."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Publish under this leader epoch from now on."""
+        """Publish this leader epoch together with the partition's ends from now on."""
         self.epoch = epoch
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:

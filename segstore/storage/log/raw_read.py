@@ -113,7 +113,8 @@ def _brought_up(segment: Segment, position: int, data: bytes | memoryview) -> by
     """Return the batches in `data`, which lies at `position` of a segment, converted to magic 2."""
     if not segment.may_be_old or not data:
         return data
-    batches, _ = scan(data, position)  # `scan` checks the CRCs, because the conversion replaces them
+    # `scan` checks the CRCs now, because the converted batches get new CRCs
+    batches, _ = scan(data, position)
     if not len(batches) or not is_old(batches):
         return data
     made, headers = bring_up(data, batches, segment.path, position)

@@ -42,7 +42,9 @@ MayBeMissing = Callable[[int], bool]
 
 
 class Gaps:
-    """Decides whether compaction may have made a gap that begins at `offset`; if not, the gap is damage."""
+    """Decides whether compaction may have made a gap that begins at a given offset. If not, the gap is
+    damage.
+    """
 
     def __init__(self, files: Files, root: str, topic: str, partition: int) -> None:
         self._files, self._root, self._key = files, root, (topic, partition)
@@ -229,6 +231,7 @@ def _fetch_segment(
 ) -> FetchDataInfo | None:
     """Fetch from one segment, which is visible up to byte `end` and offset `below`. If `more`, batches of an
     earlier segment were fetched already; then the first batch is fetched only if it fits into `max_bytes`.
+    Return None if no batch is fetched.
     """
     segment = view.segments[slot]
     handle = segment.handle

@@ -79,7 +79,9 @@ def _nothing_at(offset: int, view: LogView, where: str) -> OffsetOutOfRangeError
 
 
 def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
-    """Return the records of as many leading offsets of `wanted` as the fast path finds; None for none."""
+    """Return the records of the first offsets in `wanted`, as many as the fast path finds. Return None if it
+    finds no record.
+    """
     slot = view.slot(wanted.item(0))
     segment, (end, below) = view.segments[slot], view.bounds(slot)
     offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)

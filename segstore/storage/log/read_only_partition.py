@@ -119,7 +119,8 @@ class ReadOnlyPartition:
                 except FileNotFoundError:
                     if not self._pool.files.exists(self.directory):
                         break
-                    # A segment was removed after the listing. The next try lists the directory again.
+                    # If the directory exists, a segment was removed after the listing, and the next try lists
+                    # the directory again.
         raise StoreClosedError(f"{self.directory} is not there: its topic is only being made, or was deleted")
 
     def _refresh(self, ends: Ends | None) -> LogView:
@@ -154,7 +155,8 @@ class ReadOnlyPartition:
         # before the listing would look truncated.
         for _ in range(_TRIES):
             later = self._published.ends() if ends is not None else None
-            if ends is None or later is None:  # if `later` is None, the next refresh finds the topic deleted
+            # If only `later` is None, the topic was deleted during this call. The next refresh reports that.
+            if ends is None or later is None:
                 break
             known, ends = ends.layout, later
             if known == later.layout:
@@ -166,7 +168,7 @@ class ReadOnlyPartition:
         return StoreClosedError(f"{self.directory}: the topic was deleted")
 
     def _listed(self, ends: Ends | None, seen: Ends | None) -> bool:
-        """Return whether the known segments are still those of the directory."""
+        """Return whether the directory certainly still has the segments that were listed last."""
         if ends is not None:
             return seen is not None and ends.layout == seen.layout
         stamp = self._pool.files.modified(self.directory)
@@ -216,7 +218,7 @@ class ReadOnlyPartition:
                 self._pool.forget(segment.path)  # a removed file takes disk space while it is open
         for s in found:
             if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
-                self._pool.forget(s.path)  # the file may be a staged file that replaced an empty log
+                self._pool.forget(s.path)  # a file from the inbox may have replaced an empty log
         return tuple(
             known[s.base_offset]
             if s.base_offset in known
@@ -271,7 +273,8 @@ class ReadOnlyPartition:
             found = last.locate(last.base_offset + relative, last.size)
         except CorruptRecordError:  # a power cut has left the index entry, but only a part of its batch
             found = None
-        # One index entry may stand for several messages of magic 0 or 1.
+        # If one index entry stands for several messages of magic 0 or 1, `locate` may find an earlier
+        # message.
         if found is None or found.position < position:
             return 0, last.base_offset
         return position, int(found.base_offset)

@@ -77,8 +77,8 @@ class RecentAppends:
 
     def take(self, offset: int, end_offset: int, max_bytes: int) -> Recent | None:
         """Return the kept appends from `offset` up to at most `end_offset`. They have at most `max_bytes`,
-        but the first append may be larger. Return None if no kept append begins at `offset`, or if that
-        append ends above `end_offset`.
+        but the first append may be larger. Return None if no kept append begins at `offset`, or if the
+        append that begins there ends above `end_offset`.
         """
         found: list[_Append] = []
         pieces: list[bytes | memoryview] = []
@@ -111,9 +111,9 @@ class RecentAppends:
 
 
 def _data_of(chunk: Encoded) -> bytes | memoryview | None:
-    """Return bytes of a chunk that never change again. A small chunk is copied, and then released. A large
-    chunk's memory from the pool is returned itself. Return None for a large chunk whose memory belongs to the
-    caller of the append.
+    """Return bytes of a chunk that never change again. A small chunk is copied, and then released. If a large
+    chunk's memory comes from the pool, that memory is returned without a copy. Return None for a large chunk
+    whose memory belongs to the caller of the append.
     """
     if chunk.size <= COPIED:
         data = bytes(chunk.data)

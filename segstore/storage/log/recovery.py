@@ -65,8 +65,8 @@ def end_of_batches(segment: Segment) -> tuple[int, int]:
 
 
 def last_whole(files: Files, directory: str, bases: list[int]) -> int:
-    """Return the offset after the last batch with a valid CRC in the segments with these base offsets. Raises
-    OSError.
+    """Return the offset after the last batch with a valid CRC in the segments with these base offsets. If no
+    batch has a valid CRC, return the first base offset. Raises OSError.
     """
     end = 0
     for end in reversed(bases):
@@ -92,8 +92,8 @@ class Recovered:
 
 
 class PartitionRecovery:
-    """Recovers `segments` from `recovery_point` on. All segments are marked as sealed, and have their files'
-    sizes.
+    """Recovers `segments` from `recovery_point` on. `load_segments` has returned the segments: all are marked
+    as sealed, and have their files' sizes.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PartitionRecovery:
     ) -> None:
         """Below `gaps_end` compaction may have left gaps between batches (-1: anywhere). `suspect`: a sync
         has failed, and the kernel may have marked unwritten pages clean. `replicated`: this is a replica's
-        log, which step 4 treats differently.
+        log, whose missing records the leader sends again.
         """
         self.suspect, self.replicated = suspect, replicated
         self.segments, self.config, self.recovery_point = segments, config, recovery_point
@@ -119,7 +119,7 @@ class PartitionRecovery:
         self.name = self.directory.rpartition("/")[2]
 
     def run(self) -> Recovered:
-        """Do steps 1 to 5. Raises OSError."""
+        """Recover the partition, by steps 1 to 5 of the module's docstring. Raises OSError."""
         bases = [s.base_offset for s in self.segments]
         slot = max(bisect.bisect_right(bases, self.recovery_point) - 1, 0)
         end = self.segments[slot].base_offset
@@ -145,7 +145,9 @@ class PartitionRecovery:
         return self._finish(done, end)
 
     def _cut_gap(self, done: Recovered, end: int) -> tuple[Recovered, int]:
-        """Cut a replica's empty segments after a gap (step 4); `end` is the offset after the last segment."""
+        """Remove the empty segments after a gap at the end of a replica's log (step 4). Return `done` and
+        `end`, with new values if segments were removed.
+        """
         slot = len(self.segments) - 1
         while slot and not self.segments[slot].final_size:
             slot -= 1
@@ -165,8 +167,8 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return the number of leading batches whose offsets can follow offset `end`. The CRC of a batch does
-        not cover its base offset.
+        """Return the number of leading batches whose offsets can follow `end` and lie below `below`. A valid
+        CRC does not prove that, because it does not cover the base offset.
         """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))
@@ -206,7 +208,7 @@ class PartitionRecovery:
         segment.size = size
         if start or below != names.MAX_OFFSET:
             segment.attach(None)
-        # The last segment, if it was indexed from its start, keeps its new indexes loaded.
+        # If the last segment was indexed from its start, `attach` is not called: the new indexes stay loaded.
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
@@ -251,7 +253,7 @@ class PartitionRecovery:
         segment.attach(None)
 
     def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:
-        """Do step 3: remove everything from byte `valid` of segment `slot` on."""
+        """Remove everything from byte `valid` of segment `slot` on (step 3)."""
         later = self.segments[slot + 1 :]
         pieces = [(self.segments[slot], valid), *((s, 0) for s in later)]
         kept = [path for s, at in pieces if (path := keep_batches(self.quarantine, s, at)) is not None]
@@ -268,7 +270,7 @@ class PartitionRecovery:
         return Recovered(self.name, self.recovery_point, end, cut, len(later), tuple(kept), reason)
 
     def _finish(self, done: Recovered, end: int) -> Recovered:
-        """Do steps 4 and 5."""
+        """Begin a new segment if the log ends below the recovery point, and sync the log (steps 4 and 5)."""
         if end < self.recovery_point and not self.replicated:
             self.segments.append(create_segment(self.pool, self.directory, self.recovery_point, self.config))
             end = self.recovery_point

@@ -187,11 +187,11 @@ class Replica:
         """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or
         else from the next batch, up to `end_offset`, which is not above LEO. At most `max_bytes` are
         returned, but at least one batch if there is any. No CRC is checked, and no lock is taken. If the
-        bytes fit into the memory `into`, they are read into that memory, and a view of it is returned; such a
+        bytes fit into the memory `into`, they are read into that memory, and a view of it is returned; the
         view may end within a batch, or beyond `end_offset`.
 
-        Raises StorageError, StoreClosedError, OffsetOutOfRangeError if `offset` is not in [start_offset,
-        LEO], and CorruptRecordError if a header at `offset` is damaged.
+        Raises StorageError and StoreClosedError. Raises OffsetOutOfRangeError if `offset` is not in
+        [start_offset, LEO], and CorruptRecordError if a header at `offset` is damaged.
         """
         with os_errors():
             return raw_read(self._partition, offset, end_offset, max_bytes, into)
@@ -212,8 +212,8 @@ class Replica:
 
     @property
     def epoch_cache(self) -> LeaderEpochCache:
-        """Return the log's own object of leader epochs. Only replication changes it, so replication's thread
-        may read it without a lock; other threads take a `copy` under the lock that orders these calls.
+        """Return the log's own object of leader epochs. Only replication's thread changes the object, and may
+        read it without a lock. Another thread makes a `copy`, under the lock that orders replication's calls.
         """
         return self._epochs
 
@@ -295,7 +295,8 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.show()
-            if len(batches) <= _FEW:  # C can append the next fetch if it is small, so the tail is opened
+            # This fetch was small. The next fetch may be small, too, so C is allowed to append it.
+            if len(batches) <= _FEW:
                 partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
@@ -367,7 +368,7 @@ class Replica:
             )
 
     def _assign_epochs(self, batches: NDArray[np.void]) -> None:
-        """Add the epochs that begin within `batches`."""
+        """Add the leader epochs that begin within `batches` to the log's epochs."""
         latest = self._epochs.current
         epochs, first = np.unique(batches["leader_epoch"], return_index=True)
         for epoch, base in zip(epochs.tolist(), batches["base_offset"][first].tolist(), strict=True):
@@ -396,7 +397,7 @@ class Replica:
             raise
 
     def _show_epoch(self) -> None:
-        """Write batches, and publish the log, under the latest epoch from now on."""
+        """Write batches with the latest epoch, and publish that epoch with the log's ends, from now on."""
         self._partition.writer.epoch = self._epochs.current
         self._partition.visible.begin_epoch(self._epochs.current)
 
@@ -445,7 +446,8 @@ class Replica:
         """Cut the segment that holds `offset`, and all later segments, without reading their batches, which
         are damaged or missing. The log then ends after the last batch before that segment. If the first
         segment is cut, the log begins anew at its log start offset. Copies of files with whole batches are
-        kept in the quarantine. No append may run at the same time. Raises the errors of `truncate_to`.
+        kept in the quarantine. The caller allows no append during this call. Raises the errors of
+        `truncate_to`.
         """
         partition = self._partition
         with os_errors(), partition.admin_lock, partition.rename_lock:
@@ -545,11 +547,11 @@ class Replica:
         """Remove all segments, and begin the log in a new segment at `offset`."""
         partition = self._partition
         files = partition.context.files
-        # The log start offset is moved first. If the new log start offset is above the end of the old log and
-        # durable, the next open after a crash begins the log anew at that offset, even if old segments are
-        # left. If instead `offset` is below the first segment, the new segment is made before the old
-        # segments are removed. After a crash the old segments then lie after a gap, and the next open removes
-        # them.
+        # The log start offset is moved first. If the new log start offset is above the end of the old log,
+        # and a crash comes after this line, the next open begins the log anew at that offset, even if old
+        # segments are left. If instead `offset` is below the first segment, the new segment is made before
+        # the old segments are removed. After a crash the old segments then lie after a gap, and the next open
+        # removes them.
         self._move_start(offset)
         # Producer files are removed before the segments: if a crash comes in between, segments without
         # producer files do no harm.
@@ -578,9 +580,9 @@ class Replica:
 
     def _change(self, end: int, change: Callable[[], None], high_watermark: int) -> None:
         """Change the log's files by `change`, which removes everything from offset `end` on, and show the log
-        up to a high watermark. Readers stop seeing the removed part before the change begins. Before that, a
-        recovery point above `end` is lowered to `end`, durably, because otherwise the next open would report
-        the removed bytes as lost.
+        up to a high watermark. Readers stop seeing the removed part before the change begins. A recovery
+        point above `end` is lowered to `end`, durably, also before the change begins, because otherwise the
+        next open would report the removed bytes as lost.
         """
         partition = self._partition
         visible, flusher, segments = partition.visible, partition.flusher, partition.segments
@@ -588,8 +590,8 @@ class Replica:
         def changed() -> None:
             visible.set_high_watermark(min(visible.high_watermark, end))
             if flusher.recovery_point > end:
-                # The point is set in memory first, because another thread may write a checkpoint now, and the
-                # checkpoint must have the new point.
+                # The recovery point is set in memory first, because another thread may write a checkpoint
+                # now, and the checkpoint must have the new recovery point.
                 flusher.set_recovery_point(end)
                 self._recovery_point_moved(end)
                 visible.publish()

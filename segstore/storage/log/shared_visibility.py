@@ -1,6 +1,6 @@
 """The visible part of a shared partition, for readers in the host, the process that leads the shared store.
 
-While the native tail is open, other processes move the log's end (`_native/share.c`), so each access to the
+While C may append to the log, other processes move the log's end (`_native/share.c`), so each access to the
 view first reads the log's end from the shared file. Threads: as for `Visible`.
 """
 

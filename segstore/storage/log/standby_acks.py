@@ -43,7 +43,7 @@ class StandbyAcks:
         self._alone = False
 
     def check(self, acks: int) -> None:
-        """Raise NotEnoughReplicasError before an append with acks=all if the standby is away."""
+        """Raise NotEnoughReplicasError if `acks` is -1 (all) and appends can't wait for the standby."""
         if acks == ALL and not self._alone and (away := self._away()):
             raise NotEnoughReplicasError(
                 f"{self._partition.directory}: the in-sync replicas are this store and its standby, and "
@@ -52,7 +52,7 @@ class StandbyAcks:
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
         """Wait until the standby has all records below `end_offset`. Raises RequestTimedOutError,
-        NotLeaderOrFollowerError; in either case this log has the records, but may lose them.
+        NotLeaderOrFollowerError. This log then has the records, but may lose them.
         """
         if acks != ALL:
             return

@@ -1,4 +1,5 @@
-"""The tail of a partition's log: this module decides when C may append, and undoes C's failed appends.
+"""The tail of a partition's log is the state that C needs to append. This module decides when C may append,
+and undoes C's failed appends.
 
 C appends while the tail is open. A thread that takes the append token pauses the tail. The log is then in the
 state that the slow path would have left. After an append by the token's holder the tail is opened again,
@@ -69,8 +70,8 @@ class Tail:
             self._open(validator)
 
     def open_replicated(self, validator: LogValidator) -> None:
-        """If `_is_usual()` is True, let C append to the log of a primary or its standby, whose high watermark
-        another machine decides. The caller holds the append token.
+        """Let C append to this log, the log of a primary or a standby, if `_is_usual()` is True. Another
+        machine decides the log's high watermark. The caller holds the append token.
         """
         if self._visible.is_plain:
             self._open(validator, follows=self._writer.follows, replicated=True)
@@ -107,7 +108,8 @@ class Tail:
             and writer.segments.next_offset == end_offset
             and isinstance(shown, LogView)
             and shown.end_offset == shown.stable_offset == end_offset
-            # with these settings the slow path appends, because it can sync the replicas in parallel
+            # With flush.messages or flush.ms the slow path appends, because it can sync the replicas in
+            # parallel.
             and config.flush_messages == config.flush_ms == NEVER
         )
 
@@ -139,13 +141,13 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        # This is set before the tail opens, so that after an interrupt the next holder of the token pauses
-        # the tail
+        # This is set before C may append, so that after an interrupt the next holder of the append token
+        # stops C.
         self.may_be_open = True
         try:
             self._visible.open(replicated)
-            # Before C was allowed to append, a sync may have failed, or the pool may have closed the file,
-            # because the tail had not marked the file as in use yet.
+            # Before C was allowed to append, nothing marked the file as in use by C. So the pool may have
+            # closed the file. A sync may also have failed.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
         except BaseException:  # an interrupt may have prevented the checks above
@@ -191,9 +193,9 @@ class Tail:
     # --- pausing --------------------------------------------------------------------------
 
     def _taken(self) -> None:
-        """Pause the tail, because the append token was just taken. If an append by C has failed, set the
-        writer's `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another
-        process has failed [S2]. The call may be repeated.
+        """Stop C's appends, because the append token was just taken. If an append by C has failed, set the
+        writer's `pending_undo`, so that the append is undone. If a sync of another process has failed, fence
+        the shared log [S2]. The call may be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()

@@ -56,9 +56,9 @@ def end_transaction(
     the partition, a marker is written, so that the partition refuses older epochs from then on.
 
     Raises StorageError, StoreClosedError, ReadOnlyError, ForkedError, and InvalidProducerEpochError if one of
-    the partitions knows a newer epoch. After such an error no marker is written in any partition.
-    `flush.messages` is applied after the markers are visible; they stay visible if that flush raises
-    StorageError.
+    the partitions knows a newer epoch. After such an error no marker is written in any partition, with one
+    exception: `flush.messages` is applied when the markers are visible already, and if that flush raises
+    StorageError, the markers stay.
     """
     kind = COMMIT if commit else ABORT
     shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
@@ -99,7 +99,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
         for partition in due:
-            partition.writer.recall()  # this drops the undo, because the marker is final
+            partition.writer.recall()  # the marker is final, so `recall` only drops its undo
             partition.tail.open(partition.validator)
 
     try:

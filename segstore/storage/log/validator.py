@@ -50,8 +50,8 @@ class LogValidator:
         return self.named_codec(compression if self.keeps_codec else None)
 
     def named_codec(self, compression: str | None) -> tuple[int, int | None]:
-        """Return code and level of an application's codec, or of the topic's codec if `compression` is None.
-        Raises the errors of the function `codec_for`.
+        """Return (code, level) of the codec with the name `compression`, or of the topic's codec if
+        `compression` is None. Raises the errors of the function `codec_for`.
         """
         return (self.codec, self.level) if compression is None else codec_for(self._config, compression)
 
@@ -70,9 +70,9 @@ class LogValidator:
             c.before_ms = min(c.before_ms, config.retention_ms)
 
     def check(self, least: int, most: int, keys_missing: bool, now: int) -> None:
-        """Raise InvalidArgumentError if timestamps, from `least` to `most` ms, are further off the clock than
-        a CreateTime topic allows, and InvalidRecordError if a key is missing in a compacted topic. Warns once
-        if the records are so old that retention would delete them.
+        """Raise InvalidArgumentError if timestamps, from `least` to `most` ms, differ from the clock by more
+        than a CreateTime topic allows. Raise InvalidRecordError if a key is missing in a compacted topic.
+        Warns once if the records are so old that retention would delete them.
         """
         config = self._config
         if config.message_timestamp_type == "CreateTime":

@@ -5,8 +5,7 @@ slot of `.segstore/ends`. Threads: any thread may read the view. A thread that r
 log has changed holds the append token, and has written the log's bytes before. The lock `publishing` is held
 while the view is replaced and published.
 
-While the native tail is open, C makes its appends visible and publishes them (`seg_tail_reveal` in
-`_native/tail.c`).
+C makes its own appends visible, and publishes them (`seg_tail_reveal` in `_native/tail.c`).
 
 Readers see a log up to its high watermark. The high watermark is the log end offset, unless the partition is
 a replica. In a replica, replication sets the high watermark, and `written` shows the log up to its end
@@ -65,7 +64,8 @@ class Visible:
         self._ended: tuple[
             CompletedTxn, ...
         ] = ()  # `_ended` has the transactions whose markers may lie above the high watermark
-        self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
+        # The keys are the offsets of the transactions' markers in this partition.
+        self._held: dict[int, CommittedTogether] = {}
         # Each is None, or a pair of a view and the same view extended by C's appends. `_extended` begins with
         # `current`, `_written_extended` with `_written`.
         self._extended: tuple[LogView, LogView] | None = None
@@ -158,8 +158,8 @@ class Visible:
     @property
     def is_plain(self) -> bool:
         """Return whether C can move the high watermark. C can if the high watermark lies in the active
-        segment, is not above the log's end, and equals the last stable offset, and if no transaction is open
-        or has just been completed. The caller holds the append token.
+        segment, is not above the log's end, and equals the last stable offset. Also, no transaction may be
+        open, or have just been completed. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
@@ -174,9 +174,9 @@ class Visible:
 
     @property
     def stays_stable(self) -> bool:
-        """Return whether appends without a transaction leave the last stable offset in its present state:
-        either the last stable offset moves with the log's end, or an open transaction keeps it where it is.
-        The caller holds the append token.
+        """Return whether the view alone shows how appends without a transaction change the last stable
+        offset: it moves with the log's end if it is there now; if not, an open transaction keeps it in its
+        place. The caller holds the append token.
         """
         # If the records of an open transaction were deleted, and the log has no records, the log's last
         # stable offset is its end offset, although a transaction is open.
@@ -190,8 +190,8 @@ class Visible:
         C moves the end of `written`, and moves the high watermark separately. The caller holds the append
         token.
         """
-        # C begins with `publishing` held, because otherwise another thread might publish an older end after C
-        # has published its first one.
+        # C begins with `publishing` held, because otherwise another thread might publish an older end after
+        # C's first publication.
         with self.publishing:
             view, tail = self.current, self.tail
             assert isinstance(view, LogView)
@@ -203,7 +203,7 @@ class Visible:
 
     def take_in(self) -> None:
         """Extend the readers' view by the appends that C has published, and `written` by all of C's appends.
-        The caller holds the append token, and has paused the tail.
+        The caller holds the append token, and has stopped C's appends.
         """
         tail = self.tail
         if self._high_watermark is None:
@@ -261,7 +261,7 @@ class Visible:
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
         higher. A transaction counts as open in that part until the high watermark has passed its marker. If
-        the transaction has a CommittedTogether, it also counts as open until that is over.
+        the transaction has a CommittedTogether, it also counts as open until `over` of that object is True.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
@@ -323,7 +323,9 @@ class Visible:
         return self._look(high_watermark)[1]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Publish the log under this leader epoch from now on; the caller holds the append token."""
+        """Publish this leader epoch together with the log's ends from now on; the caller holds the append
+        token.
+        """
         self.publisher.begin_epoch(epoch)
         self.show()
 
@@ -349,8 +351,8 @@ class Visible:
         while not self._shows(offset) and not self._moved(offset, ended):
             self._publish_pending()
             if offset < self._reached():
-                # The transactions whose markers lie between both offsets were forgotten when the high
-                # watermark passed the markers.
+                # Transactions whose markers lie between `offset` and the present high watermark were
+                # forgotten when the high watermark passed the markers, so they are read from the log.
                 written = self.written
                 is_above = offset < written.end_offset
                 ended = self._writer.producers.ended_above(written, offset) if is_above else ()
@@ -411,8 +413,8 @@ class Visible:
                 held.show()
 
     def has_passed(self, offset: int) -> bool:
-        """Return whether the high watermark is above this offset, or whether replication no longer moves the
-        high watermark.
+        """Return True if the high watermark is above this offset, or if it will not move there: the topic was
+        deleted, this replica follows, or replication does not set the high watermark.
         """
         return (
             self.current is None
@@ -468,7 +470,7 @@ class Visible:
             holding([it.publishing for it in together.partitions], lambda: _publish(together))
 
     def publish(self) -> None:
-        """Publish the recovery point of the current view. Any thread may call this."""
+        """Publish the current view and the recovery point. Any thread may call this."""
         while not self._published():
             self._publish_pending()
 
@@ -581,8 +583,8 @@ def _publish(together: AtomicPublish) -> None:
 
 
 def _written(it: Visible, pending: PendingView) -> LogView:
-    """Return the view of the whole written log: `pending.written`, or the view with C's appends if that ends
-    later.
+    """Return the view of the whole written log: `pending.written` or the view with C's appends, whichever
+    ends later.
     """
     return max(pending.written, it._all(), key=lambda view: view.end_offset)
 

@@ -196,7 +196,7 @@ class LogWriter:
         raise _not_taken_back(segments.directory)
 
     def check_leads(self) -> None:
-        """Raise the errors of `check`, NotLeaderOrFollowerError if this replica is not the leader, and
+        """Raise the errors of `check`. Raise NotLeaderOrFollowerError if this replica is not the leader, and
         DemotedError if the store was demoted, or if the term of the store's lease is over.
         """
         self.check()
@@ -265,7 +265,9 @@ class LogWriter:
             self.save_epochs = None
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
-        """Write encoded chunks, by one system call for each segment that they go into."""
+        """Write encoded chunks, by one system call for each segment that they go into. Return the
+        transactions that the chunks abort.
+        """
         # If `as_is`, the batches keep the leader's timestamps.
         stamps = self.config.message_timestamp_type == "LogAppendTime" and not as_is
         parts = [ChunkPart.of(chunk, self.clock() if stamps else -1) for chunk in chunks if chunk.size]
@@ -294,7 +296,9 @@ class LogWriter:
         return int(fit > 0)
 
     def _write_long(self, chunks: Iterable[Encoded], take: Take | None, undo: AppendUndo) -> Aborted:
-        """Write the chunks of a long append, each before the next chunk is encoded into the same memory."""
+        """Write the chunks of a long append, each before the next chunk is encoded into the same memory.
+        Return the transactions that the chunks abort.
+        """
         aborted: Aborted = []
         for chunk in chunks:
             undo.need += chunk.size
@@ -359,8 +363,8 @@ class LogWriter:
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process decides from this time whether the segment is too old, even if the topic is
-        # LogAppendTime. So this process must use the same time.
+        # From `when` the other process decides whether the segment is too old, even if the topic is
+        # LogAppendTime. So this process must use `when`, too.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
@@ -374,7 +378,7 @@ class LogWriter:
             self.judge(error, header.size)
             raise
         end = self.segments.active.end
-        # C compares `rolled_ms` with the time of an append.
+        # C compares `rolled_ms`, the time of the segment's first batch, with the time of each append.
         if header.size and (end.rolled_ms < 0 or not end.position):
             end.rolled_ms = clock()
 

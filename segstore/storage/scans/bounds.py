@@ -12,7 +12,8 @@ INT64_MIN = -INT64_MAX - 1
 
 
 class Bounds(NamedTuple):
-    """Limits of partitions, offsets and times, all inclusive; times in ms since the epoch.
+    """The limits that a predicate sets for partitions, offsets and times, all inclusive; times in ms since
+    the epoch.
 
     Records outside of the limits don't match the predicate. Some records within the limits don't match
     either, so the caller must apply the predicate to the records. `partitions` is None for all partitions.

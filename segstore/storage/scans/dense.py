@@ -52,15 +52,15 @@ _FIELDS = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size
 def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
     """Remember a run of batches of a segment as one range. Remembered ranges directly before and after the
     run are joined with it. `end` is the segment's visible size in bytes. A short run is remembered only if
-    there is such a range to join.
+    a remembered range lies directly before or after it.
     """
     span = dense_range(run)
     joined = span
     for each in segment.dense:
         if each.timestamp_type != span.timestamp_type:
             continue
-        # The range before is checked now, because later only the last batch of the joined range is checked,
-        # and that is a batch of `run`.
+        # A range before the run is checked now, because later only the last batch of the joined range is
+        # checked, and that is a batch of `run`.
         if each.end == span.first and _is_there(segment, each, end):
             joined = joined._replace(first=each.first)
         elif each.first == span.end:

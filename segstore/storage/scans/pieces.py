@@ -28,7 +28,9 @@ class TopicRange(NamedTuple):
 
 
 class ScanPiece(NamedTuple):
-    """A part of the offsets of the range `of`. `size` is about the number of its bytes in the log."""
+    """The offsets from `start` up to `end`, a part of the range `of`. They take about `size` bytes in the
+    log.
+    """
 
     of: TopicRange
     start: int

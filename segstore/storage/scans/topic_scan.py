@@ -67,7 +67,9 @@ def _record(columns: tuple[str, ...], values: tuple[Any, ...]) -> Any:
 
 
 def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the argument `columns` as a tuple. Raises InvalidTypeError, InvalidArgumentError."""
+    """Return the argument `columns` as a tuple; None stays None. Raises InvalidTypeError, and
+    InvalidArgumentError for an unknown column.
+    """
     if columns is None:
         return None
     if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
@@ -120,10 +122,11 @@ class TopicScan:
         these columns (by default the scan's own), in order of partition and offset. `finish` is called with
         each batch, by any thread, and the result of `finish` is yielded in place of the batch.
 
-        A few threads read pieces of 8 MiB of the logs; a smaller scan has no threads. At most eight pieces
-        are in memory, besides the batches that the caller keeps; a compressed piece may take 64 MiB and one
-        batch more. If only topic, partition, offset and timestamp_type are wanted, only headers of batches
-        are read, except for batches with gaps and messages of magic 0 and 1, which are read whole.
+        A few threads read pieces of 8 MiB of the logs. If the whole scan has less than 8 MiB, the calling
+        thread reads it. At most eight pieces are in memory, besides the batches that the caller keeps. A
+        compressed piece takes at most 64 MiB and one batch. If only topic, partition, offset and
+        timestamp_type are wanted, only headers of batches are read, except for batches with gaps and messages
+        of magic 0 and 1, which are read whole.
         """
         with Needing("pyarrow", "a table"):
             from .columns import pooled, schema_of

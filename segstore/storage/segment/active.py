@@ -4,8 +4,8 @@
 and for the log's tail. The log's writer (`storage/log/writer.py`) calls `ActiveSegment` to append, to roll
 and to undo failed appends.
 
-The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
-this record; only `mark` copies it.
+The end of the log is in one struct, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
+this struct; only `mark` copies it.
 
 Invariant: bytes of the log from `end.position` on belong to no batch; later appends overwrite these bytes, or
 `rewind` or recovery cuts them off. Room in the indexes is reserved before the log is written, so that an
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Mark(Protocol):
-    """A copy of the record of the log's end (`seg_end`), for `recall` and `rewind`."""
+    """A copy of the log's `seg_end`, which `recall` and `rewind` restore."""
 
     position: int
     next_offset: int
@@ -192,7 +192,7 @@ class ActiveSegment:
     # --- appending ---------------------------------------------------------------------
 
     def mark(self) -> Mark:
-        """Return a copy of the record of the log's end, for `recall` and `rewind`."""
+        """Return a copy of the `seg_end` of the log, for `recall` and `rewind`."""
         mark: Mark = _record(self.end[0])
         return mark
 
@@ -293,7 +293,7 @@ class ActiveSegment:
         return done
 
     def _raise(self, code: int, part: ChunkPart) -> None:
-        """Raise the error of a failed append, which C gave as `code`."""
+        """Raise the error for `code`, the negative result of C's append."""
         if code > lib.SEG_E_ROOM:
             raise OSError(-code, os.strerror(-code), self.segment.path)
         self._check_offsets(part)
@@ -327,8 +327,8 @@ class ActiveSegment:
         relative = mark.next_offset - self.segment.base_offset
         self._offsets.truncate_to(relative)
         self._times.truncate_to(relative)
-        # A failed roll may have added the closing time index entry. If the entry is still there, it must not
-        # be added a second time.
+        # A failed roll may have added the time index entry of a sealed segment. If that entry is still in the
+        # index, the next roll must not add it a second time.
         last = self._times.entry(-1)[0] if self._times.entries else -1
         self.end.state.last_time_entry = last
         self._files.truncate(self.handle, mark.position)
@@ -352,8 +352,8 @@ class ActiveSegment:
     # --- sealing -----------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Add the closing time index entry and trim both index files (Kafka does so at a roll and at close).
-        Raises OSError.
+        """Add a time index entry with the largest timestamp, if there is none, and trim both index files
+        (Kafka does so at a roll and at close). Raises OSError.
         """
         self._times.append(closing_entry(self.end.state, self.segment.base_offset))
         self._offsets.seal()

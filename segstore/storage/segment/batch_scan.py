@@ -157,8 +157,8 @@ def walk_past_damage(
     chunk: int = CHUNK,
 ) -> Iterator[ScanStep]:
     """Yield steps of whole batches from byte `start` to `end`, and continue after damaged bytes. If a step
-    does not begin where the step before stopped, the bytes between both are damaged. `walk` explains `sparse`
-    and `chunk`.
+    does not begin where the step before stopped, the bytes between these two positions are damaged. `walk`
+    explains `sparse` and `chunk`.
     """
     position, least = start, 0
     while position < end:

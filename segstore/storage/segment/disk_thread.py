@@ -2,8 +2,8 @@
 other directories hand over to these followers (`_native/hand_over.c`). A disk that hangs blocks only this
 thread.
 
-On disk the thread writes to active segments, always after the end of the log, and only while the log's native
-tail is open. Threads: the Python thread that serves the directory calls `job`; any thread may call `end`.
+On disk the thread writes to active segments, always after the end of the log, and only while C may append to
+the log. Threads: the Python thread that serves the directory calls `job`; any thread may call `end`.
 """
 
 from __future__ import annotations

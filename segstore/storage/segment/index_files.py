@@ -123,8 +123,8 @@ def is_of_entry(header: Any, last_offset: int) -> bool:
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
     """Return whether a time index entry is right: the batch that holds offset `relative` ends with that
-    offset, and has `stamp` as its largest timestamp. A power cut may leave half of an entry. Return True if
-    damage prevents the check.
+    offset, and has `stamp` as its largest timestamp. Return True if damage prevents the check. Offset and
+    timestamp are both checked, because a power cut may leave half of an entry.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -158,8 +158,8 @@ def _timeless(segment: Indexed) -> bool:
 
 
 def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
-    """Return the entries of both indexes for the first `end` bytes of the log, with the closing time index
-    entry.
+    """Return (offset index entries, time index entries) for the first `end` bytes of the log, including the
+    time index entry that sealing adds.
     """
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [

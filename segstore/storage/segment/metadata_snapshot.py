@@ -132,7 +132,7 @@ def last_contained_timestamp(files: Files, path: str) -> int:
 
 def freeze_snapshot(files: Files, directory: str, snapshot: SnapshotId, chunks: Iterable[bytes]) -> None:
     """Write a durable snapshot with these bytes (Kafka: FileRawSnapshotWriter.freeze). An existing snapshot
-    of this name is replaced. Raises OSError; then nothing but perhaps a `.part` file is left.
+    of this name is replaced. Raises OSError; then a `.part` file may be left.
     """
     path = names.below(directory, snapshot.name)
     part = path + names.PART
@@ -152,7 +152,7 @@ def freeze_snapshot(files: Files, directory: str, snapshot: SnapshotId, chunks: 
 
 
 def remove_snapshots(files: Files, directory: str, found: Iterable[str]) -> None:
-    """Remove files by their names. Raises OSError."""
+    """Remove the files with the names `found` from the directory, durably. Raises OSError."""
     gone = False
     for name in found:
         files.unlink(names.below(directory, name))

@@ -38,9 +38,9 @@ def _until_done(call: Callable[..., int], *arguments: Any) -> int:
 
 
 class NativeTail:
-    """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `owner` is
-    `Context.here_for_c`; if it is None, the tail is never opened. `recovery_point` is the offset below which
-    all records are durable.
+    """The state that C needs to append to one log; `c` is the struct with that state. `clock` is None if the
+    store uses C's clock. `owner` is `Context.here_for_c`; if `owner` is None, C never appends.
+    `recovery_point` is the offset below which all records are durable.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class NativeTail:
         `Files.native_sync`.
         """
         if not self._is_synced:
-            self._kept.clear()  # no sync begins while the tail is paused
+            self._kept.clear()  # C begins no sync during this call
         if self.handle is not None and self.handle is not handle:
             self._let_go_of(self.handle)
         self.handle = handle
@@ -128,7 +128,7 @@ class NativeTail:
         """Release a log's file. If C is syncing the file, keep it open until that sync is done."""
         if self._is_synced:
             self._kept.append(handle)
-        # The holder of the append token may have bound `handle` again since its release.
+        # After C released `handle`, the holder of the append token may have bound it again.
         if self.handle is handle and self.c.fd < 0:
             self.handle = None
 
@@ -198,7 +198,7 @@ class NativeTail:
 
     @property
     def moved(self) -> bool:
-        """Return whether C has appended, or tried to, since the tail was opened."""
+        """Return whether C has tried to append since it was last allowed to append."""
         return bool(self.c.appends or self.c.torn)
 
     @property
@@ -229,7 +229,7 @@ class NativeTail:
 
     def quit(self) -> None:
         """Let no append begin any more; return without waiting for C. An append that is under way may still
-        complete, so the tail's file stays open until then.
+        complete, so the log's file stays open until that append is done.
         """
         self._has_quit, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
@@ -246,8 +246,8 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. If another directory's thread may append through this tail,
-        `quit` is called instead, which does not wait. The file stays open until the last append or sync is
+        """Stop C's appends, and release the log's file. If another directory's thread may append to this log,
+        call `quit`, which does not wait for that thread. The file stays open until the last append or sync is
         done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
@@ -258,15 +258,17 @@ class NativeTail:
             self._let_go_of(handle)
 
     def look(self, position: int, shown: int, seen: int) -> None:
-        """Set the end that readers see, unless C sets that end itself (`seg_tail_look`)."""
+        """Set the end that readers of this process see. Do nothing if C may append, because C then sets that
+        end (`seg_tail_look`).
+        """
         _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
         """Show and publish the log up to a high watermark, and return True. Do nothing and return False if
-        the tail is paused, or if the log is already visible up to a higher offset.
+        C may not append now, or if the log is already visible up to a higher offset.
         """
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 
     def publish_synced(self, synced: int) -> bool:
-        """Publish the recovery point `synced`; return False if the tail is paused."""
+        """Publish the recovery point `synced`; return False if C may not append now."""
         return bool(_until_done(lib.seg_tail_synced, self.c, synced))

@@ -52,8 +52,8 @@ def note(files: Files, path: str, said: dict[str, object]) -> None:
 
 
 def _free_name(directory: str, segment: Segment, position: int, end: int) -> str:
-    """Return a free path for the copy. If an earlier try, which a crash has stopped, has left a file with the
-    same bytes, return the path of that file.
+    """Return a free path for a copy of the segment's bytes from `position` to `end`. If an earlier try, which
+    a crash has stopped, has left a file with the same bytes, return the path of that file.
     """
     partition = os.path.basename(segment.directory)
     stem = os.path.join(directory, f"{partition}-{segment.base_offset:020d}-at-{position}")

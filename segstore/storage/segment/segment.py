@@ -105,8 +105,8 @@ class Segment:
         handle = self.pool.opened(self._key) or self.pool.get(self.path)
         if self.identity and (self._known is None or self._known() is not handle):
             handle = self._checked(handle)
-        # If `hold` was called while the file was being opened, another file may have the name, and the held
-        # file is the right one.
+        # If `hold` was called while the file was being opened, the opened file may belong to another segment,
+        # and `_held` is the right file.
         return self._held or handle
 
     def ready(self) -> tuple[Handle, View] | None:
@@ -124,7 +124,7 @@ class Segment:
     def fields(self, end: int, end_offset: int, index: View | None = None) -> tuple[Any, ...]:
         """Return the fields of C's struct (`seg_segment`) for a reader that may see the segment below byte
         `end` and offset `end_offset`. The last field keeps the memory of the offset index alive. `index` is a
-        view of the offset index, None for that of the segment's current index.
+        view of the offset index; None stands for the view of the segment's current index.
 
         Raises OSError or CorruptRecordError if the index can't be loaded.
         """
@@ -160,7 +160,8 @@ class Segment:
         """
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None
-            # rebuilt indexes are not written, because another segment's files may have these names
+            # Another segment's files may have this segment's names now, so rebuilt indexes must not be
+            # written.
             self.writable = False
 
     def retire(self) -> None:
@@ -177,8 +178,8 @@ class Segment:
             self.writable, self._held, self._indexes = True, None, None
 
     def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None, end: Any = None) -> None:
-        """Use these indexes of the writer from now on; if None, the indexes are loaded from their files on
-        demand. If `end` is given, use this record of the writer for the segment's end, too.
+        """Use the writer's `indexes` from now on; None: load the indexes from their files on demand. If
+        `end`, the writer's `seg_end`, is given, take the segment's end from it.
         """
         self._indexes, self._largest = indexes, None
         if end is not None:
@@ -268,8 +269,9 @@ class Segment:
             raise CorruptRecordError(self.path, bad, target, BAD[lib.SEG_BAD_CRC], back)
 
     def _first_damage(self, start: int, position: int) -> tuple[int, int]:
-        """Return the position of the first batch from byte `start` to `position` that fails its CRC, or
-        `position` if all pass; and the least offset that a batch at the returned position may have.
+        """Check the CRCs of the batches between bytes `start` and `position`. Return (byte at which the first
+        damaged batch begins, least offset that a batch there may have); the byte is `position` if no batch
+        is damaged.
         """
         at, least = start, self.base_offset
         for step in walk(self.pool.files, self.handle, start, position, check_crcs=True):
@@ -338,7 +340,9 @@ class Segment:
             return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
-                self.distrust()  # sealing added the entry with the largest timestamp, so the index was cut
+                # Sealing added an entry with the largest timestamp. That entry is missing, so the index was
+                # cut.
+                self.distrust()
             self._largest = largest
         return largest
 
@@ -362,8 +366,8 @@ class Segment:
         return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)
 
     def _of_entry(self, relative: int, end: int) -> Any:
-        """Return the header of the batch that a time index entry points to; None if the batch is gone or
-        damaged.
+        """Return the header of the batch that a time index entry points to; None if that batch is missing
+        or damaged.
         """
         try:
             return self.locate(self.base_offset + relative, end)

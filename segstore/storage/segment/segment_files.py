@@ -4,7 +4,7 @@ On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
 `.cleaned` until it is whole, and `.swap` while it replaces older segments. When the older segments are gone,
 the files of the rewritten segment get their plain names, the log first. So if there is a `.cleaned` file, all
-older segments are still there. In that case every `.cleaned` file is removed, and every `.swap` file whose
+older segments are still there. In that case every `.cleaned` file is removed. So is every `.swap` file whose
 base offset is not below that of the first `.cleaned` file. If there are only `.swap` files, the swap is
 finished. Each step may be repeated after another crash, and is synced before the next step.
 
@@ -139,7 +139,9 @@ def _end_offset(files: Files, path: str, base: int) -> int:
 
 
 def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
-    """Make the files of an empty segment. Raises OSError, and removes the files again then."""
+    """Make the files of an empty segment, and return the segment. If this raises OSError, the files are
+    removed again.
+    """
     segment = new_segment(pool, directory, base_offset, config)
     try:
         make_files(segment)

@@ -28,7 +28,8 @@ def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: File
         return handle, True
     position = found.position
     data = files.pread(handle, found.stop - position, position)
-    batches, stop = scan(data, position)  # `scan` checks the CRCs, because the conversion replaces them
+    # `scan` checks the CRCs now, because the converted batches get new CRCs
+    batches, stop = scan(data, position)
     if not len(batches):
         reason = BAD.get(stop.status, "the file was cut")
         raise CorruptRecordError(segment.path, position, found.next_offset - 1, reason)

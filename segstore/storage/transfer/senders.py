@@ -49,7 +49,7 @@ class Splice:
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
-        self._held = 0  # the number of bytes in the pipe; they begin at the next position
+        self._held = 0  # the number of bytes that were read into the pipe, but are not sent yet
         self._pipe = descriptors()
         files.make_pipe(self._pipe)
 

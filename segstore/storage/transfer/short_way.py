@@ -49,8 +49,8 @@ def send_at_once(
     returned. `views` is the `Visible` whose current view is `view`; if `views` is given, `seg_transfer` can
     make the next transfer.
 
-    Raises SinkError, StorageError for an error of the segment's file, and InvalidArgumentError if sendfile
-    can't serve the sink.
+    Raises SinkError. Raises StorageError for an error of the segment's file, and InvalidArgumentError if
+    sendfile can't serve the sink.
     """
     known: Sendable | None = view.sendable
     inside = known is not None and not known.spent and known.first <= offset < known.below
@@ -71,8 +71,8 @@ def send_at_once(
 def go_on(
     result: int, known: Sendable, handle: Handle, fd: int, offset: int, max_bytes: int, files: Files
 ) -> tuple[int, int] | None:
-    """Complete `send_at_once` after a `result` of `seg_send_stretch`: return the same tuple or None, and
-    raise the same errors.
+    """Complete `send_at_once` after a `result` of `seg_send_stretch`: return the tuple or None that
+    `send_at_once` returns, and raise its errors.
     """
     if result > 0:
         return result >> 32, offset + (result & _NEXT)

@@ -68,7 +68,7 @@ def look_at(files: Files, fd: int) -> Sink:
 
 
 def unseen(fd: int) -> Sink:
-    """Return a sink for a descriptor whose kind is not looked up."""
+    """Return a sink for a descriptor, without a call that finds its kind."""
     return Sink(fd, OTHER, False)
 
 

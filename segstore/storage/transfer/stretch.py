@@ -42,8 +42,8 @@ class Stretch:
     """Bytes of a file that hold whole batches. `len()` is the number of bytes, `position` the position of the
     first byte, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
     `log_start_offset` are the log's offsets at the time of the search. `aborted` has (producer id, first
-    offset) of each aborted transaction to which batches of the stretch may belong; None if the stretch was
-    not found for `read_committed`.
+    offset) of each aborted transaction to which batches of the stretch may belong; None if the isolation
+    level was not `read_committed`.
     """
 
     __slots__ = (

@@ -96,7 +96,7 @@ def transfer(
     """Send batches, beginning with the batch that holds `offset`: up to `max_bytes`, but at least one batch
     if there is any. Return (number of sent bytes, next offset).
 
-    If the sink is full, the call waits, so that the sink always gets whole batches. Raises SinkError,
+    If the sink is full, the call waits, so that the sink always gets whole batches. Raises SinkError. Raises
     StorageError for an error of a segment's file, and InvalidArgumentError if the method can't serve the
     sink. Raises OSError and CorruptRecordError; nothing was sent then.
     """
