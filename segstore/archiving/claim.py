@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import Protocol
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Protocol
 
 from segstore.archiving.chain import Objects, claims
 from segstore.archiving.object_names import ArchiverClaim, claim_object
 from segstore.errors import ArchiveFencedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class WritableObjects(Objects, Protocol):

@@ -6,15 +6,16 @@ The bytes become one object of the archive. Threads: one at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any
 
 from segstore.archiving.commit_format import pack_header
 from segstore.archiving.object_names import CommitName, TopicIdPartition
 from segstore.archiving.pieces import ArchivedPiece
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic, Versions, Way, header_of
 from segstore.archiving.stretches import LogStretch
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class ObjectBody:

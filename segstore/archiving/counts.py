@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TypeVar
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, TypeVar
 
 from segstore.archiving.claim import WritableObjects
 from segstore.errors import ArchiveError
 from segstore.mutex import Mutex
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 T = TypeVar("T")
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import Generic, NamedTuple, Protocol, TypeVar
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from segstore._native import ffi, lib
 from segstore.errors import CorruptArchiveError
 from segstore.files import Files, Handle
 from segstore.mutex import Mutex
 from segstore.threads import Worker
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 THREADS = 8
 BUFFER = 4 << 20

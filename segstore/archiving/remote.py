@@ -24,8 +24,6 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from typing_extensions import Buffer
-
 from segstore.archiving.archive_uri import without_secrets
 from segstore.archiving.file_systems import OBJECT_STORES, ArchiveLocation, opened, reopened
 from segstore.archiving.retries import Retries
@@ -34,6 +32,7 @@ from segstore.files import Files
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+    from typing_extensions import Buffer
 
 T = TypeVar("T")
 PART = ".part"

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import groupby
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from segstore import names
 from segstore.archiving.claim import WritableObjects
@@ -18,6 +17,9 @@ from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.pieces import ArchivedPiece, ArchivedSegment
 from segstore.archiving.stretches import crc_of
 from segstore.errors import CorruptArchiveError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 def salvage(

@@ -8,9 +8,7 @@ batches. Threads: any; functions without state.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, NamedTuple
 
 from segstore._native import ffi, lib
 from segstore.arrays import np
@@ -18,6 +16,9 @@ from segstore.errors import CorruptRecordError
 from segstore.files import Files, Handle
 from segstore.records import batch_type, scan_headers
 from segstore.storage.segment.batch_scan import BAD
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 STEP = 4 << 20
 """Bytes of one read, unless a batch is larger."""

