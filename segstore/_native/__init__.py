@@ -11,7 +11,7 @@ Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks 
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
 - `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: the block releases the view
 when it ends;
-- `held(kind, owner)`: the view may be kept anywhere, and so `held` refuses a memoryview.
+- `held(kind, owner)`: the view may be kept anywhere; `held` refuses a memoryview as the owner.
 
 All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
 in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. Local variables

@@ -35,7 +35,7 @@ def partition_answer(
     committed: bool,
     session_id: int = NO_SESSION,
 ) -> MessageTemplate:
-    """Return the template of answers that have only this partition. The values that differ between such
+    """Return the template of answers that have only this partition. The values that differ between these
     answers are the partition's high watermark, last stable offset, log start offset (since version 5) and
     records.
 

@@ -128,8 +128,8 @@ class MessageTemplate:
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
         """Return (frame; position of the records in the frame, or 0 if the template has no records). The
-        frame has a length field, and the message with these numbers in its holes. The length fields count the
-        `size` bytes of the records, but the frame does not include the records.
+        frame is a length field and the message with these numbers in its holes. `size` bytes of records are
+        counted in the lengths, but are not in the frame.
         """
         parts = self._parts.copy()
         parts[1::2] = values
@@ -186,7 +186,8 @@ def answer_template(
         made = _template(head, number, version, body, fields)
     finally:
         setattr(records.holder, records.name, kept)
-    # Both encodings first differ in the last byte of the records' length: 0 and 1, or 1 and 2 as a varint.
+    # The encodings with no and with one byte of records first differ in the last byte of the length of the
+    # records: 0 and 1, or 1 and 2 as a varint.
     last = _first_difference(made.front, longer)
     at = last if is_flexible else last + 1 - INT32.size
     return MessageTemplate(made.front[:at], made.holes, RecordsFrame(is_flexible, made.front[last + 1 :]))

@@ -103,7 +103,7 @@ class _Made:
     def __init__(self, view: memoryview, where: str, position: int, limit: int) -> None:
         self._view, self._where, self._position, self._limit = view, where, position, limit
         self._pieces: list[memoryview] = []
-        self._last = b""  # the memory that has the last piece, perhaps followed by unused bytes
+        self._last = b""  # the buffer of the last converted piece, perhaps with unused bytes at its end
         self._headers: list[NDArray[np.void]] = []
         self.size = 0
 
@@ -181,7 +181,7 @@ class _Made:
         if not self._headers:
             return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)
-        # The unused bytes are usually a quarter of the memory, so a copy is not worth its time.
+        # Usually a quarter of the buffer is unused: a copy of the used bytes would not be worth its time.
         alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
         return (self._last if alone else b"".join(self._pieces)), headers
 

@@ -119,14 +119,12 @@ def _xxhash32(data: Buffer) -> int:
 
 
 def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
-    """Return an upper bound of the number of plain bytes that `size` compressed bytes have, at most
-    `limit`.
-    """
+    """Return an upper bound, at most `limit`, of the decompressed size of `size` compressed bytes."""
     return min(limit, _MAX_RATIO[codec] * size + 64)
 
 
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Return a number of bytes that is probably enough to decompress `data`; it is not above `bound`."""
+    """Return the number of bytes that `data` probably has after decompression; never more than `bound`."""
     size = len(data)
     if codec == 0:
         likely = size
@@ -171,8 +169,8 @@ def _lz4(data: memoryview, level: int | None) -> Buffer:
 
 
 def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
-    # If a level is given, cramjam makes only whole frames, and links the blocks of a frame, which Kafka
-    # refuses. So each block is compressed as a frame of its own, and then taken out of that frame.
+    # If a level is given, cramjam makes only whole frames, with linked blocks. Kafka refuses linked blocks.
+    # So each block is compressed as a frame of its own, and then taken out of that frame.
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")

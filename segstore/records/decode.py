@@ -325,7 +325,8 @@ def _brought_up(
     most: int,
 ) -> Records:
     """Convert messages of magic 0 and 1, and return the records of all batches."""
-    # Batches of magic 2 are not copied, so that an error names their positions in the file.
+    # Only older batches are converted. Batches of magic 2 are decoded from `buf`, so that an error names
+    # their positions in the file.
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
     parts: list[Records] = []

@@ -221,8 +221,8 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Return whether the record's members may be alive, because another process has the store open for
-        writing.
+        """Return whether the record has members, and another process has the store open for writing. The
+        members may then be alive.
         """
         if record is None or not record.members or self._store.keeps:
             return False

@@ -82,7 +82,7 @@ class GroupTable:
         """
         check_apart("what a group is asked")
         if self._store.context.forked:
-            self._store.context.check_open()  # a forked child does not have the thread that runs requests
+            self._store.context.check_open()  # raises: a forked child lacks the thread that runs requests
         return self._shelter.call(partial(self._ask, group_id, ask, make))
 
     def _ask(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool) -> T:
@@ -156,7 +156,7 @@ class GroupTable:
         """In all groups, remove members whose sessions have expired, and end each rebalance's wait for
         members whose deadline has passed.
         """
-        self._alarm.clear()  # `clear` comes before the loop, because each group in the loop sets the timer
+        self._alarm.clear()  # a clear after the loop would lose the alarms that the loop sets
         for group_id in self.ids():
             try:
                 self.ask_held(group_id, lambda entry: None, make=False)
@@ -200,8 +200,8 @@ class GroupTable:
     def join(self, entry: GroupEntry, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
         """Handle a JoinGroup request to a classic or consumer group; return a `Ticket`, which is completed
         with the answer to the member. A consumer group is downgraded to a classic group if it has no members,
-        or if this static member replaces the last KIP-848 member. The caller holds the group's lock. Raises
-        the errors of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
+        or if the joining static member replaces the last KIP-848 member. The caller holds the group's lock.
+        Raises the errors of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
         """
         consumer = entry.consumer
         if entry.share is not None:
@@ -297,11 +297,11 @@ class GroupTable:
     def _downgrade(
         self, entry: GroupEntry, leaving: Collection[str], replaced: ClassicGroupMember | None = None
     ) -> None:
-        """Convert a consumer group to a classic group. Its members are `replaced`, if given, and all members
-        of the classic protocol that are not in `leaving`. `replaced` stands for the last KIP-848 member,
-        which a static member will replace. The members must join again, unless `replaced` is given and all
-        other members have their target assignment (GroupMetadataManager: convertToClassicGroup). Raises
-        StorageError.
+        """Convert a consumer group to a classic group. The classic group gets `replaced`, if given, and all
+        members of the classic protocol that are not in `leaving`. `replaced` stands for the last KIP-848
+        member, which a static member will replace. The members must join again, unless `replaced` is given
+        and all other members have their target assignment (GroupMetadataManager: convertToClassicGroup).
+        Raises StorageError.
         """
         consumer, now = entry.consumer, self._clock()
         assert consumer is not None
@@ -367,7 +367,7 @@ class GroupTable:
             entry = self._put(self._restored(group_id), drops, make)
         with entry.lock:
             due = entry.due()
-        self._alarm.set(due)  # then the timer removes restored members that have not come back
+        self._alarm.set(due)  # the timer then removes those restored members that have not come back
         return entry
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
@@ -421,8 +421,8 @@ class GroupTable:
             raise
 
     def _read_anew(self, entry: GroupEntry) -> None:
-        """If `is_sure` is False, reload the group from the log. Raises OffsetNotAvailableError if the outcome
-        of the failed write is still unknown.
+        """If `is_sure` is False because the outcome of a write was unknown, reload the group from the log.
+        Raises OffsetNotAvailableError if the outcome is still unknown.
         """
         if entry.is_sure:
             return

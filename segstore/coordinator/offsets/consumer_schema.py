@@ -273,14 +273,14 @@ def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
 
 
 def parse_consumer_key(kind: GroupRecordType, data: bytes) -> ConsumerKey:
-    """Return the key of a record of this type. Raises ValueError if the bytes are no such key."""
+    """Return the key of a record of this type. Raises ValueError if the bytes are not a key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ConsumerKey(key.group_id, RecordKey(kind, getattr(key, NAMED[kind]) if kind in NAMED else ""))
 
 
 def parse_consumer_value(kind: GroupRecordType, data: bytes) -> Value:
-    """Return a record's value. Raises UnsupportedVersionError, and ValueError if the bytes are no
-    such value.
+    """Return the value of a record of this type. Raises UnsupportedVersionError, and ValueError if the bytes
+    are not a value.
     """
     if kind is GroupRecordType.PARTITION_METADATA:
         return PartitionMetadata()

@@ -169,7 +169,7 @@ def parse_key(data: bytes) -> Key:
 
 def parse_offset(data: bytes) -> OffsetCommitValue:
     """Return a committed offset, decoded from the value of its record. Raises UnsupportedVersionError, and
-    ValueError if the bytes are no such value.
+    ValueError if the bytes can't be decoded.
     """
     body = decode_value("OffsetCommitValue", data)
     offset = OffsetAndMetadata(body.offset, body.metadata, body.leader_epoch)
@@ -180,7 +180,7 @@ def parse_offset(data: bytes) -> OffsetCommitValue:
 
 def parse_group(group: str, data: bytes) -> GroupRecord:
     """Return the record of a classic group, decoded from its value. Raises UnsupportedVersionError, and
-    ValueError if the bytes are no such value.
+    ValueError if the bytes can't be decoded.
     """
     body = decode_value("GroupMetadataValue", data)
     return GroupRecord(

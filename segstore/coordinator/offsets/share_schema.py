@@ -183,14 +183,14 @@ def _topics(kind: Any, topics: TopicsInfo) -> list[Any]:
 
 
 def parse_share_key(kind: ShareKind, data: bytes) -> ShareGroupKey:
-    """Return the key of a record of this type. Raises ValueError if the bytes are no such key."""
+    """Return the key of a record of this type. Raises ValueError if the bytes are not a key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ShareGroupKey(key.group_id, ShareRecordKey(kind, key.member_id if kind in _OF_MEMBERS else ""))
 
 
 def parse_share_value(kind: ShareKind, data: bytes) -> ShareValue:
-    """Return a record's value. Raises UnsupportedVersionError, and ValueError if the bytes are no
-    such value.
+    """Return the value of a record of this type. Raises UnsupportedVersionError, and ValueError if the bytes
+    are not a value.
     """
     return _PARSERS[kind](decode_value(f"{_MESSAGES[kind]}Value", data))
 

@@ -71,8 +71,8 @@ class OffsetsTopic:
     def writable(self, group: str) -> PartitionLog:
         """Return the log of the group's partition, for writing. If the topic is missing, create it.
 
-        Raises StorageError, and UnknownTopicOrPartitionError if a copy of a broker's log directory lacks that
-        partition.
+        Raises StorageError, and UnknownTopicOrPartitionError if the store is a copy of a broker's log
+        directory that lacks the partition.
         """
         info = self.info
         if info is None:
@@ -158,7 +158,7 @@ class OffsetsWriter:
 
 
 def check_group(group: Any) -> str:
-    """Return `group`, which is a group id. Raises InvalidGroupIdError if it is none."""
+    """Return `group`. Raises InvalidGroupIdError if `group` is not a valid group id."""
     if not isinstance(group, str) or not group:
         raise InvalidGroupIdError(f"group_id={group!r:.80}: must be a str that is not empty")
     try:

@@ -396,8 +396,7 @@ class TransactionCoordinator:
 
         On return the outcome is decided. Markers that can't be written now are written later; until then the
         producer's next request raises ConcurrentTransactionsError. A commit or abort raises the producer's
-        epoch, and an abort after a timeout does so, too: the producer may still repeat the request under its
-        old epoch.
+        epoch, also an abort after a timeout. The producer may still repeat the request under its old epoch.
 
         Raises ProducerFencedError, InvalidPidMappingError, TransactionalIdNotFoundError. Raises
         InvalidTxnStateError for a commit without an open transaction, or if the other outcome was decided.

@@ -45,9 +45,9 @@ class Dangling(NamedTuple):
 
 
 class Decisions:
-    """The decisions in `__transaction_state` for producers that keep their epoch, without the decisions that
-    compaction has removed. `outcomes` maps each transaction to True if it was committed, False if it was
-    aborted.
+    """The outcomes that `__transaction_state` has for transactions of producers that keep their epoch, except
+    outcomes that compaction has removed. `outcomes` maps each transaction to True if it was committed, False
+    if it was aborted.
     """
 
     def __init__(self, decided: Iterable[TransactionMetadata] = ()) -> None:
@@ -104,7 +104,7 @@ class Lost:
                 continue
             try:
                 transactions = transaction_markers.open_transactions(self._store.partition(*at))
-            except SegstoreError as error:  # the partition is skipped: its consumers get the same error
+            except SegstoreError as error:  # the partition is skipped: its consumers get `error`, too
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
@@ -116,7 +116,9 @@ class Lost:
                 if m is None or not m.covers(each.producer_epoch):
                     found.add(dangling)
                 elif m.state is not TransactionState.ONGOING or m.client_version < EPOCH_EACH:
-                    theirs[dangling] = m  # with EPOCH_EACH, an ongoing transaction is alone in its epoch
+                    # `dangling` may be an earlier transaction of the same epoch. Only an ongoing transaction
+                    # with EPOCH_EACH is alone in its epoch.
+                    theirs[dangling] = m
         if found or theirs:
             ids = {each.producer_id for each in (*found, *theirs)}
             self._decisions = Decisions(self._state_log.decided(ids))
@@ -134,15 +136,15 @@ class Lost:
     def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
         try:
             return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
-        except SegstoreError as error:  # the partition is skipped: appends get the same error
+        except SegstoreError as error:  # the partition is skipped: appends to it raise `error`, too
             if passes(error):
                 raise
             log.warning("producers of %s-%d are not known: %s", *at, error)
             return {}
 
     def _evidence(self, known: Collection[TransactionMetadata]) -> set[tuple[int, int]]:
-        """Return (producer id, epoch) of each committed transaction of producers that may have lost
-        transactions. If there are no such producers, no log is searched.
+        """Return (producer id, epoch) of each committed transaction of the producers that have a transaction
+        whose outcome may be lost. Without such producers no log is searched.
         """
         wanted = {each.producer_id for each in self._open}
         wanted |= {
@@ -162,14 +164,14 @@ class Lost:
     # --- outcomes -------------------------------------------------------------------------
 
     def was_committed(self, m: TransactionMetadata) -> bool:
-        """Return whether the id's open transaction was committed, and `__transaction_state` lost the
-        decision.
+        """Return whether the transaction that is open in `m` was committed before a power cut removed the
+        commit from `__transaction_state`.
         """
         return (m.producer_id, m.transaction_epoch) in self._committed
 
     def has_end(self, m: TransactionMetadata) -> bool:
-        """Return whether the id's open transaction was committed or aborted, and `__transaction_state` lost
-        the decision.
+        """Return whether the transaction that is open in `m` was committed or aborted before a power cut
+        removed the commit or abort from `__transaction_state`.
         """
         return m.producer_id in self.newer or self.was_committed(m)
 
@@ -183,7 +185,7 @@ class Lost:
     def end(self, producer_id: int) -> None:
         """Commit or abort the producer's lost transactions, so that readers don't wait for these transactions
         for ever, and no later record joins one of them. If `__transaction_state` has no decision for a
-        transaction, its marker has the next epoch. Raises StorageError.
+        transaction, the marker of this transaction has the next epoch. Raises StorageError.
         """
         for dangling in [each for each in self._open if each.producer_id == producer_id]:
             ended = self._decisions.outcomes.get(dangling)

@@ -61,8 +61,8 @@ class MarkerWriter:
         if kept:
             from segstore.coordinator.offsets.group_offsets import GroupOffsets
 
-            # If this object does not exist, no offsets are in memory: a later load of `__consumer_offsets`
-            # reads the markers.
+            # If the store has no `GroupOffsets`, no offsets are in memory: a later load of
+            # `__consumer_offsets` reads the markers.
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)

@@ -83,9 +83,9 @@ class TransactionMetadata(NamedTuple):
     If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` when all
     markers are written; `previous_producer_id` is the producer id before the present one. `client_version` is
     the transaction.version. `remote` is 1 if the producer is a client of a server, because such a client may
-    live longer than this process. A decision that keeps the epoch sets `begins`: the first record of the
-    transaction in each partition that has any. In all other states, and if a partition could not be read,
-    `begins` is None.
+    live longer than this process. In PrepareCommit and PrepareAbort, if the producer keeps its epoch,
+    `begins` is the transaction's first record in each partition that has one. `begins` is None in other
+    states, if the epoch was raised, or if a partition could not be read.
     """
 
     producer_id: int
@@ -136,8 +136,8 @@ class TransactionMetadata(NamedTuple):
     def covers(self, producer_epoch: int) -> bool:
         """Return whether records of this epoch belong to the ongoing or decided transaction."""
         if self.client_version < EPOCH_EACH and self.state is TransactionState.PREPARE_ABORT:
-            # the records may have an earlier epoch: for a new producer a broker raises the epoch before the
-            # abort
+            # The transaction's records may have an earlier epoch: a broker that initializes a new producer
+            # raises the epoch before it aborts the transaction.
             return producer_epoch <= self.producer_epoch
         return producer_epoch == self.transaction_epoch
 
@@ -154,7 +154,7 @@ class TransactionMetadata(NamedTuple):
         return self.emptied(self.producer_epoch + 1, now)._replace(timeout_ms=timeout_ms)
 
     def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
-        """Return the state in this epoch in which no transaction is open, and the outcome of the last
+        """Return the state EMPTY with this epoch: no transaction is open, and the outcome of the last
         transaction is forgotten.
         """
         return self._to(
@@ -218,5 +218,5 @@ class TransactionMetadata(NamedTuple):
         )
 
     def expired(self, now: int) -> TransactionMetadata:
-        """Return the state of an id that has expired."""
+        """Return the state that ends an id after its expiration: DEAD."""
         return self._to(TransactionState.DEAD, now)

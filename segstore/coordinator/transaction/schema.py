@@ -78,7 +78,7 @@ def _rows(partitions: frozenset[TopicPartition]) -> Packed:
 
 def decode_value(value: bytes) -> TransactionMetadata:
     """Decode a state that this store or Kafka wrote. Raises UnsupportedVersionError, and ValueError if the
-    bytes are no such state.
+    bytes are not a state.
     """
     body = read_value("TransactionLogValue", value)
     rows = body.transaction_partitions or []

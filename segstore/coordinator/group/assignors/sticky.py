@@ -236,8 +236,8 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # `partition` returns to its first owner, and this owner gives `moving` back to `target`: `source`
-            # then has one partition fewer, as intended.
+            # Two moves have the effect of one: `source` gives `partition` to the owner of `moving`, and this
+            # owner gives `moving` to `target`.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -300,8 +300,8 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Return (generation, partitions that the member had in it), or (-1, []) if the data can't be decoded, as
-    in Kafka.
+    """Return (generation, the member's partitions in this generation), or (-1, []) if the data can't be
+    decoded, as in Kafka.
     """
     for begin in (0, _VERSION_SIZE):
         for version in (1, 0):

@@ -295,8 +295,8 @@ class Rebalance:
     # --- the assignment ------------------------------------------------------------------------
 
     def assign(self, assignments: Mapping[str, bytes], now: float) -> None:
-        """Write the leader's assignments, one for each member, and give each member that waits its
-        assignment. Raises the errors of `write`.
+        """Write the leader's assignments, one for each member, and complete the `Ticket` of each waiting
+        member with its assignment. Raises the errors of `write`.
         """
         self._write(assignments)
         self._group.become(ClassicGroupState.STABLE)

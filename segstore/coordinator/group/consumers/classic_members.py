@@ -53,8 +53,8 @@ class ClassicMembers(Keeper):
         owned = topics.assignment(decoded.owned)
         after = draft.update(before, subscription(joining, decoded), owned, has_new_topics)
         self._commit(draft)
-        # If the group has regular expressions, `_seen` stays: the next KIP-848 heartbeat then searches the
-        # new topics for matches.
+        # If the group has regular expressions, `_seen` keeps the old topics: the next KIP-848 heartbeat then
+        # searches the new topics for matches.
         if not self.group.regexes:
             self._seen = topics
         self._await_sync(after, joining, now)
@@ -83,7 +83,7 @@ class ClassicMembers(Keeper):
 
     def _subscription(self, joining: Joining) -> MemberSubscription:
         """Return the subscription of a joining member, from the first of its protocols. Raises
-        InconsistentGroupProtocolError if the group can't have such a member (ConsumerGroup:
+        InconsistentGroupProtocolError if the group can't have a member with these protocols (ConsumerGroup:
         supportsClassicProtocols).
         """
         group_id, names = self.group.group_id, [name for name, _ in joining.protocols]

@@ -104,8 +104,8 @@ class ConsumerMember:
         self, epoch: int, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
     ) -> ConsumerMember:
         """Return the member in its next state. If the member owns partitions that are not in its target, it
-        must revoke them, and stays in `epoch`. If it owns no such partitions, it enters `target_epoch`, and
-        gets the partitions of its target that nobody owns.
+        must revoke them, and stays in `epoch`. If all its partitions are in its target, it enters
+        `target_epoch`, and gets the partitions of its target that nobody owns.
         """
         had = self.current.assigned
         kept = _common(had, target)

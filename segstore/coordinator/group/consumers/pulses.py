@@ -45,8 +45,8 @@ class ConsumerPulses:
             pulse = None if ref is None else ref()
             self._looked[member_id] = now
             if pulse is None:
-                # At interpreter exit weak references are cleared before finalizers run. The consumer may
-                # therefore be alive, and a finalizer may close it.
+                # At interpreter exit weak references are cleared before finalizers run. The consumer
+                # then still counts as alive, because a finalizer may close it.
                 yield member_id, ref is not None and sys.is_finalizing()
                 continue
             is_alive = now - pulse.polled < pulse.max_poll_interval_ms
