@@ -53,7 +53,7 @@ def partition_answer(
 
 
 def empty_answer(version: int, session_id: int) -> MessageTemplate:
-    """Return the template of answers without partitions. Such an answer says that nothing has changed in the
-    session.
+    """Return the template of answers without partitions. An answer without partitions says that
+    nothing has changed in the session.
     """
     return answer_template(version >= _FLEXIBLE_SINCE, version, _Response(session_id=session_id))

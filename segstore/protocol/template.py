@@ -32,8 +32,8 @@ class MessageField(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """A number in a message that differs from message to message: the position of its first byte, and its
-    width in bytes, 4 or 8.
+    """A number that differs between the messages of a template: the position of the number's first byte in
+    the message, and the number's width in bytes, 4 or 8.
     """
 
     name: str

@@ -47,7 +47,7 @@ class TableColumns(NamedTuple):
 
 
 def columns_of_table(table: Any) -> TableColumns:
-    """Return the columns value, key, timestamp and headers of a table of records; value must be there.
+    """Return the columns value (required), key, timestamp and headers of a table of records.
 
     Columns in LEFT_OUT are ignored. A stream is read to its end. Raises InvalidTypeError. Raises
     InvalidArgumentError if the table has no value, a column twice, or a column with another name.

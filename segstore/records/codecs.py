@@ -31,7 +31,7 @@ _XERIAL_HEADER = XERIAL + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
 _LZ4_MAGIC = 0x184D2204
 # The three bytes after the magic number: the flags (version 1, independent blocks, no checksums, no content
-# size), the block size of 64 KiB, and the second byte of the xxHash32 of both.
+# size), the block size of 64 KiB, and the second byte of the xxHash32 of flags and block size.
 _LZ4_HEADER = struct.pack("<IBBB", _LZ4_MAGIC, 0x60, 0x40, 0x82)
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
@@ -124,7 +124,9 @@ def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
 
 
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Return the number of bytes that `data` probably has after decompression; never more than `bound`."""
+    """Return the number of bytes that `data` probably has after decompression, never more than `bound`
+    returns.
+    """
     size = len(data)
     if codec == 0:
         likely = size

@@ -325,8 +325,7 @@ def _brought_up(
     most: int,
 ) -> Records:
     """Convert messages of magic 0 and 1, and return the records of all batches."""
-    # Only older batches are converted. Batches of magic 2 are decoded from `buf`, so that an error names
-    # their positions in the file.
+    # Batches of magic 2 are decoded as they lie in `buf`: an error then names their positions in the file.
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
     parts: list[Records] = []
@@ -346,7 +345,7 @@ def _brought_up(
 def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
     """Return the arguments of seg_decode for a few uncompressed batches of magic 2.
 
-    Return None if a batch is compressed or older, or claims more records than its bytes can hold.
+    Return None if a batch is compressed, has magic 0 or 1, or claims more records than its bytes can hold.
     """
     # NumPy is not used here, because its calls would cost more than the decoding.
     at, lens, codecs, count = [], [], 0, 0

@@ -211,7 +211,7 @@ class _Arguments:
 
     def fill(self, template: Template, codec: int) -> Any:
         """Fill `filled` with the template and codec. Return `filled`."""
-        self.of = None  # `of` is the template in `filled`, which an interrupt may leave half filled
+        self.of = None  # None until `filled` is complete: an interrupt may leave it half filled
         fill_template(self.filled, template, codec)
         self.codec = codec
         self.of = template

@@ -200,8 +200,8 @@ class RecordTable:
 
     def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
         """Add a row for each offset that is at least `first` and below `end`. The table must have
-        no columns except offset and timestamp_type. `expected` is the number of rows of all such ranges,
-        including this range.
+        no columns except offset and timestamp_type. If the table needs more memory, it gets room for
+        at least `expected` rows in total.
         """
         rows, n = len(self), end - first
         if self.arrays:
@@ -250,8 +250,7 @@ def _brought_up(
     if not is_old(batches):
         yield batches, buf, position
         return
-    # Only older batches are converted. Batches of magic 2 are yielded in `buf`, so that an error names their
-    # positions in the file.
+    # Batches of magic 2 are yielded as they lie in `buf`: an error then names their positions in the file.
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
     for first, last in itertools.pairwise(bounds):

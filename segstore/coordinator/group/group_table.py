@@ -82,7 +82,8 @@ class GroupTable:
         """
         check_apart("what a group is asked")
         if self._store.context.forked:
-            self._store.context.check_open()  # raises: a forked child lacks the thread that runs requests
+            # `check_open` raises ForkedError: a forked child lacks the thread that runs requests.
+            self._store.context.check_open()
         return self._shelter.call(partial(self._ask, group_id, ask, make))
 
     def _ask(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool) -> T:
@@ -322,8 +323,8 @@ class GroupTable:
             group.rebalance(now)
 
     def _membership(self, entry: GroupEntry, group_id: str, unwritten: list[Change]) -> ConsumerMembership:
-        """Return a consumer group that is made from its records in the log, followed by the `unwritten`
-        records. When the group writes its first change, it also writes `unwritten`.
+        """Return a consumer group, made from its records in the log and then the records `unwritten`. When
+        the group writes its first change, it also writes `unwritten`.
         """
         config, first = self._config, list(unwritten)
 
@@ -367,7 +368,7 @@ class GroupTable:
             entry = self._put(self._restored(group_id), drops, make)
         with entry.lock:
             due = entry.due()
-        self._alarm.set(due)  # the timer then removes those restored members that have not come back
+        self._alarm.set(due)  # at `due` the timer removes restored members that have not come back
         return entry
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
@@ -438,7 +439,7 @@ class GroupTable:
         elif before is not None:
             entry.become(group)
         entry.is_sure = True
-        self._drop_unkept(entry)  # the failed write may have been the write that creates the group
+        self._drop_unkept(entry)  # if the group's first write failed, the log may lack the group
 
     def _read_share(self, entry: GroupEntry, before: ShareMembership) -> None:
         share = self._share(entry) if self._offsets.share(entry.group.group_id) else None
@@ -465,5 +466,5 @@ class GroupTable:
             self._offsets.write_group(record)
         except SegstoreError:
             # The failure is only logged, because no request waits for this record. Without the record, only
-            # the number of the present generation is lost, which has no members.
+            # the number of the present generation is lost, and this generation has no members.
             log.exception("group %s is empty now, which could not be written", group.group_id)

@@ -3,8 +3,8 @@
 1. The manifest's id is looked up among the adopted ids. If it is new, topics, partitions and every staged
 file are checked.
 2. A producer is initialized with a transactional id made of the manifest's id. The initialization fences an
-earlier attempt that died or hangs, and aborts this attempt's transaction (KIP-98). If the earlier attempt may
-have been committed, the ids are read again.
+earlier attempt that died or hangs, and aborts the earlier attempt's transaction (KIP-98). If the earlier
+attempt may have been committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
 4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas sync the records
 and the id.
@@ -93,7 +93,7 @@ def _moves(error: Exception) -> bool:
     """Return whether a retry may help: a disk or replica failed for a time, a leader was lost, or an earlier
     transaction is being completed.
     """
-    if isinstance(error, StorageError):  # the staged files' disk raises plain OSErrors: no retry
+    if isinstance(error, StorageError):  # errors of staged files are plain OSErrors: no retry
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
@@ -113,7 +113,7 @@ class FencedAdoptionError(ConcurrentTransactionsError):
 
 class Adoptions:
     """Adopts manifests: appends the batches of a manifest's staged files in one transaction. A store has one
-    such object.
+    `Adoptions`.
     """
 
     def __init__(self, store: Store) -> None:

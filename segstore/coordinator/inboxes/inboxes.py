@@ -43,7 +43,7 @@ COPYING = 10.0
 
 
 class Inboxes:
-    """The inboxes of a store. A store has one such object. `serve` sets it as the `inbox` of the store's
+    """The inboxes of a store. A store has one `Inboxes`, which `serve` sets as the `inbox` of the store's
     writer.
     """
 

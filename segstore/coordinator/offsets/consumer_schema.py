@@ -183,7 +183,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 def consumer_key(group: str, key: RecordKey) -> bytes:
-    """Encode a key. Raises InvalidArgumentError if the group, the member or the expression is too long."""
+    """Encode a key. Raises InvalidArgumentError if an id or the regular expression is too long."""
     body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
     if key.kind in NAMED:
         setattr(body, NAMED[key.kind], key.name)
@@ -298,7 +298,7 @@ def _parse_subscription(body: Any) -> ConsumerMemberValue:
         body.subscribed_topic_regex,
         body.rebalance_timeout_ms,
         body.server_assignor,
-        # Older records of KIP-848 members lack the field, so that the field's default is decoded.
+        # Older records of KIP-848 members lack `classic_member_metadata`: its default is then decoded.
         None if held in (None, type(body).ClassicMemberMetadata()) else _parse_classic(held),
     )
 

@@ -73,7 +73,7 @@ class OffsetsCleanup(ShareRecords):
         store.context.scheduler.every(interval, expire)
 
     def close(self) -> None:
-        """Make later calls by the scheduler delete nothing. Called when the store is closed."""
+        """Stop the expiry: later calls by the scheduler delete nothing. Called when the store is closed."""
         self._closed = True
 
     def expire(

@@ -122,7 +122,7 @@ def offset_value(commit: OffsetCommitValue) -> bytes:
 
 
 def group_key(group: str) -> bytes:
-    """Encode the key of a classic group's record. Raises InvalidArgumentError if the name is too long."""
+    """Encode the key of a classic group's record. Raises InvalidArgumentError if the group id is too long."""
     return encode_key(structs("GroupMetadataKey")(group=group))
 
 

@@ -94,7 +94,7 @@ class ShareCurrent(NamedTuple):
 
 
 class TopicPartitionsInfo(NamedTuple):
-    """The name of a topic, and the partitions of the topic whose state in a share group exists or is being
+    """The name of a topic, and those of its partitions whose state in a share group exists or is being
     created.
     """
 
@@ -128,7 +128,7 @@ ShareChange = tuple[ShareRecordKey, "ShareValue | None"]
 
 
 def share_key(group: str, key: ShareRecordKey) -> bytes:
-    """Encode a key. Raises InvalidArgumentError if the group or the member is too long."""
+    """Encode a key. Raises InvalidArgumentError if the group id or the member id is too long."""
     body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
     if key.kind in _OF_MEMBERS:
         body.member_id = key.member_id

@@ -180,8 +180,8 @@ class OffsetsState:
                 self.put_offset(group, partition, stored.commit, stored.at)
 
     def _overtake(self, group: str, partition: TopicPartition, at: int) -> None:
-        """Drop this partition's commits in open transactions that lie below offset `at` of the log, because
-        the record at `at` is newer.
+        """Drop pending commits (of open transactions) for this partition if their records are below offset
+        `at`: the record at `at` is newer.
         """
         for producer_id, keys in list(self.pending.items()):
             stored = keys.get((group, partition))

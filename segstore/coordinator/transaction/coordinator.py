@@ -287,7 +287,7 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """The transaction coordinator of a store. A store has one such object. The constructor aborts the
+    """The transaction coordinator of a store, which has only one. The constructor aborts the
     transactions that producers in an earlier process left open. Transactions of remote producers stay open,
     as they do when a broker restarts.
     """

@@ -24,7 +24,7 @@ _LAST = INT64_MAX - BLOCK
 
 
 class ProducerIds:
-    """Allocates producer ids that no producer had before. A store has one such object."""
+    """Allocates producer ids that no producer had before. A store has one `ProducerIds`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

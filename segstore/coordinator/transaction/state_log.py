@@ -116,8 +116,8 @@ class TransactionStateLog:
         return {each for each in commits if each is not None and each[0] in producer_ids}
 
     def decided(self, producer_ids: Collection[int]) -> Iterator[TransactionMetadata]:
-        """Yield the states in which transactions of these producers were decided, in the order of the log,
-        except for states that compaction has removed. Raises CorruptRecordError, StorageError.
+        """Yield the states PrepareCommit and PrepareAbort of these producers' transactions, in the order of
+        the log, except states that compaction has removed. Raises CorruptRecordError, StorageError.
         """
         for log in self._logs():
             for m in _all_states(log):

@@ -171,7 +171,7 @@ class Balancer:
 
     def _drop_unsubscribed(self, candidates: Sequence[TopicPartition]) -> tuple[list[TopicPartition], bool]:
         """Take partitions from owners that do not subscribe to the partition's topic any more. Return
-        (candidates without an owner, whether another member subscribes to a partition that was taken).
+        (candidates without an owner, whether any partition that was taken has a subscriber).
         """
         revoked = False
         for member, owned in self.current.items():
@@ -191,7 +191,9 @@ class Balancer:
         return len(owned) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in owned)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
-        """Move partitions until no move makes the assignment more even. Return whether any was moved."""
+        """Move partitions until no move makes the assignment more even. Return whether a partition was
+        moved.
+        """
         moved = False
         while True:
             modified = False
@@ -348,8 +350,8 @@ class CooperativeStickyAssignor:
 
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
-    """Return the current owners of each partition, which are the members that report the partition for the
-    latest generation in which any member reports it.
+    """Return the current owners of each partition: among the members that report the partition, those with
+    the latest generation.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}

@@ -22,7 +22,7 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
 
-# These are the requests of members, the group's answers, and tickets for answers that may come later.
+# The classes below are members' requests, the group's answers, and tickets for answers that may come later.
 # Threads: any; all classes except `Ticket` and `Pulse` are immutable.
 
 R = TypeVar("R")

@@ -63,8 +63,8 @@ class ClassicMembers(Keeper):
         return ticket
 
     def replaced(self, joining: Joining) -> ConsumerMember | None:
-        """If this static member joins in the place of the group's last KIP-848 member, and the group can then
-        become a classic group, return the KIP-848 member; else return None (GroupMetadataManager:
+        """If `joining` is from a static member that replaces the group's last KIP-848 member, and the group
+        can then become a classic group, return the KIP-848 member; else return None (GroupMetadataManager:
         validateOnlineDowngradeWithReplacedMember). Raises the errors of `join`.
         """
         instance = joining.group_instance_id

@@ -170,8 +170,8 @@ def _union(one: Assignment, other: Assignment) -> Assignment:
 
 
 def _overlaps(owned: Assignment | None, revoking: Assignment) -> bool:
-    """Return whether a member may still own a partition of `revoking`, because `owned` has such a partition
-    or is None.
+    """Return whether `owned` is None or has a partition of `revoking`: the member may then still own a
+    partition of `revoking`.
     """
     return owned is None or bool(_common(owned, revoking))
 

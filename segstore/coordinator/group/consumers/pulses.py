@@ -1,5 +1,5 @@
 """`ConsumerPulses`: a `Pulse` for each member of a consumer group whose consumer is in this process
-(KIP-848). Such a member sends a heartbeat only to report a change; its `Pulse` shows the coordinator that the
+(KIP-848). These members send heartbeats only to report a change; the `Pulse` shows the coordinator that the
 consumer is alive.
 
 Threads: under the group's lock; a `Pulse` is written by its consumer's thread too. Times are ms of the

@@ -41,11 +41,11 @@ class ShareDraft:
     ) -> ShareMember:
         """Update a member's subscription, and record `partitions`, the share partitions that have a state.
         Return the member, which has its target as its assignment. The group epoch is raised if the member's
-        topics or the partitions of subscribed topics change. If `is_new`, the store's topics have
-        changed, or this is the first heartbeat since the group was read from the log. The group epoch is then
-        also raised if a partition is in no member's target: an earlier process may have created the
-        partition's state, and stopped. If `may_assign`, and the targets were computed for an earlier epoch,
-        the group is assigned anew.
+        topics or the partitions of subscribed topics change. If `is_new`, the store's topics have changed, or
+        this is the first heartbeat since the group was read from the log. The group epoch is then also raised
+        if a partition is in no member's target: an earlier process may have created the partition's state,
+        and stopped. If `may_assign`, and the targets were computed for an earlier epoch, the group is
+        assigned anew.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:
