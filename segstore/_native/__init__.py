@@ -6,7 +6,7 @@ releases the GIL and may be made from any thread. Six modules beside `lib` work 
 the GIL for an append, and releases it for a flush; `_transfer` releases the GIL after it has read the
 objects; `_tailer` waits, and makes a consumer's record; `_counts` keeps the GIL.
 
-Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks this in the source:
+C gets memory as a view of an owner, in one of three ways, and tests/unit/test_lending.py checks the source:
 
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
 - `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: the block releases the view

@@ -208,7 +208,7 @@ def _encoded(head: bytes, version: int, body: Any) -> bytes:
 
 
 def _hole(made: bytes, head: bytes, version: int, body: Any, field: MessageField) -> Hole:
-    """Return the hole of a field: the bytes that change if all bits of its value are inverted."""
+    """Return the hole of a field: the bytes that change if all bits of the field's value are inverted."""
     value = getattr(field.holder, field.name)
     setattr(field.holder, field.name, ~value)
     try:

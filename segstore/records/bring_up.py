@@ -3,9 +3,9 @@ is on disk.
 
 All other code gets magic 2 only, because `decode` and the senders of batches convert older messages first. A
 conversion does not change offsets, keys, values, timestamps or the timestamp type; a record of magic 0 has
-the timestamp -1. Converted batches have no leader epoch and no producer. Adjacent plain messages of the same
-attributes share a batch; each wrapper (a message that contains compressed messages) becomes one uncompressed
-batch.
+the timestamp -1. Converted batches have no leader epoch and no producer. Adjacent uncompressed messages of the
+same attributes share a batch; each wrapper (a message that contains compressed messages) becomes one
+uncompressed batch.
 
 The functions have no state, and are safe from any thread. C does the work per record; this module
 decompresses a wrapper, with the same size limit as batches of magic 2.

@@ -37,8 +37,8 @@ _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
 _LZ4_FAST_LEVEL = 9
 
-# The largest number of plain bytes that one compressed byte may stand for, by codec; zstd's run-length blocks
-# have no useful bound.
+# The largest number of decompressed bytes that one compressed byte may stand for, by codec; zstd's run-length
+# blocks have no useful bound.
 _MAX_RATIO = (1, 1040, 64, 256, 1 << 20)
 _GUESS_RATIO = (1, 10, 5, 5, 10)
 
@@ -59,8 +59,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
-    """Return the plain bytes of a whole frame. Raises DecompressError if the frame is damaged, or its plain
-    bytes are more than `limit`.
+    """Return the decompressed bytes of a whole frame. Raises DecompressError if the frame is damaged, or has
+    more than `limit` decompressed bytes.
     """
     out = np.empty(guess(codec, data, limit), np.uint8)
     while True:

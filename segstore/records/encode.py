@@ -33,10 +33,10 @@ def encode(
     max_bytes: int | None = None,
     cuts: Sequence[int] = (),
 ) -> Iterator[Encoded]:
-    """Yield all records in batches of about `batch_bytes` (plain bytes, header included).
+    """Yield all records in batches of about `batch_bytes` (before compression, header included).
 
-    Each Encoded is made by one call of C, and has about `chunk_bytes` plain bytes. If `codec` is not 0, the
-    batches of the Encoded are then compressed one by one. A batch of several records never exceeds
+    Each Encoded is made by one call of C, and has about `chunk_bytes` before compression. If `codec` is not
+    0, the batches of the Encoded are then compressed one by one. A batch of several records never exceeds
     `max_bytes` (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has indexes of
     records in rising order; a batch also ends before each of these records.
     """
@@ -49,8 +49,8 @@ def encode(
 
 
 def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
-    """Return the largest number of plain bytes of a batch, at most `batch_bytes`, with which the compressed
-    batch stays within `max_bytes`.
+    """Return the largest uncompressed size of a batch, at most `batch_bytes`, with which the compressed batch
+    stays within `max_bytes`.
     """
     if max_bytes is None:
         return batch_bytes

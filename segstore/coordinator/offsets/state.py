@@ -139,7 +139,7 @@ class OffsetsState:
     def put_pending(
         self, producer_id: int, group: str, partition: TopicPartition, commit: OffsetCommitValue, at: int
     ) -> None:
-        """Apply a commit of an open transaction, whose record is at offset `at`."""
+        """Apply a commit of an open transaction. The commit's record is at offset `at`."""
         self.pending.setdefault(producer_id, {})[group, partition] = StoredCommit(commit, at)
 
     def put_group(self, group: str, record: GroupRecord | None) -> None:

@@ -287,14 +287,14 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """The transaction coordinator of a store, which has only one. The constructor aborts the
-    transactions that producers in an earlier process left open. Transactions of remote producers stay open,
-    as they do when a broker restarts.
+    """The transaction coordinator of a store, which has only one. The constructor aborts the transactions
+    that producers in an earlier process left open. Transactions of remote producers stay open, as they do
+    when a broker restarts.
     """
 
     def __init__(self, store: Store) -> None:
-        """Load the states and start upkeep. Raises CorruptRecordError or StorageError if
-        `__transaction_state` can't be read.
+        """Load the states, and start the background work (`Upkeep`). Raises CorruptRecordError or
+        StorageError if `__transaction_state` can't be read.
         """
         self._clock, self._config = store.context.clock, store.writer().config
         self._shelter = Shelter("segstore-transactions")

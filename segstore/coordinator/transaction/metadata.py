@@ -181,7 +181,7 @@ class TransactionMetadata(NamedTuple):
         )
 
     def decided(self, commit: bool, now: int, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
-        """Return the state in which the outcome is decided. After this state, the markers must be written.
+        """Return the state PrepareCommit or PrepareAbort. After this state, the markers must be written.
 
         The markers have the next epoch, so late batches of the producer are refused, and never join another
         transaction. If no epoch is left, `next_producer_id` replaces the producer's id when all markers are
@@ -198,7 +198,7 @@ class TransactionMetadata(NamedTuple):
     def decided_in_epoch(
         self, commit: bool, now: int, begins: frozenset[Begin] | None = None
     ) -> TransactionMetadata:
-        """Return the state in which the outcome is decided, for a producer that keeps its epoch (KIP-98): the
+        """Return the state PrepareCommit or PrepareAbort of a producer that keeps its epoch (KIP-98): the
         markers have the epoch of the records, and `begins` identifies the transaction within the epoch.
         """
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
@@ -218,5 +218,5 @@ class TransactionMetadata(NamedTuple):
         )
 
     def expired(self, now: int) -> TransactionMetadata:
-        """Return the state that ends an id after its expiration: DEAD."""
+        """Return the state DEAD, which an expired id gets."""
         return self._to(TransactionState.DEAD, now)

@@ -208,8 +208,8 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Return the member to which `partition` should move, which has at least two partitions fewer than
-        the owner, or None if the partition should stay.
+        """Return the member to which `partition` should move: it has at least two partitions fewer than the
+        owner. Return None if the partition should stay.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
