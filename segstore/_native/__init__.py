@@ -15,7 +15,7 @@ when it ends;
 
 All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
 in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. Local variables
-of a function that raises can be in such a cycle, because the error's traceback refers to them. Other owners
+of a function that raises can be in a reference cycle, because the error's traceback refers to them. Other owners
 are safe, because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last
 reference goes.
 """

@@ -3,8 +3,8 @@ is on disk.
 
 All other code gets magic 2 only, because `decode` and the senders of batches convert older messages first. A
 conversion does not change offsets, keys, values, timestamps or the timestamp type; a record of magic 0 has
-the timestamp -1. Converted batches have no leader epoch and no producer. Adjacent uncompressed messages of the
-same attributes share a batch; each wrapper (a message that contains compressed messages) becomes one
+the timestamp -1. Converted batches have no leader epoch and no producer. Adjacent uncompressed messages with
+the same attributes share a batch; each wrapper (a message that contains compressed messages) becomes one
 uncompressed batch.
 
 The functions have no state, and are safe from any thread. C does the work per record; this module

@@ -96,7 +96,7 @@ class OffsetsTopic:
 
     def held(self, offsets: Mapping[TopicPartition, StoredCommit]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of topics that exist now. An offset that was committed for an earlier
-        topic of the same name is left out: after an interrupted deletion, the log still has such offsets.
+        topic of the same name is left out: after an interrupted deletion, the log still has it.
         """
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 

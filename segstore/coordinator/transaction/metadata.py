@@ -82,7 +82,7 @@ class TransactionMetadata(NamedTuple):
 
     If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` when all
     markers are written; `previous_producer_id` is the producer id before the present one. `client_version` is
-    the transaction.version. `remote` is 1 if the producer is a client of a server, because such a client may
+    the transaction.version. `remote` is 1 if the producer is a client of a server, because this client may
     live longer than this process. In PrepareCommit and PrepareAbort, if the producer keeps its epoch,
     `begins` is the transaction's first record in each partition that has one. `begins` is None in other
     states, if the epoch was raised, or if a partition could not be read.
