@@ -3,8 +3,8 @@
 A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
 transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then the
 transaction was committed if any record of a commit remains, in `__transaction_state` or as a marker in some
-partition. If no record of a commit remains, the transaction is aborted. A producer that keeps its epoch (KIP-98) has
-many transactions in one epoch; each of them is identified by its first records.
+partition. If no record of a commit remains, the transaction is aborted. A producer that keeps its epoch
+(KIP-98) has many transactions in one epoch; each of them is identified by its first records.
 On disk: reads the partitions; commits or aborts open transactions through `markers`.
 Threads: one thread creates the object; any thread may call `end`.
 """
