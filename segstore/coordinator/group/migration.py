@@ -79,8 +79,8 @@ def _upgraded_member(
     owned: set[tuple[bytes, int]],
 ) -> list[Change]:
     """Return a member's records. `owned` has the assigned partitions of all members, and the partitions that
-    earlier members must revoke. If this member reports a partition that is not in `owned`, the member must
-    revoke the partition, and the partition is added to `owned`.
+    earlier members must revoke. If this member reports that it owns a partition that is not in `owned`,
+    the member must revoke the partition, and the partition is added to `owned`.
     """
     protocol = group.protocol or group.vote()
     # A member that has just joined may not support the protocol that the group chose before.

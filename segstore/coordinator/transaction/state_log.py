@@ -313,7 +313,7 @@ class Entries:
         self._log.sync(entry.transactional_id)
 
     def forget(self, entry: TransactionEntry, now: int) -> None:
-        """Remove an id that has expired from the log and from memory."""
+        """Remove an expired id from the log and from memory."""
         self._log.append(entry.transactional_id, None)
         entry.metadata = entry.known.expired(now)
         with self._lock:
