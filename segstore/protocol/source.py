@@ -220,7 +220,7 @@ class _Writer(_CodecSource):
         ]
 
     def length(self, source: str, pad: str, out: str) -> list[str]:
-        """Return lines of code that write the length (bytes or elements) of the value of expression `source`."""
+        """Return lines of code that write the length (bytes or elements) of the expression `source`."""
         if not self.flexible:
             return [f"{pad}{out} += pack('>i', len({source}))"]
         return [

@@ -216,7 +216,7 @@ def headers_from_arrow(values: Any, name: str) -> HeaderColumns:
             pairs.append(array.values.slice(least, most - least))
             _check_names(pairs[-1], begins[span] - least, ends[span] - least, name, at)
         for edges in (begins[span], ends[span]):
-            # The result is not below 0, because an empty list may have any offsets.
+            # Negative results become 0: they belong to empty lists, which may have any offsets.
             np.maximum(edges + (count - least), 0, out=edges)
         at, count = at + len(array), count + most - least
     if not pairs:

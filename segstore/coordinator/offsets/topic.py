@@ -122,7 +122,7 @@ class OffsetsTopic:
 # The functions below check a commit, and `OffsetsWriter` writes it as one record batch. Threads: any; an
 # `OffsetsWriter` belongs to one thread, which holds the partition's lock.
 
-_NUMBERS = 36  # an upper bound of a record's varints and attributes, in bytes
+_NUMBERS = 36  # an upper bound of the size of a record's varints and attributes, in bytes
 
 
 class OffsetsWriter:

@@ -1,7 +1,7 @@
 """`Lost`: transactions that are open in a partition, but that `__transaction_state` lost in a power cut.
 
 A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
-transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then the
+transaction is open in a partition, and `__transaction_state` has no state of the transaction. Then the
 transaction was committed if any record of a commit remains, in `__transaction_state` or as a marker in some
 partition. If no record of a commit remains, the transaction is aborted. A producer that keeps its epoch
 (KIP-98) has many transactions in one epoch; each of them is identified by its first records.
@@ -59,9 +59,9 @@ class Decisions:
             self._last[m.producer_id] = m.begins
 
     def is_of(self, m: TransactionMetadata, dangling: Dangling) -> bool:
-        """Return whether `dangling`, a transaction in an epoch of `m`, is the ongoing or decided transaction
-        of `m`. If not, `dangling` is an earlier, decided transaction of the same epoch, or a later
-        transaction.
+        """Return whether `dangling`, a transaction in an epoch of `m`, is the transaction whose state `m` has
+        (ongoing, PrepareCommit or PrepareAbort). If not, `dangling` is an earlier transaction of the same
+        epoch, or a later transaction.
         """
         last = self._last.get(m.producer_id)
         if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:
@@ -184,7 +184,7 @@ class Lost:
 
     def end(self, producer_id: int) -> None:
         """Commit or abort the producer's lost transactions, so that readers don't wait for these transactions
-        for ever, and no later record joins one of them. If `__transaction_state` has no decision for a
+        for ever, and no later record joins one of them. If `__transaction_state` has no outcome of a
         transaction, the marker of this transaction has the next epoch. Raises StorageError.
         """
         for dangling in [each for each in self._open if each.producer_id == producer_id]:

@@ -50,7 +50,7 @@ class TransactionState(IntEnum):
 
     @property
     def prepared(self) -> bool:
-        """Return whether the outcome is decided, and markers must be written."""
+        """Return whether this is PrepareCommit or PrepareAbort: markers must then be written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -134,7 +134,7 @@ class TransactionMetadata(NamedTuple):
         return self.producer_epoch >= MAX_EPOCH
 
     def covers(self, producer_epoch: int) -> bool:
-        """Return whether records of this epoch belong to the ongoing or decided transaction."""
+        """Return whether records of this epoch belong to the transaction of this state."""
         if self.client_version < EPOCH_EACH and self.state is TransactionState.PREPARE_ABORT:
             # The transaction's records may have an earlier epoch: a broker that initializes a new producer
             # raises the epoch before it aborts the transaction.

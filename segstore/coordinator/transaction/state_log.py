@@ -286,7 +286,7 @@ class Entries:
                     return
 
     def may_be_decided(self, transactional_id: str) -> bool:
-        """Return whether a decided transaction may still lack markers. Takes no lock."""
+        """Return whether the transaction may be in PrepareCommit or PrepareAbort. Takes no lock."""
         entry = self._entries.get(transactional_id)
         return entry is None or entry.metadata is None or entry.metadata.state.prepared
 
