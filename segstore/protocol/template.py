@@ -61,8 +61,9 @@ class MatchedStart(NamedTuple):
 
 
 class MessageTemplate:
-    """A message with holes. `front` has the bytes of the message up to the length field of its records, or
-    all bytes of the message if `records` is None. `holes` are the holes in `front`, in order.
+    """A message with holes: numbers that differ from message to message. `front` has the bytes
+    of the message up to the length field of its records, or all bytes of the message if `records` is None.
+    `holes` are the holes in `front`, in order.
     """
 
     __slots__ = ("_parts", "_shape", "_sized", "constants", "front", "holes", "records")

@@ -67,10 +67,10 @@ def bring_up(
     their positions in these bytes). There may be unused bytes after the last batch.
 
     `buf` was read at `position` of file `where`. `batches` are headers of a `scan`, or some of them; batches
-    of magic 2 are copied unchanged. If the first batch is a wrapper, no offset in the wrapper may be below
-    `least`, which is -1 if the bound is unknown. When the result has `most` bytes or more, the conversion
-    ends. Raises CorruptRecordError if a message is damaged, or a wrapper has more than `limit` decompressed
-    bytes.
+    of magic 2 are copied unchanged. If the first batch is a wrapper (a message that contains compressed
+    messages), no offset in the wrapper may be below `least`, which is -1 if the bound is unknown. When the
+    result has `most` bytes or more, the conversion ends. Raises CorruptRecordError if a message is damaged,
+    or a wrapper has more than `limit` decompressed bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
     for kind, first, last in _runs(batches):

@@ -400,8 +400,8 @@ class TransactionCoordinator:
         epoch, also an abort after a timeout. The producer may still repeat the request under its old epoch.
 
         Raises ProducerFencedError, InvalidPidMappingError, TransactionalIdNotFoundError. Raises
-        InvalidTxnStateError for a commit without an open transaction, or if the transaction has the other outcome.
-        Raises StorageError, after which the call may be repeated.
+        InvalidTxnStateError for a commit without an open transaction, or if the transaction has the other
+        outcome. Raises StorageError, after which the call may be repeated.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
