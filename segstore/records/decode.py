@@ -398,8 +398,8 @@ def fault_reason(code: int) -> str:
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
     """Return for each batch of `buf`, which was read at `position`, whether the batch may have a record with
-    a timestamp from `least` to `most` ms, both included. For uncompressed batches of magic 2 the
-    headers and the records are checked, for all other batches only the headers.
+    a timestamp from `least` to `most` ms, both included. For uncompressed batches of magic 2 the headers and
+    the records are checked, for all other batches only the headers.
     """
     may_hold: NDArray[np.bool_] = batches["max_timestamp"] >= least
     judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)

@@ -199,9 +199,9 @@ class RecordTable:
         self.plain = r.plain
 
     def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
-        """Add a row for each offset that is at least `first` and below `end`. The table must have
-        no columns except offset and timestamp_type. If the table needs more memory, it gets room for
-        at least `expected` rows in total.
+        """Add a row for each offset that is at least `first` and below `end`. The table must have no
+        columns except offset and timestamp_type. If the table needs more memory, it gets room for at least
+        `expected` rows in total.
         """
         rows, n = len(self), end - first
         if self.arrays:

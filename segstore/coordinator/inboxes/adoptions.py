@@ -90,8 +90,8 @@ _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnSt
 
 
 def _moves(error: Exception) -> bool:
-    """Return whether a retry may help: a disk or replica failed for a time, a leader was lost, or an earlier
-    transaction is being completed.
+    """Return whether a retry may help. `error` is then a temporary failure of a disk or replica, the loss of
+    a leader, or an earlier transaction that is being completed.
     """
     if isinstance(error, StorageError):  # errors of staged files are plain OSErrors: no retry
         return passes(error) and error.errno not in NO_ROOM

@@ -91,7 +91,7 @@ class OffsetsCleanup(ShareRecords):
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
             seen = self._look_up(partition, partial(self._seen, partition))
-            # Called without the partition's lock, because `find_since` takes a group's lock. The coordinator
+            # `find_since` takes a group's lock, so it is called without the partition's lock. The coordinator
             # takes the two locks in the order group, partition; the opposite order could deadlock.
             since = {name: find_since(name) for name in seen}
             for name, before in seen.items():

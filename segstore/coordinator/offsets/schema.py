@@ -103,7 +103,9 @@ class GroupRecord:
 
 
 def offset_key(group: str, partition: TopicPartition) -> bytes:
-    """Encode the key of a committed offset. Raises InvalidArgumentError if a name is too long."""
+    """Encode the key of a committed offset. Raises InvalidArgumentError if the group id or the topic's name
+    is too long.
+    """
     kind = structs("OffsetCommitKey")
     return encode_key(kind(group=group, topic=partition.topic, partition=partition.partition))
 
