@@ -323,8 +323,8 @@ class GroupTable:
             group.rebalance(now)
 
     def _membership(self, entry: GroupEntry, group_id: str, unwritten: list[Change]) -> ConsumerMembership:
-        """Return a consumer group, made from its records in the log and then the records `unwritten`. When
-        the group writes its first change, it also writes `unwritten`.
+        """Return a consumer group, made first from its records in the log, then from the records `unwritten`.
+        When the group writes its first change, it also writes `unwritten`.
         """
         config, first = self._config, list(unwritten)
 

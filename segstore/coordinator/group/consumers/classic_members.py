@@ -103,8 +103,8 @@ class ClassicMembers(Keeper):
             raise InconsistentGroupProtocolError(f"group {group_id!r}: {error}") from None
 
     def _entering(self, joining: Joining, draft: GroupDraft) -> ConsumerMember:
-        """Return the joining member in its state before the request. If it is not a member yet, return a new
-        member.
+        """Return the member in its state before the request, or a new member if the group does not have the
+        member yet.
         """
         new_id, instance = joining.new_id or str(uuid.uuid4()), joining.group_instance_id
         if instance is None:
