@@ -6,18 +6,19 @@ releases the GIL and may be made from any thread. Six modules beside `lib` work 
 the GIL for an append, and releases it for a flush; `_transfer` releases the GIL after it has read the
 objects; `_tailer` waits, and makes a consumer's record; `_counts` keeps the GIL.
 
-Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks this in the source:
+C gets a view of the memory of a Python object, the owner, in one of three ways. tests/unit/test_lending.py
+checks that the source uses no other way:
 
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
 - `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: the block releases the view
 when it ends;
-- `held(kind, owner)`: the view may be kept anywhere, and so `held` refuses a memoryview.
+- `held(kind, owner)`: the view may be kept anywhere; `held` refuses a memoryview as the owner.
 
 All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
 in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. Local variables
-of a function that raises can be in such a cycle, because the error's traceback refers to them. Other owners
-are safe, because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last
-reference goes.
+of a function that raises can be in a reference cycle, because the error's traceback refers to them. Owners
+that are no memoryview are safe, because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing
+before their last reference goes.
 """
 
 from __future__ import annotations

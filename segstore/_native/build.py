@@ -4,7 +4,7 @@ measures. On disk it writes only the build's own output.
 setup.py runs it (`cffi_modules`), and the package never imports it. Environment variables choose other
 builds: SEGSTORE_SANITIZE=address,undefined adds those sanitizers, and C's asserts. SEGSTORE_COVERAGE=1 adds
 counts of lines and branches for gcov. SEGSTORE_STORM=1 adds steps at which a process pauses, dies or stops by
-chance (step.h); such a build must not replace the usual one.
+chance (step.h); this build must not replace the usual build.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _initializer(fields: tuple[Field, ...], made: dict[str, Any]) -> Callable[..
 def decode(name: str, version: int, data: memoryview) -> Any:
     """Return the body of a message. Bytes after the body are ignored, as in Kafka.
 
-    Raises UnsupportedVersionError, and InvalidRequestError if the bytes are no such message.
+    Raises UnsupportedVersionError, and InvalidRequestError if the bytes can't be decoded.
     """
     return decode_at(name, version, data, 0, primitives.MOST_ELEMENTS)[0]
 

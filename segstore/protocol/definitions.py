@@ -50,7 +50,8 @@ def versions(text: str | None) -> Versions:
 
 class Field(NamedTuple):
     """One field of a structure. `kind` is a scalar's type or a structure's name; `tag` is -1 if the field is
-    tagged in no version (KIP-482). `default` is a value, None for null, or MADE.
+    tagged in no version (KIP-482). `default` is a value, None for null, or MADE for a new empty array or
+    structure.
     """
 
     name: str

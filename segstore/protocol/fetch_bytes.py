@@ -35,7 +35,7 @@ def partition_answer(
     committed: bool,
     session_id: int = NO_SESSION,
 ) -> MessageTemplate:
-    """Return the template of answers that have only this partition. The values that differ between such
+    """Return the template of answers that have only this partition. The values that differ between these
     answers are the partition's high watermark, last stable offset, log start offset (since version 5) and
     records.
 
@@ -53,7 +53,7 @@ def partition_answer(
 
 
 def empty_answer(version: int, session_id: int) -> MessageTemplate:
-    """Return the template of answers without partitions. Such an answer says that nothing has changed in the
-    session.
+    """Return the template of answers without partitions. An answer without partitions says that
+    nothing has changed in the session.
     """
     return answer_template(version >= _FLEXIBLE_SINCE, version, _Response(session_id=session_id))

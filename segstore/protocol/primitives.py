@@ -142,7 +142,7 @@ def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tu
 
 def read_count(data: memoryview, at: int, compact: bool, nullable: bool, left: list[int]) -> tuple[int, int]:
     """Return (length of an array, position after the length); a length of -1 stands for null. `left[0]` is
-    the number of elements that the message may still have; the length is subtracted.
+    the number of elements that the message may still have; the length is subtracted from `left[0]`.
     """
     if compact and 0 < (size := data[at]) < ONE_BYTE and size <= len(data) - at and size <= left[0]:
         left[0] -= size - 1

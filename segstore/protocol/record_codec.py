@@ -61,15 +61,15 @@ def kind_of(key: bytes, whose: str) -> int:
 
 
 def decode_key(name: str, key: bytes) -> Any:
-    """Decode a key, and return it as a body of message `name`. Raises ValueError if the bytes are not such a
-    key.
+    """Decode a key, and return it as a body of message `name`. Raises ValueError if the bytes can't be
+    decoded.
     """
     return decode_body(name, 0, key)
 
 
 def decode_value(name: str, value: bytes) -> Any:
     """Decode a value, and return it as a body of message `name`. Raises UnsupportedVersionError for a newer
-    version, and ValueError if the bytes are not such a value.
+    version, and ValueError if the bytes can't be decoded.
     """
     version, last = prefix_of(value), message(name).valid.high
     if not 0 <= version <= NEWEST_VERSION:
@@ -80,7 +80,7 @@ def decode_value(name: str, value: bytes) -> Any:
 
 
 def decode_body(name: str, version: int, data: bytes) -> Any:
-    """Decode the message that follows the int16, and return its body. Raises ValueError if the bytes are not
-    such a message.
+    """Decode the message that follows the int16, and return its body. Raises ValueError if the bytes can't be
+    decoded.
     """
     return decode_at(name, version, memoryview(data), _INT16.size, len(data))[0]

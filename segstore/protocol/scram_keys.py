@@ -42,7 +42,7 @@ def client_proof(mechanism: str, keys: ScramKeys, auth_message: bytes) -> bytes:
 
 
 def signature(mechanism: str, key: bytes, auth_message: bytes) -> bytes:
-    """Return the signature of the AuthMessage that is made with `key`."""
+    """Sign the AuthMessage with `key`, and return the signature."""
     return hmac.digest(key, auth_message, HASHES[mechanism])
 
 

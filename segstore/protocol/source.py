@@ -220,7 +220,7 @@ class _Writer(_CodecSource):
         ]
 
     def length(self, source: str, pad: str, out: str) -> list[str]:
-        """Return the source lines that write the length of `source`, in bytes or elements."""
+        """Return lines of code that write the length (bytes or elements) of the expression `source`."""
         if not self.flexible:
             return [f"{pad}{out} += pack('>i', len({source}))"]
         return [

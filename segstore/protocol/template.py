@@ -32,8 +32,8 @@ class MessageField(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """A number in a message that differs from message to message: the position of its first byte, and its
-    width in bytes, 4 or 8.
+    """A number that differs between the messages of a template: the position of the number's first byte in
+    the message, and the number's width in bytes, 4 or 8.
     """
 
     name: str
@@ -61,8 +61,9 @@ class MatchedStart(NamedTuple):
 
 
 class MessageTemplate:
-    """A message with holes. `front` has the bytes of the message up to the length field of its records, or
-    all bytes of the message if `records` is None. `holes` are the holes in `front`, in order.
+    """A message with holes: numbers that differ from message to message. `front` has the bytes
+    of the message up to the length field of its records, or all bytes of the message if `records` is None.
+    `holes` are the holes in `front`, in order.
     """
 
     __slots__ = ("_parts", "_shape", "_sized", "constants", "front", "holes", "records")
@@ -128,8 +129,8 @@ class MessageTemplate:
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
         """Return (frame; position of the records in the frame, or 0 if the template has no records). The
-        frame has a length field, and the message with these numbers in its holes. The length fields count the
-        `size` bytes of the records, but the frame does not include the records.
+        frame is a length field and the message with these numbers in its holes. `size` bytes of records are
+        counted in the lengths, but are not in the frame.
         """
         parts = self._parts.copy()
         parts[1::2] = values
@@ -186,7 +187,8 @@ def answer_template(
         made = _template(head, number, version, body, fields)
     finally:
         setattr(records.holder, records.name, kept)
-    # Both encodings first differ in the last byte of the records' length: 0 and 1, or 1 and 2 as a varint.
+    # The encodings with no and with one byte of records first differ in the last byte of the length of the
+    # records: 0 and 1, or 1 and 2 as a varint.
     last = _first_difference(made.front, longer)
     at = last if is_flexible else last + 1 - INT32.size
     return MessageTemplate(made.front[:at], made.holes, RecordsFrame(is_flexible, made.front[last + 1 :]))
@@ -207,7 +209,7 @@ def _encoded(head: bytes, version: int, body: Any) -> bytes:
 
 
 def _hole(made: bytes, head: bytes, version: int, body: Any, field: MessageField) -> Hole:
-    """Return the hole of a field: the bytes that change if all bits of its value are inverted."""
+    """Return the hole of a field: the bytes that change if all bits of the field's value are inverted."""
     value = getattr(field.holder, field.name)
     setattr(field.holder, field.name, ~value)
     try:

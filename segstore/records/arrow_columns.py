@@ -72,7 +72,7 @@ def _plain(kind: pa.DataType, arrays: Sequence[pa.Array], name: str) -> _Chunks:
     """Return the non-empty chunks with dictionaries decoded and extension types replaced by their storage."""
     arrays = [array for array in arrays if len(array)]
     try:
-        # An array that another library made may claim more rows than its buffers have.
+        # Each array is validated: an array from another library may claim more rows than its buffers have.
         for array in arrays:
             array.validate(full=pa.types.is_dictionary(kind))
         if isinstance(kind, pa.BaseExtensionType):
@@ -216,7 +216,8 @@ def headers_from_arrow(values: Any, name: str) -> HeaderColumns:
             pairs.append(array.values.slice(least, most - least))
             _check_names(pairs[-1], begins[span] - least, ends[span] - least, name, at)
         for edges in (begins[span], ends[span]):
-            np.maximum(edges + (count - least), 0, out=edges)  # an empty list may have any offsets
+            # Negative results become 0: they belong to empty lists, which may have any offsets.
+            np.maximum(edges + (count - least), 0, out=edges)
         at, count = at + len(array), count + most - least
     if not pairs:
         return no_headers(n)

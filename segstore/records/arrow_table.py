@@ -47,7 +47,7 @@ class TableColumns(NamedTuple):
 
 
 def columns_of_table(table: Any) -> TableColumns:
-    """Return the columns of a table of records: value, which the table must have, key, timestamp and headers.
+    """Return the columns value (required), key, timestamp and headers of a table of records.
 
     Columns in LEFT_OUT are ignored. A stream is read to its end. Raises InvalidTypeError. Raises
     InvalidArgumentError if the table has no value, a column twice, or a column with another name.
@@ -88,8 +88,8 @@ def read_table(table: Any) -> pa.Table:
         return table
     if _is_pandas(table):
         return _from_pandas(table)
-    # A reader of pyarrow is not read through the C interface, which would turn an error of Python code into a
-    # pyarrow error.
+    # pyarrow's own readers are not read through Arrow's C interface, because it would turn an error of Python
+    # code into a pyarrow error.
     if isinstance(table, pa.RecordBatchReader):
         return table.read_all()
     if type(table).__module__.startswith("segstore.") and hasattr(table, "to_arrow"):
@@ -101,7 +101,7 @@ def read_table(table: Any) -> pa.Table:
             return pa.Table.from_batches([pa.record_batch(table)])
         except (pa.ArrowException, TypeError, ValueError) as e:
             raise _refused(table, e) from e
-    if callable(getattr(table, "to_arrow_reader", None)):  # DuckDB's connection.execute returns such a table
+    if callable(getattr(table, "to_arrow_reader", None)):  # DuckDB's results have this method
         return table.to_arrow_reader().read_all()
     way = next((f"; its {name}() gives one" for name in _MAKING if hasattr(table, name)), "")
     raise InvalidTypeError(f"table is {type(table).__name__}: {_ALLOWED_TABLES}{way}")

@@ -2,10 +2,10 @@
 is on disk.
 
 All other code gets magic 2 only, because `decode` and the senders of batches convert older messages first. A
-conversion does not change offsets, keys, values, timestamps and the timestamp type; a record of magic 0 has
-the timestamp -1. Converted batches have no leader epoch and no producer. Adjacent plain messages of the same
-attributes share a batch; each wrapper (a message that contains compressed messages) becomes one uncompressed
-batch.
+conversion does not change offsets, keys, values, timestamps or the timestamp type; a record of magic 0 has
+the timestamp -1. Converted batches have no leader epoch and no producer. Adjacent uncompressed messages with
+the same attributes share a batch; each wrapper (a message that contains compressed messages) becomes one
+uncompressed batch.
 
 The functions have no state, and are safe from any thread. C does the work per record; this module
 decompresses a wrapper, with the same size limit as batches of magic 2.
@@ -67,10 +67,10 @@ def bring_up(
     their positions in these bytes). There may be unused bytes after the last batch.
 
     `buf` was read at `position` of file `where`. `batches` are headers of a `scan`, or some of them; batches
-    of magic 2 are copied unchanged. If the first batch is a wrapper, no offset in the wrapper may be below
-    `least`, which is -1 if the bound is unknown. When the result has `most` bytes or more, the conversion
-    ends. Raises CorruptRecordError if a message is damaged, or a wrapper has more than `limit` decompressed
-    bytes.
+    of magic 2 are copied unchanged. If the first batch is a wrapper (a message that contains compressed
+    messages), no offset in the wrapper may be below `least`, which is -1 if the bound is unknown. When the
+    result has `most` bytes or more, the conversion ends. Raises CorruptRecordError if a message is damaged,
+    or a wrapper has more than `limit` decompressed bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
     for kind, first, last in _runs(batches):
@@ -103,7 +103,7 @@ class _Made:
     def __init__(self, view: memoryview, where: str, position: int, limit: int) -> None:
         self._view, self._where, self._position, self._limit = view, where, position, limit
         self._pieces: list[memoryview] = []
-        self._last = b""  # the memory that has the last piece, perhaps followed by unused bytes
+        self._last = b""  # the buffer of the last converted piece, perhaps with unused bytes at its end
         self._headers: list[NDArray[np.void]] = []
         self.size = 0
 
@@ -181,7 +181,7 @@ class _Made:
         if not self._headers:
             return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)
-        # The unused bytes are usually a quarter of the memory, so a copy is not worth its time.
+        # Usually a quarter of the buffer is unused: a copy of the used bytes would not be worth its time.
         alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
         return (self._last if alone else b"".join(self._pieces)), headers
 

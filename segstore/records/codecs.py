@@ -31,14 +31,14 @@ _XERIAL_HEADER = XERIAL + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
 _LZ4_MAGIC = 0x184D2204
 # The three bytes after the magic number: the flags (version 1, independent blocks, no checksums, no content
-# size), the block size of 64 KiB, and the second byte of the xxHash32 of both.
+# size), the block size of 64 KiB, and the second byte of the xxHash32 of flags and block size.
 _LZ4_HEADER = struct.pack("<IBBB", _LZ4_MAGIC, 0x60, 0x40, 0x82)
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
 _LZ4_FAST_LEVEL = 9
 
-# The largest number of plain bytes that one compressed byte may stand for, by codec; zstd's run-length blocks
-# have no useful bound.
+# The largest number of decompressed bytes that one compressed byte may stand for, by codec; zstd's run-length
+# blocks have no useful bound.
 _MAX_RATIO = (1, 1040, 64, 256, 1 << 20)
 _GUESS_RATIO = (1, 10, 5, 5, 10)
 
@@ -59,8 +59,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
-    """Return the plain bytes of a whole frame. Raises DecompressError if the frame is damaged, or its plain
-    bytes are more than `limit`.
+    """Return the decompressed bytes of a whole frame. Raises DecompressError if the frame is damaged, or has
+    more than `limit` decompressed bytes.
     """
     out = np.empty(guess(codec, data, limit), np.uint8)
     while True:
@@ -119,14 +119,14 @@ def _xxhash32(data: Buffer) -> int:
 
 
 def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
-    """Return an upper bound of the number of plain bytes that `size` compressed bytes have, at most
-    `limit`.
-    """
+    """Return an upper bound, at most `limit`, of the decompressed size of `size` compressed bytes."""
     return min(limit, _MAX_RATIO[codec] * size + 64)
 
 
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Return a number of bytes that is probably enough to decompress `data`; it is not above `bound`."""
+    """Return the number of bytes that `data` probably has after decompression, never more than `bound`
+    returns.
+    """
     size = len(data)
     if codec == 0:
         likely = size
@@ -171,8 +171,8 @@ def _lz4(data: memoryview, level: int | None) -> Buffer:
 
 
 def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
-    # If a level is given, cramjam makes only whole frames, and links the blocks of a frame, which Kafka
-    # refuses. So each block is compressed as a frame of its own, and then taken out of that frame.
+    # If a level is given, cramjam makes only whole frames, with linked blocks. Kafka refuses linked blocks.
+    # So each block is compressed as a frame of its own, and then taken out of that frame.
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")

@@ -108,8 +108,8 @@ def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
-    """Return a Column of copies of the elements of a list. Some elements are neither bytes nor None. Raises
-    InvalidTypeError.
+    """Return a Column of copies of a list's elements, which may be bytes, bytearrays, memoryviews or None.
+    Raises InvalidTypeError.
     """
     kinds = set(map(type, items))
     _check_kinds(kinds, items, name)

@@ -290,7 +290,7 @@ def _old(
 
 
 def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int) -> Records | None:
-    """Return the records of plain messages of magic 0 or 1 as they lie in `buf`, without a conversion.
+    """Return the records of uncompressed messages of magic 0 or 1 as they lie in `buf`, without a conversion.
 
     Return None if C refuses a message, because it is compressed, or its bytes need the checks of `bring_up`.
     """
@@ -325,7 +325,7 @@ def _brought_up(
     most: int,
 ) -> Records:
     """Convert messages of magic 0 and 1, and return the records of all batches."""
-    # Batches of magic 2 are not copied, so that an error names their positions in the file.
+    # Batches of magic 2 are decoded as they lie in `buf`: an error then names their positions in the file.
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
     parts: list[Records] = []
@@ -345,7 +345,7 @@ def _brought_up(
 def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
     """Return the arguments of seg_decode for a few uncompressed batches of magic 2.
 
-    Return None if a batch is compressed or older, or claims more records than its bytes can hold.
+    Return None if a batch is compressed, has magic 0 or 1, or claims more records than its bytes can hold.
     """
     # NumPy is not used here, because its calls would cost more than the decoding.
     at, lens, codecs, count = [], [], 0, 0
@@ -364,7 +364,7 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 def plain_records(
     buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return (memory with the plain records, start of each batch's records in the memory, size of each
+    """Return (memory with the uncompressed records, start of each batch's records in the memory, size of each
     batch's records). If no batch is compressed, the memory is `buf`.
     """
     if (batches["attributes"] & CODEC_MASK).any():
@@ -398,8 +398,8 @@ def fault_reason(code: int) -> str:
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
     """Return for each batch of `buf`, which was read at `position`, whether the batch may have a record with
-    a timestamp from `least` to `most` ms, both included. For compressed batches and for messages of magic 0
-    and 1 only the headers are checked; for plain batches the records are checked, too.
+    a timestamp from `least` to `most` ms, both included. For uncompressed batches of magic 2 the headers and
+    the records are checked, for all other batches only the headers.
     """
     may_hold: NDArray[np.bool_] = batches["max_timestamp"] >= least
     judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)

@@ -33,10 +33,10 @@ def encode(
     max_bytes: int | None = None,
     cuts: Sequence[int] = (),
 ) -> Iterator[Encoded]:
-    """Yield all records in batches of about `batch_bytes` (plain bytes, header included).
+    """Yield all records in batches of about `batch_bytes` (before compression, header included).
 
-    Each Encoded is made by one call of C, and has about `chunk_bytes` plain bytes. If `codec` is not 0, the
-    batches of the Encoded are then compressed one by one. A batch of several records never exceeds
+    Each Encoded is made by one call of C, and has about `chunk_bytes` before compression. If `codec` is not
+    0, the batches of the Encoded are then compressed one by one. A batch of several records never exceeds
     `max_bytes` (`max.message.bytes`); `check_sizes` checks single records beforehand. `cuts` has indexes of
     records in rising order; a batch also ends before each of these records.
     """
@@ -49,8 +49,8 @@ def encode(
 
 
 def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
-    """Return the largest number of plain bytes of a batch with which the compressed batch stays within
-    `max_bytes`, at most `batch_bytes`.
+    """Return the largest uncompressed size of a batch, at most `batch_bytes`, with which the compressed batch
+    stays within `max_bytes`.
     """
     if max_bytes is None:
         return batch_bytes
@@ -76,7 +76,7 @@ class Run:
         buffer = pool.take(chunk_bytes)
         size, batches = self._fill(buffer, chunk_bytes, most_batches)
         if size == lib.SEG_E_ROOM:
-            # A batch that is larger than a chunk gets a buffer of its own size.
+            # The next batch is larger than a chunk: it gets a buffer of its own size.
             pool.give(buffer)
             largest = largest_record(self.columns, self.first, self.columns.n)[0] + HEADER_SIZE
             buffer = np.empty(max(self.batch_bytes, largest), np.uint8)
@@ -140,7 +140,7 @@ def _int64s(array: NDArray[np.int64] | None) -> Any:
 
 
 def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Return the same batches with compressed records and new CRCs. Releases `plain`."""
+    """Return the batches of `plain` with compressed records and new CRCs. Releases `plain`."""
     if plain.n == 1:
         return _compressed_alone(plain, codec, level)
     view, batches = plain.data, plain.batches
@@ -203,7 +203,7 @@ class _Arguments:
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
         self.key.n = self.value.n = 1
-        self.made = ffi.new("int64_t[2]")  # numbers of batches and records
+        self.made = ffi.new("int64_t[2]")  # numbers of batches and records of the last call
         self.records = self.made + 1
         self.filled = ffi.new("seg_template *")
         self.of: Template | None = None
@@ -211,7 +211,7 @@ class _Arguments:
 
     def fill(self, template: Template, codec: int) -> Any:
         """Fill `filled` with the template and codec. Return `filled`."""
-        self.of = None  # `of` is reset first, because an interrupt may leave `filled` half filled
+        self.of = None  # None until `filled` is complete: an interrupt may leave it half filled
         fill_template(self.filled, template, codec)
         self.codec = codec
         self.of = template

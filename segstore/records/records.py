@@ -127,7 +127,7 @@ class Records:
     @overload
     def __getitem__(self, index: slice) -> Records: ...
     def __getitem__(self, index: int | slice) -> Record | Records:
-        """Return one Record, or for a slice Records over the same memory."""
+        """Return one Record for an index, and Records over the same memory for a slice."""
         if isinstance(index, slice):
             return self._slice(index)
         row = self._matrix[:, index].tolist()

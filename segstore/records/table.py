@@ -199,8 +199,9 @@ class RecordTable:
         self.plain = r.plain
 
     def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
-        """Add a row for each offset that is at least `first` and below `end`. Only offset and timestamp_type
-        may be wanted. `expected` is the number of rows of all such ranges, including this range.
+        """Add a row for each offset that is at least `first` and below `end`. The table must have no
+        columns except offset and timestamp_type. If the table needs more memory, it gets room for at least
+        `expected` rows in total.
         """
         rows, n = len(self), end - first
         if self.arrays:
@@ -212,7 +213,9 @@ class RecordTable:
         self._c.rows = rows + n
 
     def _make_room(self, rows: int, size: int, expected: int = 0) -> None:
-        """Make room for `rows` more rows, whose batches have `size` bytes, or for `expected` rows."""
+        """Make room for `rows` more rows, whose batches have `size` bytes. If the columns must grow, they get
+        room for at least `expected` rows.
+        """
         c, count = self._c, len(self)
         scale = max(1.0, 1.0625 * self._expected / size) if size and not count else 1.0
         if count + rows > c.room:
@@ -241,13 +244,13 @@ def _longer(empty: Empty, array: NDArray[Any], room: int, used: int, rest: int |
 def _brought_up(
     buf: bytes, batches: NDArray[np.void], where: str, position: int, most: int
 ) -> Iterator[tuple[NDArray[np.void], bytes, int]]:
-    """Convert old messages to magic 2. Yield (headers of a run of batches, bytes that have these batches,
-    file position of the bytes) for each run.
+    """Convert messages of magic 0 and 1 to magic 2. Yield (headers of a run of batches, bytes that have
+    these batches, file position of the bytes) for each run.
     """
     if not is_old(batches):
         yield batches, buf, position
         return
-    # Batches of magic 2 are not copied, so that an error names their positions in the file.
+    # Batches of magic 2 are yielded as they lie in `buf`: an error then names their positions in the file.
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
     for first, last in itertools.pairwise(bounds):

@@ -368,7 +368,7 @@ def _named(metadata: ConsumerGroupMetadata) -> str:
 
 
 def _is_by_group(metadata: ConsumerGroupMetadata) -> bool:
-    """Return whether a commit names no member. Such a commit creates the group if it is missing."""
+    """Return whether a commit names no member. A commit without a member may create the group."""
     return metadata.generation_id < 0 and not metadata.member_id
 
 

@@ -221,8 +221,8 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Return whether the record's members may be alive, because another process has the store open for
-        writing.
+        """Return whether the record's members may be alive: True if there are any, and if another process has
+        the store open for writing.
         """
         if record is None or not record.members or self._store.keeps:
             return False
@@ -251,7 +251,7 @@ class Looking:
         try:
             committed, pending = source.fetch(group), source.pending(group)
         except UnsupportedVersionError:
-            return ()  # the reason is in `GroupDescription.error`
+            return ()  # `GroupDescription.error` reports this error
         owners = {tp: member.member_id for member in members for tp in member.assignment}
         return tuple(
             self._partition(tp, committed.get(tp), owners.get(tp), tp in pending)

@@ -16,7 +16,7 @@ CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 @dataclass(frozen=True)
 class GroupListing:
     """A group in a list. `state` is Kafka's name of the group's state, or "Unknown" if `error` is set.
-    `protocol_type` is None if offsets were committed for the group and it never had members. `group_type` is
+    `protocol_type` is None if the group has committed offsets and never had members. `group_type` is
     CLASSIC, CONSUMER or SHARE.
     """
 

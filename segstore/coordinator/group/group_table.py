@@ -82,7 +82,8 @@ class GroupTable:
         """
         check_apart("what a group is asked")
         if self._store.context.forked:
-            self._store.context.check_open()  # a forked child does not have the thread that runs requests
+            # `check_open` raises ForkedError: a forked child lacks the thread that runs requests.
+            self._store.context.check_open()
         return self._shelter.call(partial(self._ask, group_id, ask, make))
 
     def _ask(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool) -> T:
@@ -156,7 +157,7 @@ class GroupTable:
         """In all groups, remove members whose sessions have expired, and end each rebalance's wait for
         members whose deadline has passed.
         """
-        self._alarm.clear()  # `clear` comes before the loop, because each group in the loop sets the timer
+        self._alarm.clear()  # a clear after the loop would lose the alarms that the loop sets
         for group_id in self.ids():
             try:
                 self.ask_held(group_id, lambda entry: None, make=False)
@@ -200,8 +201,8 @@ class GroupTable:
     def join(self, entry: GroupEntry, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
         """Handle a JoinGroup request to a classic or consumer group; return a `Ticket`, which is completed
         with the answer to the member. A consumer group is downgraded to a classic group if it has no members,
-        or if this static member replaces the last KIP-848 member. The caller holds the group's lock. Raises
-        the errors of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
+        or if the joining static member replaces the last KIP-848 member. The caller holds the group's lock.
+        Raises the errors of `ClassicGroup.join` and `ClassicMembers.join`, and StorageError.
         """
         consumer = entry.consumer
         if entry.share is not None:
@@ -297,11 +298,11 @@ class GroupTable:
     def _downgrade(
         self, entry: GroupEntry, leaving: Collection[str], replaced: ClassicGroupMember | None = None
     ) -> None:
-        """Convert a consumer group to a classic group. Its members are `replaced`, if given, and all members
-        of the classic protocol that are not in `leaving`. `replaced` stands for the last KIP-848 member,
-        which a static member will replace. The members must join again, unless `replaced` is given and all
-        other members have their target assignment (GroupMetadataManager: convertToClassicGroup). Raises
-        StorageError.
+        """Convert a consumer group to a classic group. The classic group gets `replaced`, if given, and all
+        members of the classic protocol that are not in `leaving`. `replaced` stands for the last KIP-848
+        member, which a static member will replace. The members must join again, unless `replaced` is given
+        and all other members have their target assignment (GroupMetadataManager: convertToClassicGroup).
+        Raises StorageError.
         """
         consumer, now = entry.consumer, self._clock()
         assert consumer is not None
@@ -322,8 +323,8 @@ class GroupTable:
             group.rebalance(now)
 
     def _membership(self, entry: GroupEntry, group_id: str, unwritten: list[Change]) -> ConsumerMembership:
-        """Return a consumer group that is made from its records in the log, followed by the `unwritten`
-        records. When the group writes its first change, it also writes `unwritten`.
+        """Return a consumer group, made first from its records in the log, then from the records `unwritten`.
+        When the group writes its first change, it also writes `unwritten`.
         """
         config, first = self._config, list(unwritten)
 
@@ -367,7 +368,7 @@ class GroupTable:
             entry = self._put(self._restored(group_id), drops, make)
         with entry.lock:
             due = entry.due()
-        self._alarm.set(due)  # then the timer removes restored members that have not come back
+        self._alarm.set(due)  # at `due` the timer removes restored members that have not come back
         return entry
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
@@ -421,8 +422,8 @@ class GroupTable:
             raise
 
     def _read_anew(self, entry: GroupEntry) -> None:
-        """If `is_sure` is False, reload the group from the log. Raises OffsetNotAvailableError if the outcome
-        of the failed write is still unknown.
+        """If `is_sure` is False because the outcome of a write was unknown, reload the group from the log.
+        Raises OffsetNotAvailableError if the outcome is still unknown.
         """
         if entry.is_sure:
             return
@@ -438,7 +439,7 @@ class GroupTable:
         elif before is not None:
             entry.become(group)
         entry.is_sure = True
-        self._drop_unkept(entry)  # the failed write may have been the write that creates the group
+        self._drop_unkept(entry)  # if the group's first write failed, the log may lack the group
 
     def _read_share(self, entry: GroupEntry, before: ShareMembership) -> None:
         share = self._share(entry) if self._offsets.share(entry.group.group_id) else None
@@ -465,5 +466,5 @@ class GroupTable:
             self._offsets.write_group(record)
         except SegstoreError:
             # The failure is only logged, because no request waits for this record. Without the record, only
-            # the number of the present generation is lost, which has no members.
+            # the number of the present generation is lost, and this generation has no members.
             log.exception("group %s is empty now, which could not be written", group.group_id)

@@ -79,8 +79,8 @@ def _upgraded_member(
     owned: set[tuple[bytes, int]],
 ) -> list[Change]:
     """Return a member's records. `owned` has the assigned partitions of all members, and the partitions that
-    members before this one must revoke. This member must revoke the partitions that it reports as owned and
-    that are not in `owned`; add these partitions to `owned`.
+    earlier members must revoke. If this member reports that it owns a partition that is not in `owned`,
+    the member must revoke the partition, and the partition is added to `owned`.
     """
     protocol = group.protocol or group.vote()
     # A member that has just joined may not support the protocol that the group chose before.
@@ -151,8 +151,8 @@ def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -
 
 def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:
     """Return a `ClassicMember` with the protocols of `joining`, each with `topics` as its subscription. A
-    KIP-848 member that has it as its `classic` field is a member of the classic protocol, which the static
-    member of `joining` can replace.
+    KIP-848 member with this `classic` field counts as a member of the classic protocol, so that the static
+    member that sent `joining` can replace the KIP-848 member.
     """
     encoded = encode_subscription(MemberSubscription(tuple(sorted(topics))))
     protocols: Protocols = tuple((name, encoded) for name, _ in joining.protocols)

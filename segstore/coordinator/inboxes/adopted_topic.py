@@ -84,7 +84,7 @@ class AdoptedTopic:
 
     def records(self, adoption: Adoption) -> list[tuple[str, bytes | None]]:
         """Return the (id, value) pairs that an adoption's transaction writes: the pair of this adoption, and
-        a tombstone (value None) for each id that has expired since the adoption before.
+        a tombstone (value None) for each id that has expired since the previous adoption.
         """
         expired = [(id_, None) for id_ in self._expired if self._known.find(id_) is None]
         return [(adoption.id, format_adoption(adoption)), *expired]
@@ -111,7 +111,7 @@ class AdoptedTopic:
         merged = KnownIds(*self._limits)
         for adoption in sorted([*adoptions, *self._known.all()], key=lambda each: each.adopted_ms):
             merged.keep(adoption)
-        merged.expire(store.context.clock())  # a directory's file may have lines of expired ids
+        merged.expire(store.context.clock())  # the directories' files may have expired ids
         for adoption in merged.all():
             if self._known.find(adoption.id) is None:
                 self.write(store, [(adoption.id, format_adoption(adoption))], PLAIN)

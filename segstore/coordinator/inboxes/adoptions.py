@@ -3,8 +3,8 @@
 1. The manifest's id is looked up among the adopted ids. If it is new, topics, partitions and every staged
 file are checked.
 2. A producer is initialized with a transactional id made of the manifest's id. The initialization fences an
-earlier attempt that died or hangs, and aborts this attempt's transaction (KIP-98). If the earlier attempt may
-have been committed, the ids are read again.
+earlier attempt that died or hangs, and aborts the earlier attempt's transaction (KIP-98). If the earlier
+attempt may have been committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
 4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas sync the records
 and the id.
@@ -90,10 +90,10 @@ _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnSt
 
 
 def _moves(error: Exception) -> bool:
-    """Return whether a retry may help: a disk or replica failed for a time, a leader was lost, or an earlier
-    transaction is being completed.
+    """Return whether a retry may help. `error` is then a temporary failure of a disk or replica, the loss of
+    a leader, or an earlier transaction that is being completed.
     """
-    if isinstance(error, StorageError):  # errors of the staged files' disk are plain OSErrors
+    if isinstance(error, StorageError):  # errors of staged files are plain OSErrors: no retry
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
@@ -113,14 +113,15 @@ class FencedAdoptionError(ConcurrentTransactionsError):
 
 class Adoptions:
     """Adopts manifests: appends the batches of a manifest's staged files in one transaction. A store has one
-    such object.
+    `Adoptions`.
     """
 
     def __init__(self, store: Store) -> None:
         """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
         self._store = store
         if ADOPTED in store.topics():
-            shared(store, TransactionCoordinator)  # its start aborts transactions of earlier processes
+            # The coordinator aborts transactions of earlier processes when it starts.
+            shared(store, TransactionCoordinator)
         self.ids = AdoptedTopic(store)
         self._lock, self._over = Mutex(), Latch()
         self._under_way: dict[str, Latch] = {}
@@ -160,7 +161,7 @@ class Adoptions:
         mine, until = Latch(), time.monotonic() + TAKE_OVER
         while (other := self._under_way.setdefault(id_, mine)) is not mine:
             if not other.wait(max(until - time.monotonic(), 0.0)):
-                self._under_way[id_] = mine  # the other attempt hangs: `begin` will fence its transaction
+                self._under_way[id_] = mine  # the earlier attempt hangs: `begin` fences its transaction
         try:
             yield
         finally:
@@ -189,8 +190,8 @@ class Adoptions:
         earlier attempts were fenced.
         """
         with self._lock:
-            # An earlier attempt may have been committed before it was fenced. None can be committed after
-            # this load.
+            # An earlier attempt may have been committed before it was fenced. No earlier attempt can be
+            # committed after this load.
             if self.ids.in_doubt:
                 self.ids.load(self._store)
             return self.ids.find(id_)
@@ -211,8 +212,8 @@ class Adoptions:
         manifest: Manifest,
         by_partition: Mapping[TopicPartition, list[StagedFile]],
     ) -> Adoption:
-        """Append and commit (steps 3 to 5), and return the adoption. If this fails before the commit, abort
-        the transaction.
+        """Append the batches and the id, commit, and return the adoption. If this fails before the commit,
+        abort the transaction.
         """
         store, ids = self._store, self.ids
         spans: dict[tuple[str, int], tuple[int, int]] = {}
@@ -247,7 +248,7 @@ class Adoptions:
         return adoption
 
     def _settle(self, transaction: _Transaction, adoption: Adoption) -> None:
-        """Write and sync the markers (step 6), unless they are already synced."""
+        """Write and sync the transaction's markers, unless they are already synced."""
         if adoption.id not in self._unsettled:
             return
         transaction.complete()

@@ -43,7 +43,7 @@ COPYING = 10.0
 
 
 class Inboxes:
-    """The inboxes of a store. A store has one such object. `serve` sets it as the `inbox` of the store's
+    """The inboxes of a store. A store has one `Inboxes`, which `serve` sets as the `inbox` of the store's
     writer.
     """
 
@@ -76,7 +76,7 @@ class Inboxes:
 
     def _copy(self, adoption: Adoption) -> None:
         """Write the id of an adopted manifest into all directories, for the clients that seal manifests in
-        them. A directory that hangs, or whose disk is full, copies the id later.
+        them. If a directory hangs or its disk is full, the id is copied later.
         """
         self._side.manager.on_each(
             lambda directory: directory.writer.inbox.note(adoption),

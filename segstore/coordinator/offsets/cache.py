@@ -66,8 +66,8 @@ class OffsetsCache:
         of `look`.
         """
         cached = self._partition(partition)
-        # A generator-based context manager would not release the lock after an interrupt, because the
-        # exception keeps the generator's frame alive.
+        # No generator-based context manager holds the lock: after an interrupt the lock would stay locked,
+        # because the exception keeps the generator's frame alive.
         with cached.lock:
             return look(self._state(cached))
 

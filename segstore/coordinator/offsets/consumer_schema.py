@@ -183,7 +183,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 def consumer_key(group: str, key: RecordKey) -> bytes:
-    """Encode a key. Raises InvalidArgumentError if the group, the member or the expression is too long."""
+    """Encode a key. Raises InvalidArgumentError if an id or the regular expression is too long."""
     body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
     if key.kind in NAMED:
         setattr(body, NAMED[key.kind], key.name)
@@ -273,14 +273,14 @@ def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
 
 
 def parse_consumer_key(kind: GroupRecordType, data: bytes) -> ConsumerKey:
-    """Return the key of a record of this type. Raises ValueError if the bytes are no such key."""
+    """Return the key of a record of this type. Raises ValueError if the bytes are not a key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ConsumerKey(key.group_id, RecordKey(kind, getattr(key, NAMED[kind]) if kind in NAMED else ""))
 
 
 def parse_consumer_value(kind: GroupRecordType, data: bytes) -> Value:
-    """Return a record's value. Raises UnsupportedVersionError, and ValueError if the bytes are no
-    such value.
+    """Return the value of a record of this type. Raises UnsupportedVersionError, and ValueError if the bytes
+    are not a value.
     """
     if kind is GroupRecordType.PARTITION_METADATA:
         return PartitionMetadata()
@@ -298,7 +298,7 @@ def _parse_subscription(body: Any) -> ConsumerMemberValue:
         body.subscribed_topic_regex,
         body.rebalance_timeout_ms,
         body.server_assignor,
-        # Older records of KIP-848 members lack the field, so that the field's default is decoded.
+        # Older records of KIP-848 members lack `classic_member_metadata`: its default is then decoded.
         None if held in (None, type(body).ClassicMemberMetadata()) else _parse_classic(held),
     )
 

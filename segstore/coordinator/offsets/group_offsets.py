@@ -73,7 +73,7 @@ class OffsetsCleanup(ShareRecords):
         store.context.scheduler.every(interval, expire)
 
     def close(self) -> None:
-        """Stop the scheduler's expiry: its later calls delete nothing. Called when the store is closed."""
+        """Stop the expiry: later calls by the scheduler delete nothing. Called when the store is closed."""
         self._closed = True
 
     def expire(
@@ -91,8 +91,8 @@ class OffsetsCleanup(ShareRecords):
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
             seen = self._look_up(partition, partial(self._seen, partition))
-            # The partition's lock is not held here: `find_since` needs a group's lock, and the coordinator
-            # takes the partition's lock while it holds a group's lock.
+            # `find_since` takes a group's lock, so it is called without the partition's lock. The coordinator
+            # takes the two locks in the order group, partition; the opposite order could deadlock.
             since = {name: find_since(name) for name in seen}
             for name, before in seen.items():
                 old = self._look_up(partition, partial(self._expire_group, name, since[name], now, *before))

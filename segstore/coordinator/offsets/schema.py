@@ -103,7 +103,9 @@ class GroupRecord:
 
 
 def offset_key(group: str, partition: TopicPartition) -> bytes:
-    """Encode the key of a committed offset. Raises InvalidArgumentError if a name is too long."""
+    """Encode the key of a committed offset. Raises InvalidArgumentError if the group id or the topic's name
+    is too long.
+    """
     kind = structs("OffsetCommitKey")
     return encode_key(kind(group=group, topic=partition.topic, partition=partition.partition))
 
@@ -122,7 +124,7 @@ def offset_value(commit: OffsetCommitValue) -> bytes:
 
 
 def group_key(group: str) -> bytes:
-    """Encode the key of a classic group's record. Raises InvalidArgumentError if the name is too long."""
+    """Encode the key of a classic group's record. Raises InvalidArgumentError if the group id is too long."""
     return encode_key(structs("GroupMetadataKey")(group=group))
 
 
@@ -169,7 +171,7 @@ def parse_key(data: bytes) -> Key:
 
 def parse_offset(data: bytes) -> OffsetCommitValue:
     """Return a committed offset, decoded from the value of its record. Raises UnsupportedVersionError, and
-    ValueError if the bytes are no such value.
+    ValueError if the bytes can't be decoded.
     """
     body = decode_value("OffsetCommitValue", data)
     offset = OffsetAndMetadata(body.offset, body.metadata, body.leader_epoch)
@@ -180,7 +182,7 @@ def parse_offset(data: bytes) -> OffsetCommitValue:
 
 def parse_group(group: str, data: bytes) -> GroupRecord:
     """Return the record of a classic group, decoded from its value. Raises UnsupportedVersionError, and
-    ValueError if the bytes are no such value.
+    ValueError if the bytes can't be decoded.
     """
     body = decode_value("GroupMetadataValue", data)
     return GroupRecord(

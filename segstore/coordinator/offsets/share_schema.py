@@ -94,7 +94,7 @@ class ShareCurrent(NamedTuple):
 
 
 class TopicPartitionsInfo(NamedTuple):
-    """The name of a topic, and the partitions of the topic whose state in a share group exists or is being
+    """The name of a topic, and those of its partitions whose state in a share group exists or is being
     created.
     """
 
@@ -128,7 +128,7 @@ ShareChange = tuple[ShareRecordKey, "ShareValue | None"]
 
 
 def share_key(group: str, key: ShareRecordKey) -> bytes:
-    """Encode a key. Raises InvalidArgumentError if the group or the member is too long."""
+    """Encode a key. Raises InvalidArgumentError if the group id or the member id is too long."""
     body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
     if key.kind in _OF_MEMBERS:
         body.member_id = key.member_id
@@ -183,14 +183,14 @@ def _topics(kind: Any, topics: TopicsInfo) -> list[Any]:
 
 
 def parse_share_key(kind: ShareKind, data: bytes) -> ShareGroupKey:
-    """Return the key of a record of this type. Raises ValueError if the bytes are no such key."""
+    """Return the key of a record of this type. Raises ValueError if the bytes are not a key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ShareGroupKey(key.group_id, ShareRecordKey(kind, key.member_id if kind in _OF_MEMBERS else ""))
 
 
 def parse_share_value(kind: ShareKind, data: bytes) -> ShareValue:
-    """Return a record's value. Raises UnsupportedVersionError, and ValueError if the bytes are no
-    such value.
+    """Return the value of a record of this type. Raises UnsupportedVersionError, and ValueError if the bytes
+    are not a value.
     """
     return _PARSERS[kind](decode_value(f"{_MESSAGES[kind]}Value", data))
 

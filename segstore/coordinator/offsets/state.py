@@ -139,7 +139,7 @@ class OffsetsState:
     def put_pending(
         self, producer_id: int, group: str, partition: TopicPartition, commit: OffsetCommitValue, at: int
     ) -> None:
-        """Apply a commit of an open transaction, whose record is at offset `at`."""
+        """Apply a commit of an open transaction. The commit's record is at offset `at`."""
         self.pending.setdefault(producer_id, {})[group, partition] = StoredCommit(commit, at)
 
     def put_group(self, group: str, record: GroupRecord | None) -> None:
@@ -180,8 +180,8 @@ class OffsetsState:
                 self.put_offset(group, partition, stored.commit, stored.at)
 
     def _overtake(self, group: str, partition: TopicPartition, at: int) -> None:
-        """Drop the commits of open transactions for this partition whose records have offsets below `at`: a
-        record at `at` replaces these records.
+        """Drop pending commits (of open transactions) for this partition if their records are below offset
+        `at`: the record at `at` is newer.
         """
         for producer_id, keys in list(self.pending.items()):
             stored = keys.get((group, partition))

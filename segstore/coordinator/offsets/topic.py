@@ -71,8 +71,8 @@ class OffsetsTopic:
     def writable(self, group: str) -> PartitionLog:
         """Return the log of the group's partition, for writing. If the topic is missing, create it.
 
-        Raises StorageError, and UnknownTopicOrPartitionError if a copy of a broker's log directory lacks that
-        partition.
+        Raises StorageError, and UnknownTopicOrPartitionError if the store is a copy of a broker's log
+        directory that lacks the partition.
         """
         info = self.info
         if info is None:
@@ -96,7 +96,7 @@ class OffsetsTopic:
 
     def held(self, offsets: Mapping[TopicPartition, StoredCommit]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of topics that exist now. An offset that was committed for an earlier
-        topic of the same name is left out: after an interrupted deletion, the log still has such offsets.
+        topic of the same name is left out: after an interrupted deletion, the log still has it.
         """
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 
@@ -122,7 +122,7 @@ class OffsetsTopic:
 # The functions below check a commit, and `OffsetsWriter` writes it as one record batch. Threads: any; an
 # `OffsetsWriter` belongs to one thread, which holds the partition's lock.
 
-_NUMBERS = 36  # an upper bound of a record's varints and attributes, in bytes
+_NUMBERS = 36  # an upper bound of the size of a record's varints and attributes, in bytes
 
 
 class OffsetsWriter:
@@ -158,7 +158,7 @@ class OffsetsWriter:
 
 
 def check_group(group: Any) -> str:
-    """Return `group`, which is a group id. Raises InvalidGroupIdError if it is none."""
+    """Return `group`. Raises InvalidGroupIdError if `group` is not a valid group id."""
     if not isinstance(group, str) or not group:
         raise InvalidGroupIdError(f"group_id={group!r:.80}: must be a str that is not empty")
     try:

@@ -1,5 +1,5 @@
-"""`Quotas`: limits of the byte rates of producers and consumers by user and client id, which kafka-configs
-sets for the entity types users and clients.
+"""`Quotas`: limits, by user and client id, of the byte rates of producers and consumers. kafka-configs sets
+these limits for the entity types users and clients.
 
 On disk: the writer's process stores the limits through `storage.store.kept_files`; other processes read
 `.segstore/quotas.json`. Threads: any. Processes: clients in the writer's process share rates, as `Quotas`

@@ -186,16 +186,16 @@ class Transitions:
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: TransactionEntry) -> None:
-        """If the decision is to commit, and a partition syncs its marker at once, sync the decision: no
-        marker may be durable before the decision. Raises StorageError.
+        """If the state is PrepareCommit, and a partition syncs its marker at once, sync the state: no marker
+        may be durable before the state is. Raises StorageError.
         """
         known = entry.known
         if known.state is TransactionState.PREPARE_COMMIT and self._ending.durable(known.partitions):
             self._entries.sync(entry)
 
     def ensure_complete(self, entry: TransactionEntry) -> None:
-        """Complete a decided transaction. Raises ConcurrentTransactionsError if the transaction can't be
-        completed now.
+        """Complete a transaction in PrepareCommit or PrepareAbort. Raises ConcurrentTransactionsError if the
+        transaction can't be completed now.
         """
         if not self.try_complete(entry):
             raise ConcurrentTransactionsError(
@@ -203,9 +203,10 @@ class Transitions:
             )
 
     def try_complete(self, entry: TransactionEntry, *, synced: bool = False) -> bool:
-        """Complete a decided transaction: write the markers of the producer's lost transactions (class
-        `Lost`), then the markers of this transaction, then CompleteCommit or CompleteAbort. Return True.
-        After a failure plan a retry, and return False. `synced` says that the caller has synced the decision.
+        """Write the markers of the producer's lost transactions (class `Lost`). If the entry's transaction is
+        in PrepareCommit or PrepareAbort, write its markers, then CompleteCommit or CompleteAbort. Return
+        True. If a step fails, plan a retry, and return False. `synced` says that the caller has synced the
+        state.
         """
         known = entry.metadata
         if known is None:
@@ -228,12 +229,12 @@ class Transitions:
 # --- abandoned ---------------------------------------------------------------------------------
 
 # `Abandoned` aborts transactions that are open for too long, or whose producer's process has ended, and
-# completes transactions whose outcome is decided. Threads: any; one entry's lock is held at a time.
+# completes transactions in PrepareCommit or PrepareAbort. Threads: any; one entry's lock is held at a time.
 
 
 class Abandoned:
-    """Aborts transactions that no producer will commit or abort, and completes decided transactions. After a
-    failure `upkeep` calls `end_abandoned` again.
+    """Aborts transactions that no producer will commit or abort, and completes transactions in PrepareCommit
+    or PrepareAbort. After a failure `upkeep` calls `end_abandoned` again.
     """
 
     def __init__(self, entries: Entries, transitions: Transitions, lost: Lost, upkeep: Upkeep) -> None:
@@ -241,8 +242,8 @@ class Abandoned:
 
     def end_all(self) -> None:
         """End the ongoing transaction of each entry whose `orphan` is True: if `Lost` finds that the
-        transaction was committed, commit it; else abort it. Complete decided transactions. Commit or abort
-        lost transactions (class `Lost`).
+        transaction was committed, commit it; else abort it. Complete transactions in PrepareCommit or
+        PrepareAbort. Commit or abort lost transactions (class `Lost`).
         """
         for entry in self._entries.all():
             with entry.lock:
@@ -287,14 +288,14 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """The transaction coordinator of a store. A store has one such object. The constructor aborts the
-    transactions that producers in an earlier process left open. Transactions of remote producers stay open,
-    as they do when a broker restarts.
+    """The transaction coordinator of a store, which has only one. The constructor aborts the transactions
+    that producers in an earlier process left open. Transactions of remote producers stay open, as they do
+    when a broker restarts.
     """
 
     def __init__(self, store: Store) -> None:
-        """Load the states and start upkeep. Raises CorruptRecordError or StorageError if
-        `__transaction_state` can't be read.
+        """Load the states, and start the background work (`Upkeep`). Raises CorruptRecordError or
+        StorageError if `__transaction_state` can't be read.
         """
         self._clock, self._config = store.context.clock, store.writer().config
         self._shelter = Shelter("segstore-transactions")
@@ -394,14 +395,13 @@ class TransactionCoordinator:
         """Commit or abort the open transaction; return (producer id, epoch) with which the producer
         continues.
 
-        On return the outcome is decided. Markers that can't be written now are written later; until then the
+        On return the outcome is final. Markers that can't be written now are written later; until then the
         producer's next request raises ConcurrentTransactionsError. A commit or abort raises the producer's
-        epoch, and an abort after a timeout does so, too: the producer may still repeat the request under its
-        old epoch.
+        epoch, also an abort after a timeout. The producer may still repeat the request under its old epoch.
 
         Raises ProducerFencedError, InvalidPidMappingError, TransactionalIdNotFoundError. Raises
-        InvalidTxnStateError for a commit without an open transaction, or if the other outcome was decided.
-        Raises StorageError, after which the call may be repeated.
+        InvalidTxnStateError for a commit without an open transaction, or if the transaction has the other
+        outcome. Raises StorageError, after which the call may be repeated.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
@@ -450,8 +450,8 @@ class TransactionCoordinator:
                 raise _wrong_state(entry)
 
     def complete(self, transactional_id: str) -> None:
-        """Write the missing markers of a decided transaction. Raises ConcurrentTransactionsError if the
-        markers can't be written now.
+        """Write the missing markers of a transaction in PrepareCommit or PrepareAbort. Raises
+        ConcurrentTransactionsError if the markers can't be written now.
         """
         if self._entries.may_be_decided(transactional_id):
             self._shelter.call(partial(self._complete, transactional_id))
@@ -467,7 +467,9 @@ class TransactionCoordinator:
     # --- background work -------------------------------------------------------------------
 
     def end_abandoned(self) -> None:
-        """Abort transactions that an earlier process left open, and complete decided transactions."""
+        """Abort transactions that an earlier process left open, and complete transactions in PrepareCommit or
+        PrepareAbort.
+        """
         self._abandoned.end_all()
 
     def abort_timed_out(self) -> None:

@@ -1,10 +1,10 @@
 """`Lost`: transactions that are open in a partition, but that `__transaction_state` lost in a power cut.
 
 A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
-transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then the
+transaction is open in a partition, and `__transaction_state` has no state of the transaction. Then the
 transaction was committed if any record of a commit remains, in `__transaction_state` or as a marker in some
-partition. If no such record remains, the transaction is aborted. A producer that keeps its epoch (KIP-98) has
-many transactions in one epoch; each of them is identified by its first records.
+partition. If no record of a commit remains, the transaction is aborted. A producer that keeps its epoch
+(KIP-98) has many transactions in one epoch; each of them is identified by its first records.
 On disk: reads the partitions; commits or aborts open transactions through `markers`.
 Threads: one thread creates the object; any thread may call `end`.
 """
@@ -45,9 +45,9 @@ class Dangling(NamedTuple):
 
 
 class Decisions:
-    """The decisions in `__transaction_state` for producers that keep their epoch, without the decisions that
-    compaction has removed. `outcomes` maps each transaction to True if it was committed, False if it was
-    aborted.
+    """The outcomes that `__transaction_state` has for transactions of producers that keep their epoch, except
+    outcomes that compaction has removed. `outcomes` maps each transaction to True if it was committed, False
+    if it was aborted.
     """
 
     def __init__(self, decided: Iterable[TransactionMetadata] = ()) -> None:
@@ -59,9 +59,9 @@ class Decisions:
             self._last[m.producer_id] = m.begins
 
     def is_of(self, m: TransactionMetadata, dangling: Dangling) -> bool:
-        """Return whether `dangling`, a transaction in an epoch of `m`, is the ongoing or decided transaction
-        of `m`. If not, `dangling` is an earlier, decided transaction of the same epoch, or a later
-        transaction.
+        """Return whether `dangling`, a transaction in an epoch of `m`, is the transaction whose state `m` has
+        (ongoing, PrepareCommit or PrepareAbort). If not, `dangling` is an earlier transaction of the same
+        epoch, or a later transaction.
         """
         last = self._last.get(m.producer_id)
         if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:
@@ -104,7 +104,7 @@ class Lost:
                 continue
             try:
                 transactions = transaction_markers.open_transactions(self._store.partition(*at))
-            except SegstoreError as error:  # the partition is skipped: its consumers get the same error
+            except SegstoreError as error:  # the partition is skipped: its consumers get `error`, too
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
@@ -116,7 +116,9 @@ class Lost:
                 if m is None or not m.covers(each.producer_epoch):
                     found.add(dangling)
                 elif m.state is not TransactionState.ONGOING or m.client_version < EPOCH_EACH:
-                    theirs[dangling] = m  # with EPOCH_EACH, an ongoing transaction is alone in its epoch
+                    # `dangling` may be an earlier transaction of the same epoch. Only an ongoing transaction
+                    # with EPOCH_EACH is alone in its epoch.
+                    theirs[dangling] = m
         if found or theirs:
             ids = {each.producer_id for each in (*found, *theirs)}
             self._decisions = Decisions(self._state_log.decided(ids))
@@ -134,15 +136,15 @@ class Lost:
     def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
         try:
             return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
-        except SegstoreError as error:  # the partition is skipped: appends get the same error
+        except SegstoreError as error:  # the partition is skipped: appends to it raise `error`, too
             if passes(error):
                 raise
             log.warning("producers of %s-%d are not known: %s", *at, error)
             return {}
 
     def _evidence(self, known: Collection[TransactionMetadata]) -> set[tuple[int, int]]:
-        """Return (producer id, epoch) of each committed transaction of producers that may have lost
-        transactions. If there are no such producers, no log is searched.
+        """Return (producer id, epoch) of each committed transaction of the producers that have a transaction
+        whose outcome may be lost. If no outcome may be lost, no log is searched.
         """
         wanted = {each.producer_id for each in self._open}
         wanted |= {
@@ -162,14 +164,14 @@ class Lost:
     # --- outcomes -------------------------------------------------------------------------
 
     def was_committed(self, m: TransactionMetadata) -> bool:
-        """Return whether the id's open transaction was committed, and `__transaction_state` lost the
-        decision.
+        """Return whether the transaction that is open in `m` was committed before a power cut removed the
+        commit from `__transaction_state`.
         """
         return (m.producer_id, m.transaction_epoch) in self._committed
 
     def has_end(self, m: TransactionMetadata) -> bool:
-        """Return whether the id's open transaction was committed or aborted, and `__transaction_state` lost
-        the decision.
+        """Return whether the transaction that is open in `m` was committed or aborted before a power cut
+        removed the commit or abort from `__transaction_state`.
         """
         return m.producer_id in self.newer or self.was_committed(m)
 
@@ -182,8 +184,8 @@ class Lost:
 
     def end(self, producer_id: int) -> None:
         """Commit or abort the producer's lost transactions, so that readers don't wait for these transactions
-        for ever, and no later record joins one of them. If `__transaction_state` has no decision for a
-        transaction, its marker has the next epoch. Raises StorageError.
+        for ever, and no later record joins one of them. If `__transaction_state` has no outcome of a
+        transaction, the marker of this transaction has the next epoch. Raises StorageError.
         """
         for dangling in [each for each in self._open if each.producer_id == producer_id]:
             ended = self._decisions.outcomes.get(dangling)

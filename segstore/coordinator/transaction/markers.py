@@ -34,13 +34,13 @@ log = Logger("segstore")
 
 
 class MarkerWriter:
-    """Writes the markers of transactions whose outcome the coordinator has decided."""
+    """Writes the markers of transactions in PrepareCommit or PrepareAbort."""
 
     def __init__(self, store: Store, state_log: TransactionStateLog) -> None:
         self._store, self._state_log = store, state_log
 
     def write_markers(self, transactional_id: str, decided: TransactionMetadata) -> None:
-        """Write the markers of a decided transaction. Raises the errors of `end`."""
+        """Write the markers of a transaction in PrepareCommit or PrepareAbort. Raises the errors of `end`."""
         kind = COMMIT if decided.state.commits else ABORT
         epoch = self._state_log.epoch(transactional_id)
         marker = Marker(decided.producer_id, decided.producer_epoch, kind, epoch)
@@ -61,8 +61,8 @@ class MarkerWriter:
         if kept:
             from segstore.coordinator.offsets.group_offsets import GroupOffsets
 
-            # If this object does not exist, no offsets are in memory: a later load of `__consumer_offsets`
-            # reads the markers.
+            # If the store has no `GroupOffsets`, no offsets are in memory: a later load of
+            # `__consumer_offsets` reads the markers.
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)

@@ -50,7 +50,7 @@ class TransactionState(IntEnum):
 
     @property
     def prepared(self) -> bool:
-        """Return whether the outcome is decided, and markers must be written."""
+        """Return whether this is PrepareCommit or PrepareAbort: markers must then be written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -82,10 +82,10 @@ class TransactionMetadata(NamedTuple):
 
     If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` when all
     markers are written; `previous_producer_id` is the producer id before the present one. `client_version` is
-    the transaction.version. `remote` is 1 if the producer is a client of a server, because such a client may
-    live longer than this process. A decision that keeps the epoch sets `begins`: the first record of the
-    transaction in each partition that has any. In all other states, and if a partition could not be read,
-    `begins` is None.
+    the transaction.version. `remote` is 1 if the producer is a client of a server, because this client may
+    live longer than this process. In PrepareCommit and PrepareAbort, if the producer keeps its epoch,
+    `begins` is the transaction's first record in each partition that has one. `begins` is None in other
+    states, if the epoch was raised, or if a partition could not be read.
     """
 
     producer_id: int
@@ -134,10 +134,10 @@ class TransactionMetadata(NamedTuple):
         return self.producer_epoch >= MAX_EPOCH
 
     def covers(self, producer_epoch: int) -> bool:
-        """Return whether records of this epoch belong to the ongoing or decided transaction."""
+        """Return whether records of this epoch belong to the transaction of this state."""
         if self.client_version < EPOCH_EACH and self.state is TransactionState.PREPARE_ABORT:
-            # the records may have an earlier epoch: for a new producer a broker raises the epoch before the
-            # abort
+            # The transaction's records may have an earlier epoch: a broker that initializes a new producer
+            # raises the epoch before it aborts the transaction.
             return producer_epoch <= self.producer_epoch
         return producer_epoch == self.transaction_epoch
 
@@ -154,7 +154,7 @@ class TransactionMetadata(NamedTuple):
         return self.emptied(self.producer_epoch + 1, now)._replace(timeout_ms=timeout_ms)
 
     def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
-        """Return the state in this epoch in which no transaction is open, and the outcome of the last
+        """Return the state EMPTY with this epoch: no transaction is open, and the outcome of the last
         transaction is forgotten.
         """
         return self._to(
@@ -181,7 +181,7 @@ class TransactionMetadata(NamedTuple):
         )
 
     def decided(self, commit: bool, now: int, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
-        """Return the state in which the outcome is decided. After this state, the markers must be written.
+        """Return the state PrepareCommit or PrepareAbort. After this state, the markers must be written.
 
         The markers have the next epoch, so late batches of the producer are refused, and never join another
         transaction. If no epoch is left, `next_producer_id` replaces the producer's id when all markers are
@@ -198,7 +198,7 @@ class TransactionMetadata(NamedTuple):
     def decided_in_epoch(
         self, commit: bool, now: int, begins: frozenset[Begin] | None = None
     ) -> TransactionMetadata:
-        """Return the state in which the outcome is decided, for a producer that keeps its epoch (KIP-98): the
+        """Return the state PrepareCommit or PrepareAbort of a producer that keeps its epoch (KIP-98): the
         markers have the epoch of the records, and `begins` identifies the transaction within the epoch.
         """
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
@@ -218,5 +218,5 @@ class TransactionMetadata(NamedTuple):
         )
 
     def expired(self, now: int) -> TransactionMetadata:
-        """Return the state of an id that has expired."""
+        """Return the state DEAD, which an expired id gets."""
         return self._to(TransactionState.DEAD, now)

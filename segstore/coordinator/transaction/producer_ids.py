@@ -24,7 +24,7 @@ _LAST = INT64_MAX - BLOCK
 
 
 class ProducerIds:
-    """Allocates producer ids that no producer had before. A store has one such object."""
+    """Allocates producer ids that no producer had before. A store has one `ProducerIds`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class ProducerIds:
                     found.append(transaction_markers.max_producer_id(self._store.partition(topic, partition)))
                 except StorageError:
                     raise
-                except SegstoreError as error:  # the partition is skipped: its appends get the same error
+                except SegstoreError as error:  # the partition is skipped: appends to it raise `error`, too
                     log.warning("producer ids of %s-%d are not known: %s", topic, partition, error)
         for known in TransactionStateLog(self._store).load().values():
             found += [known.producer_id, known.previous_producer_id, known.next_producer_id]

@@ -1,7 +1,7 @@
 """The bytes of a record in `__transaction_state`: TransactionLogKey and TransactionLogValue of Kafka.
 
 A key has version 0 and the transactional id. A value is written in version 1, which is flexible; version 0 is
-read, too. A header of the record, which Kafka ignores, has `TransactionMetadata.begins`. Threads: any;
+read, too. A header of the record has `TransactionMetadata.begins`; Kafka ignores the header. Threads: any;
 functions without state.
 """
 
@@ -78,7 +78,7 @@ def _rows(partitions: frozenset[TopicPartition]) -> Packed:
 
 def decode_value(value: bytes) -> TransactionMetadata:
     """Decode a state that this store or Kafka wrote. Raises UnsupportedVersionError, and ValueError if the
-    bytes are no such state.
+    bytes are not a state.
     """
     body = read_value("TransactionLogValue", value)
     rows = body.transaction_partitions or []

@@ -39,7 +39,7 @@ TOPIC = TRANSACTION_STATE
 
 class States:
     """The last state of each transactional id. `newer` maps each id whose last record has a newer version to
-    the error's text; such an id can't be used.
+    the error's text; the ids in `newer` can't be used.
     """
 
     def __init__(self) -> None:
@@ -109,15 +109,15 @@ class TransactionStateLog:
         return _load(log, States())
 
     def committed(self, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-        """Return (producer id, epoch) of each transaction of these producers for which the log has a decision
-        to commit; compaction may have removed some decisions. Raises CorruptRecordError, StorageError.
+        """Return (producer id, epoch) of each transaction of these producers that was committed, except if
+        compaction has removed its records. Raises CorruptRecordError, StorageError.
         """
         commits = {metadata.committed for log in self._logs() for metadata in _all_states(log)}
         return {each for each in commits if each is not None and each[0] in producer_ids}
 
     def decided(self, producer_ids: Collection[int]) -> Iterator[TransactionMetadata]:
-        """Yield the decisions for these producers, with their `begins`, in the order of the log; compaction
-        may have removed some decisions. Raises CorruptRecordError, StorageError.
+        """Yield the states PrepareCommit and PrepareAbort of these producers' transactions, in the order of
+        the log, except states that compaction has removed. Raises CorruptRecordError, StorageError.
         """
         for log in self._logs():
             for m in _all_states(log):
@@ -131,7 +131,7 @@ class TransactionStateLog:
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         """Write a state; None writes a tombstone. Raises UnsupportedVersionError if the state would overwrite
-        a record of a newer version. If it raises StorageError, nothing was written.
+        a record of a newer version. If StorageError is raised, nothing was written.
         """
         if transactional_id in self._newer:
             raise UnsupportedVersionError(
@@ -147,7 +147,8 @@ class TransactionStateLog:
         except RecordTooLargeError:
             if not headers:
                 raise
-            append_record(log, value, key, (), now)  # without headers the transaction can be completed, too
+            # The headers make the record too large. The transaction can be completed without them.
+            append_record(log, value, key, (), now)
         if metadata is None:
             self._logs_by_id.pop(transactional_id, None)
 
@@ -285,7 +286,7 @@ class Entries:
                     return
 
     def may_be_decided(self, transactional_id: str) -> bool:
-        """Return whether a decided transaction may still lack markers. Takes no lock."""
+        """Return whether the transaction may be in PrepareCommit or PrepareAbort. Takes no lock."""
         entry = self._entries.get(transactional_id)
         return entry is None or entry.metadata is None or entry.metadata.state.prepared
 
@@ -305,14 +306,14 @@ class Entries:
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
         if metadata.state not in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
-            entry.last = requester  # earlier identities may no longer repeat a request
+            entry.last = requester  # producers with earlier identities may no longer repeat a request
 
     def sync(self, entry: TransactionEntry) -> None:
         """Make the entry's states durable against power loss. Raises StorageError."""
         self._log.sync(entry.transactional_id)
 
     def forget(self, entry: TransactionEntry, now: int) -> None:
-        """Remove an id that has expired from the log and from memory."""
+        """Remove an expired id from the log and from memory."""
         self._log.append(entry.transactional_id, None)
         entry.metadata = entry.known.expired(now)
         with self._lock:

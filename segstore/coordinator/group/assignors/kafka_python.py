@@ -64,7 +64,7 @@ class KafkaPythonMember(NamedTuple):
 
 
 class KafkaPythonCluster:
-    """A substitute for kafka-python's ClusterMetadata that knows only topics and their partitions."""
+    """A substitute for kafka-python's ClusterMetadata, with topics and their partitions only."""
 
     def __init__(self, partitions: Mapping[str, Sequence[int]]) -> None:
         self._partitions = {topic: set(numbers) for topic, numbers in partitions.items()}

@@ -171,7 +171,7 @@ class Balancer:
 
     def _drop_unsubscribed(self, candidates: Sequence[TopicPartition]) -> tuple[list[TopicPartition], bool]:
         """Take partitions from owners that do not subscribe to the partition's topic any more. Return
-        (candidates without an owner, whether another member subscribes to a partition that was taken).
+        (candidates without an owner, whether any partition that was taken has a subscriber).
         """
         revoked = False
         for member, owned in self.current.items():
@@ -191,7 +191,9 @@ class Balancer:
         return len(owned) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in owned)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
-        """Move partitions until no move makes the assignment more even. Return whether any was moved."""
+        """Move partitions until no move makes the assignment more even. Return whether a partition was
+        moved.
+        """
         moved = False
         while True:
             modified = False
@@ -206,8 +208,8 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Return the member to which `partition` should move, which has at least two partitions fewer than
-        the owner, or None if the partition should stay.
+        """Return the member to which `partition` should move: it has at least two partitions fewer than the
+        owner. Return None if the partition should stay.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
@@ -236,8 +238,8 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # `partition` returns to its first owner, and this owner gives `moving` back to `target`: `source`
-            # then has one partition fewer, as intended.
+            # Two moves have the effect of one: `source` gives `partition` to the owner of `moving`, and this
+            # owner gives `moving` to `target`.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -300,8 +302,8 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Return (generation, partitions that the member had in it), or (-1, []) if the data can't be decoded, as
-    in Kafka.
+    """Return (generation, the member's partitions in this generation), or (-1, []) if the data can't be
+    decoded, as in Kafka.
     """
     for begin in (0, _VERSION_SIZE):
         for version in (1, 0):
@@ -348,8 +350,8 @@ class CooperativeStickyAssignor:
 
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
-    """Return the current owners of each partition, which are the members that report the partition for the
-    latest generation in which any member reports it.
+    """Return the current owners of each partition: among the members that report the partition, those with
+    the latest generation.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}

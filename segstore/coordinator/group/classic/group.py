@@ -156,7 +156,7 @@ class ClassicGroup(Roster):
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
         """Return a `Ticket`, which is completed with the member's assignment. If the member is the leader,
-        `assignments` has the assignments of all members, which are written. `protocol` and `protocol_type`
+        `assignments` has the assignments of all members, and is written. `protocol` and `protocol_type`
         must be the group's, or None. Raises UnknownMemberIdError, IllegalGenerationError,
         RebalanceInProgressError, FencedInstanceIdError, InconsistentGroupProtocolError, and the errors of
         `write`. If `write` fails, the leader may sync again.

@@ -22,7 +22,7 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
 
-# These are the requests of members, the group's answers, and tickets for answers that may come later.
+# The classes below are members' requests, the group's answers, and tickets for answers that may come later.
 # Threads: any; all classes except `Ticket` and `Pulse` are immutable.
 
 R = TypeVar("R")
@@ -227,7 +227,7 @@ class ClassicGroupMember:
 
     @property
     def has_pulse(self) -> bool:
-        """Return whether the member has a `Pulse`. A member that has one sends no heartbeats."""
+        """Return whether the member has a `Pulse`. A member with a `Pulse` sends no heartbeats."""
         return self._pulse is not None
 
     def beat(self, now: float) -> None:
@@ -251,8 +251,8 @@ class ClassicGroupMember:
             return True
         pulse = self._pulse()
         if pulse is None:
-            # At interpreter exit weak references are cleared before finalizers run. The consumer may
-            # therefore be alive, and a finalizer may close it.
+            # At interpreter exit weak references are cleared before finalizers run. The consumer
+            # then still counts as alive, because a finalizer may close it.
             return self.group_instance_id is not None or sys.is_finalizing()
         late = now - pulse.polled >= pulse.max_poll_interval_ms
         if not late:

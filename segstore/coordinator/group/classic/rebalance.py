@@ -153,8 +153,8 @@ class Roster:
     def place(
         self, member: ClassicGroupMember, with_members: bool, skip_assignment: bool = False
     ) -> JoinGroupResult:
-        """Return the answer to a member that has joined this generation. If `with_members` and the member is
-        the leader, the answer has the list of members, and `skip_assignment`.
+        """Return the answer to a member that has joined this generation. Only the leader's answer, and only
+        if `with_members`, has the list of members and `skip_assignment`.
         """
         assert self.protocol is not None
         assert self.leader is not None
@@ -295,8 +295,8 @@ class Rebalance:
     # --- the assignment ------------------------------------------------------------------------
 
     def assign(self, assignments: Mapping[str, bytes], now: float) -> None:
-        """Write the leader's assignments, one for each member, and give each member that waits its
-        assignment. Raises the errors of `write`.
+        """Write the leader's assignments, one for each member, and complete the `Ticket` of each waiting
+        member with its assignment. Raises the errors of `write`.
         """
         self._write(assignments)
         self._group.become(ClassicGroupState.STABLE)

@@ -1,4 +1,4 @@
-"""Converts a classic group to a record of `__consumer_offsets`, and such a record to a classic group.
+"""Converts a classic group to a record of `__consumer_offsets`, and the record to a classic group.
 
 Threads: under the group's lock.
 """

@@ -160,7 +160,7 @@ class GroupDraft:
             except InvalidRegularExpressionError:
                 if known is None:
                     raise
-                continue  # `regex` needs google-re2, which is not installed any more: `known` stays
+                continue  # google-re2 is no longer installed: the topics in `known` stay
             if known is None or known.topics != found:
                 changed = True
                 self._put_regex(regex, found)

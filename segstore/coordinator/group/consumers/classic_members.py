@@ -53,8 +53,8 @@ class ClassicMembers(Keeper):
         owned = topics.assignment(decoded.owned)
         after = draft.update(before, subscription(joining, decoded), owned, has_new_topics)
         self._commit(draft)
-        # If the group has regular expressions, `_seen` stays: the next KIP-848 heartbeat then searches the
-        # new topics for matches.
+        # If the group has regular expressions, `_seen` keeps the old topics: the next KIP-848 heartbeat then
+        # searches the new topics for matches.
         if not self.group.regexes:
             self._seen = topics
         self._await_sync(after, joining, now)
@@ -63,8 +63,8 @@ class ClassicMembers(Keeper):
         return ticket
 
     def replaced(self, joining: Joining) -> ConsumerMember | None:
-        """If this static member joins in the place of the group's last KIP-848 member, and the group can then
-        become a classic group, return the KIP-848 member; else return None (GroupMetadataManager:
+        """If `joining` is from a static member that replaces the group's last KIP-848 member, and the group
+        can then become a classic group, return the KIP-848 member; else return None (GroupMetadataManager:
         validateOnlineDowngradeWithReplacedMember). Raises the errors of `join`.
         """
         instance = joining.group_instance_id
@@ -83,7 +83,7 @@ class ClassicMembers(Keeper):
 
     def _subscription(self, joining: Joining) -> MemberSubscription:
         """Return the subscription of a joining member, from the first of its protocols. Raises
-        InconsistentGroupProtocolError if the group can't have such a member (ConsumerGroup:
+        InconsistentGroupProtocolError if the group can't have a member with these protocols (ConsumerGroup:
         supportsClassicProtocols).
         """
         group_id, names = self.group.group_id, [name for name, _ in joining.protocols]
@@ -103,8 +103,8 @@ class ClassicMembers(Keeper):
             raise InconsistentGroupProtocolError(f"group {group_id!r}: {error}") from None
 
     def _entering(self, joining: Joining, draft: GroupDraft) -> ConsumerMember:
-        """Return the joining member in its state before the request. If it is not a member yet, return a new
-        member.
+        """Return the member in its state before the request, or a new member if the group does not have the
+        member yet.
         """
         new_id, instance = joining.new_id or str(uuid.uuid4()), joining.group_instance_id
         if instance is None:

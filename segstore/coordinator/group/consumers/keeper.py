@@ -73,7 +73,8 @@ class Keeper:
     """The members of a consumer group and their sessions, which start when this object is made. The counter
     `changes` grows with each change of the group; a member then asks for its assignment again. A member whose
     consumer is in this process has a `Pulse`, by which the coordinator sees that the consumer is alive:
-    `pulses` has such members of the classic protocol, `consumer_pulses` the pulses of such KIP-848 members.
+    `pulses` has the members of the classic protocol with a `Pulse`, `consumer_pulses` the pulses of KIP-848
+    members.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class ConsumerMember:
     ) -> ConsumerMember:
         """Return the member after its next step towards the target assignment. `owned` is the list of
         partitions that the member reports, None if the heartbeat has no list. Raises FencedMemberEpochError
-        if the member's state is unknown, because a newer Kafka wrote it, and `owned` is not empty.
+        if `owned` is not empty, and a newer Kafka wrote the member's state, which is then unknown.
         """
         state, current = self.current.state, self.current
         if self.is_reconciled_to(target_epoch):
@@ -104,8 +104,8 @@ class ConsumerMember:
         self, epoch: int, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
     ) -> ConsumerMember:
         """Return the member in its next state. If the member owns partitions that are not in its target, it
-        must revoke them, and stays in `epoch`. If it owns no such partitions, it enters `target_epoch`, and
-        gets the partitions of its target that nobody owns.
+        must revoke them, and stays in `epoch`. If all its partitions are in its target, it enters
+        `target_epoch`, and gets the partitions of its target that nobody owns.
         """
         had = self.current.assigned
         kept = _common(had, target)
@@ -170,8 +170,8 @@ def _union(one: Assignment, other: Assignment) -> Assignment:
 
 
 def _overlaps(owned: Assignment | None, revoking: Assignment) -> bool:
-    """Return whether a member may still own a partition of `revoking`, because `owned` has such a partition
-    or is None.
+    """Return whether `owned` is None or has a partition of `revoking`: the member may then still own a
+    partition of `revoking`.
     """
     return owned is None or bool(_common(owned, revoking))
 

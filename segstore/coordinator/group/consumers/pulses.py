@@ -1,5 +1,5 @@
 """`ConsumerPulses`: a `Pulse` for each member of a consumer group whose consumer is in this process
-(KIP-848). Such a member sends a heartbeat only to report a change; its `Pulse` shows the coordinator that the
+(KIP-848). These members send heartbeats only to report a change; the `Pulse` shows the coordinator that the
 consumer is alive.
 
 Threads: under the group's lock; a `Pulse` is written by its consumer's thread too. Times are ms of the
@@ -45,8 +45,8 @@ class ConsumerPulses:
             pulse = None if ref is None else ref()
             self._looked[member_id] = now
             if pulse is None:
-                # At interpreter exit weak references are cleared before finalizers run. The consumer may
-                # therefore be alive, and a finalizer may close it.
+                # At interpreter exit weak references are cleared before finalizers run. The consumer
+                # then still counts as alive, because a finalizer may close it.
                 yield member_id, ref is not None and sys.is_finalizing()
                 continue
             is_alive = now - pulse.polled < pulse.max_poll_interval_ms

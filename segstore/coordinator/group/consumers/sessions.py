@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class Wait(Enum):
-    """An action of a member for which there is a deadline. SESSION stands for a heartbeat. KIP-848 members
+    """An action for which a member has a deadline. SESSION stands for a heartbeat. KIP-848 members
     revoke partitions within their rebalance timeout; classic members join, and then sync.
     """
 

@@ -34,7 +34,7 @@ class AssignableTopics:
         self.counts = {self.ids[info.name]: info.partitions for info in there}
 
     def ids_of(self, topics: Iterable[str]) -> frozenset[bytes]:
-        """Return the ids of topics; names that don't exist are ignored."""
+        """Return the ids of topics, given by name; topics that don't exist are left out."""
         return frozenset(self.ids[name] for name in topics if name in self.ids)
 
     def partitions(self, assignment: Assignment) -> tuple[TopicPartition, ...]:

@@ -41,9 +41,11 @@ class ShareDraft:
     ) -> ShareMember:
         """Update a member's subscription, and record `partitions`, the share partitions that have a state.
         Return the member, which has its target as its assignment. The group epoch is raised if the member's
-        topics or the partitions of subscribed topics change. If `is_new`, the group epoch is also raised if a
-        partition is assigned to no member, because a broker may have stopped between two heartbeats. If
-        `may_assign`, and the targets were computed for an earlier epoch, the group is assigned anew.
+        topics or the partitions of subscribed topics change. If `is_new`, the store's topics have changed, or
+        this is the first heartbeat since the group was read from the log. The group epoch is then also raised
+        if a partition is in no member's target: an earlier process may have created the partition's state,
+        and stopped. If `may_assign`, and the targets were computed for an earlier epoch, the group is
+        assigned anew.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:
@@ -80,7 +82,7 @@ class ShareDraft:
         return self._group.target_epoch >= self._group.epoch
 
     def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareStateTopics) -> bool:
-        """Return whether a subscribed partition that has a state is in no member's target."""
+        """Return whether some subscribed partition with a state is in no member's target."""
         names = {name for member in members.values() for name in member.subscription.topic_names}
         assigned: dict[bytes, set[int]] = {}
         for target in self._group.targets.values():
@@ -96,7 +98,7 @@ class ShareDraft:
                 self.changes.append((ShareRecordKey(kind, member_id), None))
         remaining = {name: member for name, member in self._group.members.items() if name not in member_ids}
         epoch = self._raise(remaining, True)
-        if not remaining:  # without members, no later request computes targets for this epoch
+        if not remaining:  # no later request computes targets, so the target epoch is set here
             self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(epoch))
 
     def reassign(self) -> None:

@@ -141,8 +141,8 @@ class ShareKeeper:
                 self.pulses.forget(member_id)
 
     def raise_epoch(self, least: int) -> None:
-        """If the group's epoch is lower than `least`, raise it at least to `least`. A share partition of the
-        group has `least` as its state epoch.
+        """If the group's epoch is lower than `least`, raise it at least to `least`, which is the state
+        epoch of a share partition of the group.
         """
         if self.group.epoch < least:
             draft = self._draft(self._outside.topics(), least)

@@ -123,8 +123,8 @@ class _AssignmentPool:
         Return the partition that was taken.
         """
         with_room = next(pair for pair in free if self.room[pair])
-        # There is a member that has another partition, and not `with_room`: a partition without room has more
-        # members than a partition with room.
+        # Some member lacks `with_room`, and has a partition that `name` lacks, because a partition without
+        # room has more members than a partition with room.
         for other in self._members:
             if with_room not in self.held[other]:
                 for pair in sorted(self.held[other] - self.held[name]):

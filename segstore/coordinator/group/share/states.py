@@ -41,7 +41,7 @@ _ENDED = (
 
 
 class ShareStates(ShareKeeper):
-    """The part of `ShareMembership` that creates and deletes states."""
+    """The part of `ShareMembership` that creates and deletes the durable states of share partitions."""
 
     def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
         """Create or replace the states of the partitions `new`, with the start offsets `begins`. Return the

@@ -88,7 +88,7 @@ def _same_topics(members: Members, partitions: Partitions) -> Targets:
     for owned in assigned.values():
         larger = len(owned) <= share and more > 0
         more -= larger
-        # The quotas add up to all partitions, so `free` has enough.
+        # The quotas add up to the number of all partitions, so `free` has enough.
         owned += [next(free) for _ in range(share + larger - len(owned))]
     return _as_targets(assigned)
 
