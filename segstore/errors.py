@@ -199,7 +199,7 @@ class MissingPackageError(SegstoreError, ImportError):
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages. The command can't be "pip install segstore[extra]", because
+    """Return the command that installs packages. The command names packages, and no extra of segstore, because
     segstore is in no package index.
     """
     return f"pip install {' '.join(packages)}"
