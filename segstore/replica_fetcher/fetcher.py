@@ -48,8 +48,8 @@ refuses the fetch.
 
 class FetcherContext(Protocol):
     """Methods of a fetcher's owner that the fetcher calls. `unreported` has the logs that have reached the
-    high watermark of their first fetch answer, and whose leader does not know that yet, because no fetch was
-    made after that.
+    high watermark of their first fetch answer, but have sent no fetch after that: only the next fetch reports
+    their log end offset to the leader.
     """
 
     unreported: set[FollowedLog]
@@ -381,8 +381,9 @@ class ReplicaFetcher(BrokerThread):
         return self.run(each, take)
 
     def run(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
-        """Call `take`, and return its result. If `take` raises an error, return False. Before that, delay the
-        log's next fetch, or call `FetcherContext.failed`, because the log can't be fetched any more.
+        """Call `take`, and return its result. If `take` raises an error, delay the log's next fetch, and
+        return False. If the log can't be fetched any more after the error, call `FetcherContext.failed`
+        instead of delaying the fetch.
         """
         pause = self._config.retry_backoff_ms / 1000
         try:

@@ -484,7 +484,7 @@ class Fetching:
 
     @property
     def ended(self) -> bool:
-        """Return whether the thread has ended."""
+        """Return whether the directory's thread has ended."""
         return self._ended.is_open
 
     def post(self, work: LocalReplica | Callable[[], object]) -> None:

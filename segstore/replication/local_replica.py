@@ -181,7 +181,7 @@ class LocalReplica:
             return
         pending = self._waiting.add(end_offset, timeout_ms)
         self._links.appended(self)
-        # `_become` may have called `refuse` before the `add` above.
+        # If `_become` called `refuse` before the `add` above, nobody else refuses this append.
         if not isinstance(self.core.role, Leader):
             self._waiting.refuse()
         self._waiting.await_answer(pending, timeout_ms)
@@ -206,7 +206,7 @@ class LocalReplica:
         self.partition.tail.fence(epoch)
 
     def settle(self) -> None:
-        """Report the log end offset and the waiting appends to the core."""
+        """Pass the log end offset and the waiting appends to `core`."""
         with self.lock:
             self._settle()
         # A fetch of a follower opens the tail, but a leader without followers gets no fetch.
@@ -214,22 +214,23 @@ class LocalReplica:
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """Report this leader's appends to the core. If an opening is due, open the leader's native tail.
-        Called by the directory's thread if no in-sync follower fetches from the leader.
+        """Pass this leader's appends to `core`. If an opening is due, open the leader's native tail, through
+        which C code appends to the log. Called by the directory's thread if no in-sync follower fetches from
+        the leader.
         """
         self.settle()
         if self.takes_tails():
             self.open_by_threads()
 
     def hear(self) -> None:
-        """Report native appends to the core, if there may be unreported ones."""
+        """Pass the log end offset to `core` if C code may have appended to the log."""
         if self._handed_on:
             with self.lock:
                 self._settle()
 
     def answer_waiting(self) -> None:
-        """Answer appends that still wait although all replicas have their records: while the native tails are
-        open, no follower fetches, so no fetch answers these appends.
+        """Answer appends that still wait although all replicas have their records. While C code appends to
+        all replicas, no follower fetches, so no fetch answers these appends.
         """
         if self._waiting:
             self.settle()
@@ -255,7 +256,7 @@ class LocalReplica:
             self._carry_out(leader.wait(*request))
 
     def _catch_up(self) -> None:
-        """Report native appends to the core. The caller holds the lock."""
+        """Pass the log end offset to `core`, because C code may have appended. The caller holds the lock."""
         if isinstance(self.core.role, Leader):
             self._settle()
         elif self.core.role is not None:
@@ -266,7 +267,7 @@ class LocalReplica:
                 log.high_watermark = max(log.high_watermark, self.replica.high_watermark)
 
     def note_start(self) -> None:
-        """Report the log start offset to the core, if retention or a delete request moved it."""
+        """Pass the log start offset to `core` if retention or a delete request has moved it."""
         log, start = self.core.log, self.replica.start_offset
         if start > log.start_offset:
             log.start_offset, log.high_watermark = start, max(log.high_watermark, start)
@@ -278,7 +279,8 @@ class LocalReplica:
         """
         with self.lock:
             self._settle()
-            # The recovery point is read under the lock, because `in_sync` needs that.
+            # The recovery point is read under the lock: `in_sync` promises that a replica joins the ISR later
+            # only if it has synced all records below this point.
             own = self.partition.recovery_point
             answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
             self._carry_out(effects)
@@ -311,15 +313,15 @@ class LocalReplica:
 
     def on_time(self) -> None:
         """Propose to remove lagging followers from the ISR (R19), and fail appends whose deadline has come.
-        While the native tail is open, do nothing: no follower lags, and no append waits.
+        While C code appends to all replicas, do nothing: no follower lags, and no append waits.
         """
         tail = self.partition.tail
         if tail.may_be_open:
             # Nothing is done: to take the lock could mean to wait for an append, which waits for a disk.
             if tail.native.is_open:
                 return
-            # Ctrl-C may have interrupted an append before a follower got its batch: the tails are opened
-            # anew.
+            # Ctrl-C may have interrupted an append by C code before a follower got its batch. Then
+            # `open_by_threads` asks the followers to fetch.
             if not self._inline:
                 self._links.opens(self)
         with self.lock:
@@ -343,8 +345,9 @@ class LocalReplica:
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # The tail is closed after the role was changed. So an append that the closed tail refuses does not
-        # find a leader here. A thread that is opening the tail sees the new role, and closes the tail.
+        # The native tail is closed after the role was changed. When C code refuses an append because the tail
+        # is closed, the append finds no leader here. A thread that is opening the tail sees the new role, and
+        # closes the tail.
         if self._inline:
             self.partition.tail.pause()
         else:
@@ -371,7 +374,7 @@ class LocalReplica:
 
     def open_tail(self) -> None:
         """If this replica is the leader and all replicas have the whole log, open the native tails of all
-        replicas. One native append then writes to all replicas. Called only with the setting `inline`.
+        replicas: one call of C code then appends to all replicas. Called only with the setting `inline`.
         """
         with self.lock:
             leader = self.core.role
@@ -391,9 +394,9 @@ class LocalReplica:
                 tail.open_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
 
     def _open_to(self, leader: Leader) -> bool:
-        """Open this follower's native tail for appends of `leader`. Return True if the tail is open. Return
-        False if this replica follows another leader, is changing its log, or has a log that begins below the
-        leader's log or has another end offset.
+        """Open this follower's native tail, so that C code writes the leader's appends to this log, too.
+        Return whether the tail is open. It stays closed if this replica follows another leader, is changing
+        its log, or has a log that begins below the leader's log or has another end offset.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log
@@ -411,8 +414,9 @@ class LocalReplica:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
     def _offer(self, leader: LocalReplica) -> None:
-        """Open this follower's native tail if this replica has the leader's whole log, all records are
-        committed, and the last fetch was small enough for a native append. Called by the directory's thread.
+        """Open this follower's native tail, so that C code writes the leader's appends to this log, too. Do
+        nothing if this replica lacks records, if records are not committed, or if the last fetch was too
+        large for an append by C code. Called by the directory's thread.
         """
         if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return
@@ -438,13 +442,15 @@ class LocalReplica:
             self._links.opens(leader)
 
     def takes_tails(self) -> bool:
-        """Return whether the directories' threads may open this leader's native tail now."""
+        """Return whether the directories' threads may now open this leader's native tail, so that C code
+        appends to all replicas.
+        """
         return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
-        """Open the native tail of a leader if all followers have the whole log and open tails. If a
-        follower's tail is closed, ask that follower to fetch: it opens its tail after the fetch. Called by
-        the directory's thread.
+        """Open this leader's native tail, through which C code appends to all replicas, if all followers have
+        the whole log and open tails. If a follower's tail is closed, ask that follower to fetch: it opens its
+        tail after the fetch. Called by the directory's thread.
         """
         tail = self.partition.tail
         native = tail.native
@@ -466,7 +472,7 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        # True before the tail opens, because the first native append bypasses the core.
+        # Set before the tail opens, because `core` does not know of the first append by C code.
         self._handed_on = True
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
@@ -481,23 +487,21 @@ class LocalReplica:
         return native.is_open and bool(native.c.follows)
 
     def _recall(self) -> None:
-        """Pause the native tail, and report the native appends to the core. Called by the directory's
-        thread.
-        """
+        """Stop appends by C code, and pass the log end offset to `core`. Called by the directory's thread."""
         self._pause()
         with self.lock:
             self._catch_up()
         self._may_be_open = False
 
     def _pause(self) -> None:
-        """Close the native tail: no native append begins until it is opened again."""
+        """Close the native tail: C code appends nothing until the tail is opened again."""
         tail = self.partition.tail
         if tail.may_be_open:
             with tail.token:
                 """Taking the append token pauses the tail."""
 
     def _gets_from(self, leader: LocalReplica) -> bool:
-        """Return whether native appends to the leader's log write to this log, too."""
+        """Return whether C code that appends to the leader's log appends to this log, too."""
         if not self._is_offered:
             return False
         leading = leader.partition.tail.native
@@ -505,9 +509,7 @@ class LocalReplica:
 
     @contextmanager
     def _changes(self) -> Iterator[None]:
-        """Close the native tail, and keep it closed during a `with` block that changes the role or the
-        log.
-        """
+        """A context manager: C code does not append during its block, which changes the role or the log."""
         if not self._inline:
             self._recall()
             yield
@@ -525,9 +527,7 @@ class LocalReplica:
         self._links.resume(self, work)
 
     def fetches(self) -> AbstractContextManager[None]:
-        """Return a context manager for a fetch. If the native tail may be open, the context manager keeps it
-        closed during the fetch.
-        """
+        """Return a context manager for a fetch. C code does not append to this log during the fetch."""
         return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
     # --- the directory's thread ------------------------------------------------------------------

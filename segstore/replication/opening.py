@@ -291,7 +291,7 @@ class _Assembly:
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if not lost.is_new:  # If it is new, it stays locked until `_undo` has removed its files.
+            if not lost.is_new:  # A new directory stays locked until `_undo` has removed its files.
                 lost.let_go()
         return metadata
 

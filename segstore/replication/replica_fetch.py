@@ -194,8 +194,8 @@ class ReplicaFetch:
     def _read(
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> LeaderRead | None:
-        """Read the batches of a fetch answer. Return the read of the batches after them, None if there were
-        none. Called in the reading thread of the leader's directory.
+        """Read the batches of a fetch answer. Return a function that reads the batches after them, None if
+        the answer has no batches. Called in the reading thread of the leader's directory.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found: Found = self._ahead.take(place)  # The batches may have been read ahead already.
@@ -210,8 +210,8 @@ class ReplicaFetch:
     def _read_ahead(
         self, leader: LeaderEndPoint, place: ReadAheadPosition, end_offset: int
     ) -> LeaderRead | None:
-        """Read batches below `end_offset` ahead of a follower whose fetch offset is `place`. Return the read
-        of the batches after them, None if no batches were read.
+        """Read batches below `end_offset` ahead of a follower whose fetch offset is `place`. Return a
+        function that reads the batches after them, None if no batches were read.
         """
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:

@@ -28,7 +28,7 @@ class TailOpenings:
         self._backoff = self._skips_left = 0
 
     def are_due(self) -> bool:
-        """Return whether the native tail should be opened now."""
+        """Return whether to open the leader's native tail now, or to skip this opening."""
         last, self._last = self._last, None
         if last is not None and not last.is_open:
             self._backoff = 0 if last.moved else min(2 * self._backoff + 1, MOST_SKIPPED)

@@ -53,7 +53,7 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
     log = new_log(store, TOPIC, **config)
     try:
         yield log
-        # This flush is not measured. It leaves nothing to write to the next run.
+        # This flush is not measured. Without it the next run would have to write these records, too.
         log.flush()
     finally:
         store.delete_topic(TOPIC)

@@ -107,7 +107,9 @@ class ClusterGroups:
     def reset(
         self, group: str, to: Reset, partitions: Sequence[TopicPartition | str] | None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Raises NonEmptyGroupError. If no partitions are given, raises GroupNotFoundError, too."""
+        """Set committed offsets as `GroupAdmin.reset` does. Raises NonEmptyGroupError, and GroupNotFoundError
+        if `partitions` is None.
+        """
         if partitions is None:
             self._check_there(group)
         committed = self._committed(group)

@@ -191,8 +191,8 @@ class MetadataImage:
     # --- decisions of the core -------------------------------------------------------------------
 
     def records_of(self, effects: Iterable[Effect]) -> list[MetadataRecord]:
-        """Return one metadata record for each `Persist` effect, in the order of the effects: the records get
-        the offsets that the core expects. This image is not changed.
+        """Return one metadata record for each `Persist` effect. The records must be written in this order, so
+        that they get the offsets that the `Controller` has assigned. This image is not changed.
         """
         made: list[MetadataRecord] = []
         # A record depends on the records before it, so each record is applied to a copy of the image.

@@ -206,7 +206,7 @@ class Purgatory:
         because no fetch must stay in the purgatory if this function raises.
         """
         if not (self._parked or self._standing):
-            # If fetches are parked, `_seen` stays, because they may wait for a lower number.
+            # While fetches are parked, `_seen` stays: they may wait for an earlier publication.
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 

@@ -135,7 +135,7 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        # All entries are removed at once, because no single entry is ever removed.
+        # Single entries are never removed, so all are removed before the dict grows further.
         if len(self._forms) > 2 * FEW:
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
@@ -165,7 +165,7 @@ class LearnedFetch(LearnedRequest):
         """Return the template of answers that have only this partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            # Some of these templates are for partitions that the session does not fetch any more.
+            # Many templates mean that some are for partitions that the session does not fetch any more.
             if len(self._answers) >= 2 * len(self.logs):
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed

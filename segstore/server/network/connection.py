@@ -134,7 +134,7 @@ class ServerConnection:
 
     def resecure(self, sasl: Sasl | None) -> None:
         """Apply reloaded security settings: the next authentication checks the users of `sasl`."""
-        # `learned` answers requests that were authorized by the old allow list.
+        # `learned` is dropped, because it answers requests that the old allow list has authorized.
         self.learned = None
         if self.sasl is not None and sasl is not None:
             self.sasl.sasl = sasl

@@ -72,7 +72,7 @@ class Sasl:
         return ScramExchange(mechanism, self._scram_users.finder(mechanism))
 
     def session(self, entered: Callable[[str], object]) -> SaslSession:
-        """Return a new session for a new connection."""
+        """Return the session of a new connection, which calls `entered(principal)` after an authentication."""
         return SaslSession(self, entered)
 
 
