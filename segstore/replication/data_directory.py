@@ -406,8 +406,8 @@ def open_directory(
     """Open a directory for writing, and return its writer. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
-    # If a writer's owner is garbage, another open in this thread takes the writer's lock. So the context is
-    # the owner until there is a store.
+    # If a writer's owner was garbage-collected, another open in this thread takes the writer's lock. So the
+    # context is the owner until there is a store.
     writer.owner = lambda: context
     return writer
 
@@ -460,7 +460,7 @@ class ReadThread:
             self._ended.open()
 
     def _call(self, read: LeaderRead) -> LeaderRead | None:
-        if (more := read()) is not None:  # `more` reads ahead: the follower lags behind the leader.
+        if (more := read()) is not None:  # The follower lags, so both threads work at the same time.
             self._separation.keep()
         return more
 
@@ -589,6 +589,6 @@ class Fetching:
         elif more:
             self._directory.ask(replica)
         else:
-            if not self._once_more:  # The first follower of a round sets the time of the round.
+            if not self._once_more:  # The first follower in `_once_more` sets the time for all of them.
                 self._more_at = time.monotonic() + LAST_ROUND
             self._once_more[replica] = None

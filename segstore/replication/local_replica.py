@@ -4,20 +4,20 @@ Partition).
 
 On disk are the partition's log and checkpoints, which `storage.log.replica` writes. Threads: only the
 directory's own thread changes the log for replication (`become`, `step`), so that other directories go on if
-this disk hangs. Any thread may call the other methods, which call the core under `lock`, and carry out the
-core's effects in memory. No thread holds `lock` during disk work. A thread that appends carries out no
-effects: it registers its append, and waits. So Ctrl-C, which interrupts that thread, can't come between two
-effects.
+this disk hangs. Any thread may call the other methods, which call `core` (the replication protocol, without
+files and threads) under `lock`, and carry out the returned effects in memory. No thread holds `lock` during
+disk work. A thread that appends carries out no effects: it registers its append, and waits. So Ctrl-C, which
+interrupts that thread, can't come between two effects.
 
-If all replicas have the whole log, their native tails are opened: an append is then one native call, which
-writes to all replicas. These appends are reported to the core later (`_catch_up`). There are two modes:
+If all replicas have the whole log, their native tails are opened: an append is then one call of C code, which
+writes to all replicas. Later `core` gets the new log end offset (`_catch_up`). There are two modes:
 
 - With threads, each directory's own thread opens and pauses the tails of that directory (`_offer`,
   `open_by_threads`, `_recall`). This thread holds no lock except for `Tail.token`, the append token. Each
   directory's native thread writes batches to the followers in that directory, so no thread waits for the disk
   of another directory.
 - With the setting `inline`, the appending thread writes to all replicas. One thread opens the tails of all
-  replicas together (`open_tail`), and pauses them before it calls the core. The order of locks is: `lock` of
+  replicas together (`open_tail`), and pauses them before it calls `core`. The order of locks is: `lock` of
   the leader, `lock` of the follower, append token.
 """
 
@@ -133,9 +133,7 @@ class LocalReplica:
         leader.
         """
         self._may_be_open = False
-        """Whether this follower's log may have batches of native appends that were not reported to the core
-        yet.
-        """
+        """Whether C code may have appended batches to this follower's log that `core` does not know yet."""
         self._openings = TailOpenings()
         self.key, self.partition, self.replica = key, partition, replica
         self.lock = Mutex()
@@ -209,7 +207,8 @@ class LocalReplica:
         """Pass the log end offset and the waiting appends to `core`."""
         with self.lock:
             self._settle()
-        # A fetch of a follower opens the tail, but a leader without followers gets no fetch.
+        # A follower's fetch opens the native tail. A leader without followers gets no fetch, so it is opened
+        # here.
         if self._inline:
             self.open_tail()
 

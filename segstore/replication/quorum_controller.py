@@ -1,4 +1,4 @@
-"""The controller of a replicated store: the core decides events, and the controller writes the decisions
+"""The controller of a replicated store: `core.controller` decides events. This module writes the decisions
 durably to a majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
 
 On disk is the metadata log. Threads: one, which decides events in order. The decisions of all events that are
@@ -33,8 +33,8 @@ MOST_EVENTS = 1_000
 
 
 class Decision(NamedTuple):
-    """The result of one event. `records` are records of topics and settings, which the core does not know.
-    `effects` are effects of the core. Their records are written after `records`.
+    """The result of one event. `records` are records of topics and settings. `effects` were returned by a
+    method of `Controller`. The records in `effects` are written after `records`.
     """
 
     records: Sequence[MetadataRecord] = ()
@@ -199,7 +199,7 @@ class QuorumController:
             return [], error
 
     def _lose(self, error: Exception) -> None:
-        """Stop the controller, because the core may have changes that are not durable (R31)."""
+        """Stop the controller, because its state in memory may have changes that are not durable (R31)."""
         self.error = error
         log.error("the controller stops: %s", error)
 

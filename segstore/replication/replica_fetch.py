@@ -48,10 +48,10 @@ Found = FetchedBatches | Nothing | SegstoreError | None
 
 
 class LeaderRead(Protocol):
-    """A read of a leader's log."""
+    """A function that reads batches of a leader's log."""
 
     def __call__(self) -> LeaderRead | None:
-        """Read batches. Return the read to make after this one, None if there is none."""
+        """Read batches. Return the function that reads the next batches, None if none are to be read."""
 
 
 class Reads(Protocol):

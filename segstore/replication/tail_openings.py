@@ -18,9 +18,9 @@ MOST_SKIPPED = 63
 
 
 class TailOpenings:
-    """A backoff for the opening of a leader's native tail. If an open tail was closed before a native append,
-    the next openings are skipped. Each time this happens, the number of skipped openings doubles, up to
-    MOST_SKIPPED.
+    """A backoff for the opening of a leader's native tail. If an open tail was closed before C code has
+    appended through it, the next openings are skipped. Each time this happens, the number of skipped openings
+    doubles, up to MOST_SKIPPED.
     """
 
     def __init__(self) -> None:

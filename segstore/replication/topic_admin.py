@@ -66,7 +66,7 @@ class ReplicatedTopicAdmin:
         return self._settings
 
     def load(self, image: MetadataImage, core: Controller) -> None:
-        """Set `topics` from a metadata image, and pass the settings of the topics to the core."""
+        """Set `topics` from a metadata image, and pass the settings of the topics to `core`."""
         numbers: dict[str, list[int]] = {}
         for key in image.partitions:
             numbers.setdefault(key.topic, []).append(key.partition)
@@ -164,7 +164,7 @@ class ReplicatedTopicAdmin:
         self._manager.news.until(settled, SETTLED, 0.01)
 
     def _reconfigured(self, core: Controller, info: TopicInfo) -> Effects:
-        """Pass a topic's changed settings to the core, and return the core's effects."""
+        """Pass a topic's changed settings to `core`, and return the resulting effects."""
         keys = [PartitionKey(info.name, number) for number in info.partition_ids]
         return core.configure(keys, self._settings.topic_settings(info))
 

@@ -72,7 +72,7 @@ class WaitingAppends:
 
 
 def answer(effect: Complete) -> None:
-    """Put the core's answer to one append into the append's queue."""
+    """Put the answer to one append into the append's queue."""
     _queue_of(effect.ticket).put(effect.error)
 
 

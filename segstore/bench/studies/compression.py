@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # --- compressing -------------------------------------------------------------------------------
 
-# `each` measures one run that compresses values one by one. `batches` measures one run with batches.
+# `each` measures a run that compresses values one by one. `batches` measures a run that compresses batches.
 
 RATIO, WRITE, READ = "ratio", "write CPU s/GB", "read CPU s/GB"
 USUAL_BYTES = 65536

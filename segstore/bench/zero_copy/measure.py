@@ -231,9 +231,7 @@ _LEAST = {"warm": 4, "cold": 1}  # minimum number of transfers in a run
 
 @dataclass
 class MeasuredGroup:
-    """A group, with what is needed to measure it (its sink, its log, and its contenders), and with what was
-    measured.
-    """
+    """A group, with its sink, its log and its contenders, and with the measured samples."""
 
     group: ContenderGroup
     sink: Receiver

@@ -249,8 +249,8 @@ class Leader:
         """Return the broker epoch of an ISR member, -1 if the member has not fetched in this leader epoch
         (Kafka: Partition.addBrokerEpochToIsr).
         """
-        # -1 is safe: if such a member had registered anew, the partition epoch would have risen, and the
-        # controller would refuse this proposal.
+        # -1 is safe for a member that has not fetched: if the member had registered anew, the partition epoch
+        # would have risen, and the controller would refuse this proposal.
         if replica == self.replica_id:
             own = self.brokers.get(replica)
             return -1 if own is None else own.epoch

@@ -234,8 +234,7 @@ def _check_known(found: Sequence[FoundDirectory], witness: bool) -> None:
     """Raise InvalidArgumentError if `found` has fewer directories than the store has voters, or more than one
     new directory. Raise it also if the witness has replicas.
     """
-    # If a number of directories that is too small or too large were allowed, two opens with different
-    # directories could both have a majority.
+    # With too few or too many directories, two opens with different directories could both have a majority.
     known, count = len(max(found, key=lambda each: each.quorum.epoch).quorum.voters), len(found)
     if known and not known <= count <= known + 1:
         raise InvalidArgumentError(

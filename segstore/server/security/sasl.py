@@ -72,7 +72,7 @@ class Sasl:
         return ScramExchange(mechanism, self._scram_users.finder(mechanism))
 
     def session(self, entered: Callable[[str], object]) -> SaslSession:
-        """Return the session of a new connection, which calls `entered(principal)` after an authentication."""
+        """Return a session for a new connection. It calls `entered(principal)` after an authentication."""
         return SaslSession(self, entered)
 
 
