@@ -265,8 +265,8 @@ class ReplicaManager:
         directory.post(partial(directory.resume, replica, work))
 
     def opens(self, leader: LocalReplica) -> None:
-        """Ask the thread of the leader's directory to open the leader's native tail, through which one call of
-        C code appends to all replicas.
+        """Ask the thread of the leader's directory to open the leader's native tail, through which one call
+        of C code appends to all replicas.
         """
         self.directories[leader.broker].post(leader.open_by_threads)
 
