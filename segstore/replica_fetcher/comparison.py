@@ -86,7 +86,7 @@ class LogComparison:
                 return ComparedWindow(at, end, data, batches)
             if self._on >= 0 or at == self._floor:
                 return None
-            self._back *= _STEP  # This log has no batch at offset `at` or above.
+            self._back *= _STEP  # This log has no batch at offset `at` or above: try a lower offset.
 
     @property
     def at(self) -> int:

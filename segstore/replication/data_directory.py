@@ -123,7 +123,7 @@ class DataDirectory:
         self._disk_thread = DiskThread()
         thread = None if settings.inline else self._disk_thread
         self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
-        self._warned: dict[str, float] = {}  # time of the last warning with this text, by text
+        self._warned: dict[str, float] = {}  # text of a warning -> time of the last warning with this text
         self._fenced = False  # True if a log refuses all appends because a call of the disk failed
         writer.context.on_background_error = self._on_background_error
 

@@ -105,7 +105,7 @@ class Links(Reads, Protocol):
 class ReplicaHost(NamedTuple):
     """The context that all replicas of one directory share. `broker` is the directory's id. `brokers` has the
     broker registrations. `thread` is the native thread that writes batches to this directory's followers.
-    With the setting `inline` it is None, because the appending thread writes these batches.
+    With the setting `inline`, `thread` is None, because the appending thread writes these batches.
     """
 
     broker: int
@@ -344,8 +344,8 @@ class LocalReplica:
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # The native tail is closed after the role was changed. When C code refuses an append because the tail
-        # is closed, the append finds no leader here. A thread that is opening the tail sees the new role, and
+        # The native tail is closed after the role was changed: an append that C code then refuses is tried by
+        # Python code, and finds no leader here. A thread that is opening the tail sees the new role, and
         # closes the tail.
         if self._inline:
             self.partition.tail.pause()
@@ -541,8 +541,8 @@ class LocalReplica:
         role = self.core.role
         self._fetch.begin_anew()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
-            # After `follow` all appends are refused. So `settle` reports the last append before the role
-            # changes.
+            # After `follow` all appends are refused. So `settle` passes even the last append to `core` before
+            # the role changes.
             self.replica.follow()
             self.settle()
         self._handed_on, self._fetch.last_bytes = False, 0

@@ -211,7 +211,7 @@ class _ShareFetch:
             if each.error is None:
                 got[key] = each
             elif not isinstance(each.error, OffsetNotAvailableError):
-                # OffsetNotAvailableError means that the state is being loaded: the fetch may wait for that.
+                # A partition with OffsetNotAvailableError is not refused: its state is still being loaded.
                 self._refused[key] = outcome_of(each.error)
         if not may_wait or self._is_done(got):
             return self._answer(got)
