@@ -242,7 +242,9 @@ def _undo(writers: Sequence[StoreWriter]) -> None:
 
 
 def _check_adopted(path: str, adopt: bool) -> None:
-    """Raise InvalidArgumentError unless `adopt`: the directory at `path` is a store without replicas."""
+    """Raise InvalidArgumentError unless `adopt`. Called if the directory at `path` has a store without
+    replicas.
+    """
     if not adopt:
         raise InvalidArgumentError(
             f"{path} is a store without replicas: with adopt=True it becomes a directory of the replicated "

@@ -171,8 +171,8 @@ def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings on what the cache in the process gains when it is warm, what it gains after a restart,
-    and what it costs.
+    """Return findings on the gains of the cache in the process, when it is warm and after a restart, and on
+    its costs.
     """
     return [
         ClaimFinding(

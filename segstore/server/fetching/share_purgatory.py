@@ -37,7 +37,7 @@ class Listening(Protocol):
 
 
 class AvailableRecords(Protocol):
-    """Reports that records become available. `ShareCoordinator` implements this protocol."""
+    """A source of reports that records become available. `ShareCoordinator` implements this protocol."""
 
     def on_available(self, group: str, call: Callable[[], object], /) -> Listening:
         """Call `call`, in any thread, whenever records of a group become available."""
