@@ -48,7 +48,7 @@ refuses the fetch.
 
 class FetcherContext(Protocol):
     """Methods of a fetcher's owner that the fetcher calls. `unreported` has the logs that have reached the
-    high watermark of their first fetch answer, but have sent no fetch after that: only the next fetch reports
+    high watermark of their first fetch answer, but were not fetched after that: only the next fetch reports
     their log end offset to the leader.
     """
 

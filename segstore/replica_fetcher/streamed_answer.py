@@ -86,8 +86,8 @@ class Arriving:
                 self._go_on(cut)
 
     def _go_on(self, cut: int) -> None:
-        """Copy the received bytes after the first `cut` bytes to the beginning of the other buffer. The other
-        buffer becomes `_room`.
+        """Copy the received bytes after the first `cut` bytes to the beginning of the buffer `_other`, and
+        swap `_room` and `_other`.
         """
         tail = self._room[cut : self._have]
         if len(self._other) < max(len(tail), 2 * _PIECE):

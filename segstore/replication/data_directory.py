@@ -460,7 +460,8 @@ class ReadThread:
             self._ended.open()
 
     def _call(self, read: LeaderRead) -> LeaderRead | None:
-        if (more := read()) is not None:  # The follower lags, so both threads work at the same time.
+        # If there is more to read, the follower lags. So its thread works while this thread reads.
+        if (more := read()) is not None:
             self._separation.keep()
         return more
 

@@ -414,8 +414,8 @@ class LocalReplica:
 
     def _offer(self, leader: LocalReplica) -> None:
         """Open this follower's native tail, so that C code writes the leader's appends to this log, too. Do
-        nothing if this replica lacks records, if records are not committed, or if the last fetch was too
-        large for an append by C code. Called by the directory's thread.
+        nothing if no opening is due, this replica lacks records, records are not committed, or the last fetch
+        was too large for an append by C code. Called by the directory's thread.
         """
         if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return

@@ -1,5 +1,5 @@
 """Turns a directory of a replicated store into a plain store (a store without replicas). Before that,
-`unreplicate` has written the decision into the metadata log.
+`unreplicate` has written the id of this directory into the metadata log.
 
 On disk the leader epochs of the partitions, and the files with quotas, credentials, group settings and the
 first free producer id, are written. The metadata log and `meta.properties` are removed. Threads: one. After a

@@ -2,7 +2,7 @@
 ReplicationControlManager, ConfigurationControlManager).
 
 On disk are records in the metadata log. When a change is published, each directory makes the folders of its
-partitions. Threads: any. The controller decides the changes one after another.
+partitions. Threads: any. The controller makes the changes one after another.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class ReplicatedTopicAdmin:
         self._controller.call(decide)
 
     def _decided(self, name: str) -> TopicInfo:
-        """Return a topic, with the changes that are decided but not published yet. Raises
+        """Return a topic, with the changes that are durable but not published yet. Raises
         UnknownTopicOrPartitionError, InvalidTypeError.
         """
         # The metadata image has all decided changes. `topics` has only the published changes.

@@ -167,7 +167,7 @@ class Contenders:
     def ready(
         self, contenders: Iterable[Contender], sink: int, stretch: MeasuredLog
     ) -> dict[Contender, Ready]:
-        """Return a `Ready` for each contender. The contender sends from `stretch` to the descriptor `sink`."""
+        """Return a `Ready` for each contender, to send from the log `stretch` to the descriptor `sink`."""
         handle = self._stack.enter_context(self._files.open(stretch.path))
         return {one: self._made(one, sink, stretch, handle) for one in contenders}
 

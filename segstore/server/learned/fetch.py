@@ -403,8 +403,8 @@ def learned_fetch(
     request: Request, context: Sessionless | Incremental, target: FetchTarget
 ) -> LearnedFetch | None:
     """Return a `LearnedFetch` for requests that are similar to `request`, which the handler has answered.
-    Return None if `LearnedFetch.learn` returns False. Return None also if the request has no session, and
-    either a standby has sent it, or it does not have exactly one partition, or it closes a session.
+    Return None if `LearnedFetch.learn` returns False. Return None also for a request without a session that
+    a standby has sent, that does not have exactly one partition, or that closes a session.
     """
     session = context.session if isinstance(context, Incremental) else None
     if session is not None:

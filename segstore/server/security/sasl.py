@@ -72,7 +72,7 @@ class Sasl:
         return ScramExchange(mechanism, self._scram_users.finder(mechanism))
 
     def session(self, entered: Callable[[str], object]) -> SaslSession:
-        """Return a session for a new connection. It calls `entered(principal)` after an authentication."""
+        """Return the session of a new connection. After an authentication `entered(principal)` is called."""
         return SaslSession(self, entered)
 
 
