@@ -202,10 +202,10 @@ class ReplicatedTopicAdmin:
         self._controller.call(decide)
 
     def _decided(self, name: str) -> TopicInfo:
-        """Return a topic, with the changes that are durable but not published yet. Raises
+        """Return a topic, with the changes that the controller has made but not published yet. Raises
         UnknownTopicOrPartitionError, InvalidTypeError.
         """
-        # The metadata image has all decided changes. `topics` has only the published changes.
+        # The metadata image has all changes. `topics` has only the published changes.
         image = self._controller.image
         check_there(image.topics, name)
         numbers = [key.partition for key in image.partitions if key.topic == name]

@@ -70,8 +70,8 @@ class VoterPlan(NamedTuple):
     """How the store is opened. `places` are the directories to open, by ascending id. For each directory that
     is not opened, `offline` has the id and the reason. `witness` is the id of the witness (a directory with a
     metadata log and no replicas), -1 if there is none. `total` is the number of all directories, the witness
-    included. `plain` is the id of a directory that has topics without replicas, which become topics of this
-    store, -1 if there is none.
+    included. `plain` is the id of a directory that has topics without replicas, -1 if there is none. These
+    topics become topics of this store.
     """
 
     places: tuple[VoterDirectory, ...]

@@ -319,7 +319,7 @@ class Purgatory:
         self._swept_at = max(2 * len(self._parked), _SWEPT_AT_LEAST)
 
     def close(self) -> None:
-        """Remove all fetches without answers, because the server is being closed."""
+        """Remove all fetches, and do not answer them, because the server is being closed."""
         for parked in list(self._parked):
             self.drop(parked)
         for standing in self._standing:

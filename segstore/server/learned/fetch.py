@@ -81,9 +81,9 @@ class Named(NamedTuple):
 
 
 class LearnedFetch(LearnedRequest):
-    """Answers repeated fetches of one connection. `session` is None if the fetches have no fetch session. The
-    C code receives and answers fetches without a session whose answers are short, and fetches of a standby
-    that has fetched all records.
+    """Answers repeated fetches of one connection. `session` is None if the fetches have no fetch session. C
+    code receives and answers the fetches if there is no session and the answers are short, or if they come
+    from a standby that has fetched all records.
     """
 
     def __init__(
@@ -403,8 +403,8 @@ def learned_fetch(
     request: Request, context: Sessionless | Incremental, target: FetchTarget
 ) -> LearnedFetch | None:
     """Return a `LearnedFetch` for requests that are similar to `request`, which the handler has answered.
-    Return None if `LearnedFetch.learn` returns False. Return None also for a request without a session that
-    a standby has sent, that does not have exactly one partition, or that closes a session.
+    Return None if `LearnedFetch.learn` returns False. If the request has no session, return None also if a
+    standby has sent the request, if it does not have exactly one partition, or if it closes a session.
     """
     session = context.session if isinstance(context, Incremental) else None
     if session is not None:
