@@ -29,7 +29,7 @@ _UNKNOWN: dict[type[SegstoreError], str] = {
 
 
 class WaitingAppends:
-    """Appends with acks=all to one partition that were not passed to `LocalReplica.core` yet."""
+    """Appends with acks=all to one partition. They were not passed to `LocalReplica.core` yet."""
 
     def __init__(self, key: PartitionKey) -> None:
         self._key = key
