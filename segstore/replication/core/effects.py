@@ -16,8 +16,8 @@ from segstore.errors import SegstoreError
 
 
 class Append(NamedTuple):
-    """Append to a follower's log, byte for byte, those batches of the last fetch answer that have base offsets
-    below `before` (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
+    """Append to a follower's log, byte for byte, those batches of the last fetch answer that have base
+    offsets below `before` (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
     """
 
     before: int
