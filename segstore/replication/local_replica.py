@@ -207,8 +207,8 @@ class LocalReplica:
         """Pass the log end offset and the waiting appends to `core`."""
         with self.lock:
             self._settle()
-        # A follower's fetch opens the native tail. A leader without followers gets no fetch, so the tail is
-        # opened here.
+        # A follower's fetch opens the native tail, through which C code appends to the log. A leader without
+        # followers gets no fetch, so the tail is opened here.
         if self._inline:
             self.open_tail()
 

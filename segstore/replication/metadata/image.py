@@ -203,7 +203,7 @@ class MetadataImage:
         return made
 
     def record_of(self, decided: BrokerRecord | PartitionState) -> MetadataRecord:
-        """Return the metadata record of one decision. The record is not applied to this image."""
+        """Return the metadata record for `decided`. The record is not applied to this image."""
         if isinstance(decided, BrokerRecord):
             return self._broker_record(decided.broker, decided.registration)
         key = decided.partition

@@ -163,7 +163,7 @@ class ServerConnection:
             return
         if events & GONE and not (
             self.state is ConnectionState.READING and events & IN
-        ):  # In READING, received bytes are read first; the end of the stream then closes the connection.
+        ):  # If READING, received bytes are read first; the end of the stream then closes the connection.
             self.close()
             return
         if events & OUT:

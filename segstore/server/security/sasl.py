@@ -153,7 +153,7 @@ class SaslSession:
         return "" if self._exchange is None else self._exchange.name
 
     def abandon(self) -> None:
-        """Make sure that `entered` is not called any more, because the connection is closed."""
+        """Never call the constructor's `entered` again, because the connection is closed."""
         self._entered = _nobody
 
     def fail(self) -> None:
