@@ -129,7 +129,7 @@ class LocalReplica:
         self.broker, self._brokers, self._links, max_bytes, self._thread = host
         self._inline, self._changing = host.thread is None, False
         self._handed_on = False
-        """Whether native appends may have written to the logs of all replicas after this replica became
+        """Whether C code may have appended to the logs of all replicas after this replica became
         leader.
         """
         self._may_be_open = False
@@ -146,7 +146,7 @@ class LocalReplica:
         thread.
         """
         self.shown = partial(self._links.shown, self)
-        """Notifies readers. Called after a native append to all replicas."""
+        """Notifies readers. Called after C code has appended to all replicas."""
         self._waiting = WaitingAppends(key)
         self._fetch = ReplicaFetch(self, self._links, max_bytes)
         partition.acks = self
@@ -471,7 +471,7 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        # Set before the tail opens, because `core` does not know of the first append by C code.
+        # Set before the tail opens, so that `hear` passes even the first append by C code to `core`.
         self._handed_on = True
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
@@ -497,7 +497,7 @@ class LocalReplica:
         tail = self.partition.tail
         if tail.may_be_open:
             with tail.token:
-                """Taking the append token pauses the tail."""
+                """Taking the append token closes the native tail."""
 
     def _gets_from(self, leader: LocalReplica) -> bool:
         """Return whether C code that appends to the leader's log appends to this log, too."""

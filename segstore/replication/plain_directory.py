@@ -29,7 +29,7 @@ BECAME_PLAIN = "segstore.plain.directory"
 
 
 class BecamePlain(Exception):
-    """Raised when a store is opened whose metadata says that the directory `broker` became a plain store."""
+    """Raised if a store is opened and its metadata says that the directory `broker` became a plain store."""
 
     def __init__(self, broker: int, directory_id: str, image: MetadataImage) -> None:
         super().__init__(broker)

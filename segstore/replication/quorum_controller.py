@@ -43,8 +43,8 @@ class Decision(NamedTuple):
 
 
 Event = Callable[[Controller, int], Decision]
-"""A function that the controller calls with the core and the time in ms. If the function raises an error,
-`Answer` gets the error, and nothing changes.
+"""A function that gets the `Controller` and the time in ms, and returns its `Decision`. If the function
+raises an error, `Answer` gets the error, and nothing changes.
 """
 Answer = Callable[[list[Any], "Exception | None"], object]
 """A function that gets the result of an event: (messages of the decision's `Send` effects, None), or ([], the
