@@ -242,7 +242,9 @@ def _undo(writers: Sequence[StoreWriter]) -> None:
 
 
 def _check_adopted(path: str, adopt: bool) -> None:
-    """Raise InvalidArgumentError unless `adopt`: the directory at `path` is a store without replicas."""
+    """Raise InvalidArgumentError unless `adopt`. Called if the directory at `path` has a store without
+    replicas.
+    """
     if not adopt:
         raise InvalidArgumentError(
             f"{path} is a store without replicas: with adopt=True it becomes a directory of the replicated "
@@ -291,7 +293,7 @@ class _Assembly:
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if not lost.is_new:  # If it is new, it stays locked until `_undo` has removed its files.
+            if not lost.is_new:  # A new directory stays locked until `_undo` has removed its files.
                 lost.let_go()
         return metadata
 

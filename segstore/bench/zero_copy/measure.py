@@ -167,7 +167,7 @@ class Contenders:
     def ready(
         self, contenders: Iterable[Contender], sink: int, stretch: MeasuredLog
     ) -> dict[Contender, Ready]:
-        """Return a `Ready` for each contender. It sends from the log `stretch` to the descriptor `sink`."""
+        """Return a `Ready` for each contender, to send from the log `stretch` to the descriptor `sink`."""
         handle = self._stack.enter_context(self._files.open(stretch.path))
         return {one: self._made(one, sink, stretch, handle) for one in contenders}
 
@@ -231,9 +231,7 @@ _LEAST = {"warm": 4, "cold": 1}  # minimum number of transfers in a run
 
 @dataclass
 class MeasuredGroup:
-    """A group, with what is needed to measure it (its sink, its log, and its contenders), and with what was
-    measured.
-    """
+    """A group, with its sink, its log and its contenders, and with the measured samples."""
 
     group: ContenderGroup
     sink: Receiver

@@ -287,9 +287,9 @@ class MetadataLog:
                 answers.put((voter, found.error))
 
     def add(self, voter: Voter) -> None:
-        """Add a voter in place of a lost voter. Its directory is the lost voter's directory, which works
-        again, or an empty directory. The new voter's log is truncated, and copied from another voter. Appends
-        wait for the end of the copy.
+        """Add a voter in place of a lost voter. The new voter has an empty directory, or the lost voter's
+        directory, if that works again. The new voter's log is truncated, and copied from another voter.
+        Appends wait for the end of the copy.
 
         Raises QuorumLostError and StorageError. Raises InvalidArgumentError if a voter with this id works, or
         if there would be more than `total` voters. Raises StaleDirectoryError if the log in the directory has
