@@ -199,8 +199,8 @@ class MissingPackageError(SegstoreError, ImportError):
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages. The command names packages, and no extra of segstore, because
-    segstore is in no package index.
+    """Return the command that installs packages. The command names no extra of segstore, because segstore is
+    in no package index.
     """
     return f"pip install {' '.join(packages)}"
 
