@@ -94,7 +94,7 @@ class Graveyard:
                 del failed
 
     def _take(self, closing: bool) -> list[_WaitingFiles]:
-        """Stop waiting for the files that must be unlinked now, and return them, oldest first."""
+        """Return the files to unlink now, oldest first, and stop waiting for them."""
         with self._lock:
             now = self._clock()
             # If the clock was set back, a file waits at most its whole delay, counted from now.

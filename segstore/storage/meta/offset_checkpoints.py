@@ -167,8 +167,8 @@ class LeaderEpochs(LeaderEpochCache):
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
-        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry removes all
-        earlier entries with the same or a larger epoch or start offset.
+        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry removes
+        earlier entries if their epoch or start offset is not smaller.
 
         Raises CorruptCheckpointError, OSError.
         """

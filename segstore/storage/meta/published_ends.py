@@ -3,12 +3,12 @@ of each partition, so that other processes see new records. One sequence lock gu
 
 The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition. A slot has the
 key, log start offset, log end offset, high watermark, last stable offset, recovery point, layout (a count of
-changes of the list of segments) and leader epoch, with a check (_native/ends.c). The key is a hash of topic
-id and partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and
-ignored. If an older segstore wrote the file, its slots have no checks (`checked` is False), and an offset is
-used only if a checkpoint or the log confirms it. Numbers are in host byte order, because only this machine
-uses the file. The ends of an open store are valid only until the machine is booted again, because a power cut
-may leave some pages of the file old and others new.
+changes of the list of segments) and leader epoch, with a checksum (_native/ends.c). The key is a hash of
+topic id and partition, so that a slot itself identifies its partition. A slot with a wrong checksum is
+damaged, and ignored. If an older segstore wrote the file, its slots have no checksums (`checked` is False),
+and an offset is used only if a checkpoint or the log confirms it. Numbers are in host byte order, because
+only this machine uses the file. The ends of an open store are valid only until the machine is booted again,
+because a power cut may leave some pages of the file old and others new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
 grows, and is never truncated, so that a mapping of the file is always safe. A damaged header or slot is
@@ -174,13 +174,13 @@ class _Mapped:
 
     @property
     def checked(self) -> bool:
-        """Return whether the header and the slots have checks."""
+        """Return whether the header and the slots have checksums."""
         header = ends_header.parse(self._memory[:HEADER])
         return header is None or header.checked
 
     def damaged(self) -> list[int]:
-        """Return the slots with a wrong check; an empty list during a publication, and after a publication in
-        which the writer was killed.
+        """Return the slots with a wrong checksum; an empty list during a publication, and after a publication
+        in which the writer was killed.
         """
         keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
         return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]
@@ -290,8 +290,8 @@ class EndsWriter(_Mapped):
     partitions.
 
     `damage` lists the damages that were found and repaired at the open; a damaged slot is freed. `found`:
-    whether the file had a valid header. `was_checked`: whether the header and the slots had checks. `lost`:
-    whether the file was damaged.
+    whether the file had a valid header. `was_checked`: whether the header and the slots had checksums.
+    `lost`: whether the file was damaged.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -335,7 +335,7 @@ class EndsWriter(_Mapped):
             files.allocate(handle, size, STEP - size % STEP)
 
     def _mend(self) -> None:
-        """Make the sequence number even, add missing checks, and free damaged slots."""
+        """Make the sequence number even, add missing checksums, and free damaged slots."""
         # A writer that was killed within a publication leaves an odd sequence number. Readers wait until the
         # number is even.
         torn = self.cut_short
@@ -355,7 +355,8 @@ class EndsWriter(_Mapped):
             lib.seg_publish(self._bytes, self._size, [slot], list(_FREE), 1)
         if bad and not torn:
             self.damage.append(f"{len(bad)} of its slots are damaged")
-        if torn and self.nonce:  # a kill is not the cause, because nothing is published after a clean close
+        # After a clean close nothing is published, so no kill has made the sequence number odd.
+        if torn and self.nonce:
             self.damage.append("its sequence is odd")
         if bad or not self.was_checked:
             self._slots = self._scan_keys()
@@ -417,8 +418,8 @@ class EndsWriter(_Mapped):
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing from now on, because another process becomes the host. A sync that ends later is
-        not published either.
+        """Publish nothing from now on, not even a sync that ends later, because another process becomes the
+        host.
         """
         with self.lock:
             self._has_left = True
@@ -630,9 +631,8 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of those segments of a shared log that were closed to appends
-        (sealed), and to which another process may still write after this end. Bytes after the end are not
-        part of the log.
+        """Return {base offset: end in bytes} of a shared log's sealed segments, which are closed to appends.
+        Bytes that another process writes after such an end are not part of the log.
         """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
@@ -691,7 +691,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return a reader of `.segstore/ends`; None if the file is missing or damaged, or if a store that was
-    open wrote it before the last boot of the machine. Raises OSError.
+    """Return a reader of `.segstore/ends`; None if the file is missing or damaged, or if the machine was
+    booted again while the store was open. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

@@ -28,8 +28,8 @@ class Role:
 
     A standby also has its `mode`, "async" or "sync", and a permanent `directory_id`. `promoting` is the
     leader epoch of a promotion that has begun, else NOT_PROMOTING; `old` and `reason` describe the promotion.
-    If this directory was the primary before, `own` has the ids of topics that this directory had as the
-    primary, and that the standby has not found at the new primary yet.
+    If this directory was the primary before, `own` has the ids of its topics that were not found at the new
+    primary yet.
     """
 
     kind: str

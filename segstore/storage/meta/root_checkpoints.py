@@ -48,8 +48,8 @@ class RootCheckpoints:
 
     `there` are the paths, below the root, of all files in the root and in `.segstore`. `marker` and
     `published` are the numbers that the clean shutdown marker and `.segstore/ends` had before this open; None
-    if the file was missing. `copied` is False if an older segstore, which makes no copy, wrote
-    `.segstore/ends`.
+    if the file was missing. `copied` is False if an older segstore wrote `.segstore/ends`: it makes no copy
+    of the checkpoints.
     """
 
     def __init__(
@@ -131,7 +131,8 @@ class RootCheckpoints:
 
     def claim(self, key: TopicPartitionKey, log_start: int) -> None:
         """Record that no source with a checksum confirms this log start offset of a partition. The claim is
-        valid until the log start offset changes, and becomes durable when the copy is next written.
+        valid until the log start offset changes, and becomes durable at the next write of the checkpoints'
+        copy.
         """
         with self._lock:
             self._claims[key] = log_start

@@ -8,7 +8,7 @@ file is valid until the machine is booted again. It is never synced.
 - F2: the file is fully allocated before it is mapped. It grows in steps of 64 KiB, is never truncated, and is
   not unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
 - F3: the file is valid if its magic, format and size are right, if it was made after the last boot of the
-  machine, and if it is no copy: its header has the file's own identity (`which`). An invalid file is
+  machine, and if it is no copy, because its header has its own device and inode. An invalid file is
   rewritten by a host that finds no living member. The file is rewritten in place, because readers may have it
   mapped. The magic is written last.
 

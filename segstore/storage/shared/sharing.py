@@ -102,8 +102,8 @@ class Sharing:
         self.members.become_host()
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of those segments of a log that were closed to appends (sealed),
-        and to which a process that is stopped now may still write after this end.
+        """Return {base offset: end in bytes} of a log's sealed segments, which are closed to appends. A
+        process that is stopped now may still write bytes after this end.
         """
         pairs = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
         n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, pairs)

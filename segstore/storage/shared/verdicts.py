@@ -62,9 +62,8 @@ class Asking:
         self._lock = Mutex()
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Send a request of the kind `what` (SEG_ASKS_...), and return when the host has answered AGAIN. If
-        the answer is an error, it is raised. Raises HostUnavailableError if no answer comes within
-        `shared.answer.ms`.
+        """Send a request of the kind `what` (SEG_ASKS_...), and wait for the answer. If the answer is an
+        error, it is raised. Raises HostUnavailableError if no answer comes within `shared.answer.ms`.
         """
         with self._lock:
             c, slot = self._members.c, self._members.shared.member(self._members.slot)

@@ -221,7 +221,7 @@ class StoreGuest(StoreReader):
                 each.flush()
             except StoreClosedError:
                 self.context.check_writable()
-                continue  # `each.flush` raises the error because the topic was deleted
+                continue  # the topic was deleted
             except SegstoreError as error:
                 errors.append(error)
         try:

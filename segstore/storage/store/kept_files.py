@@ -112,8 +112,7 @@ class KeptFiles:
         try:
             PRODUCER_ID.write(self._files, self._root, first)
         except OSError as error:
-            # A full disk is reported here, because no append reports it: a producer without an id can't
-            # append.
+            # No append would report the full disk, because a producer without an id can't append.
             if error.errno in NO_ROOM:
                 self._context.full.met(error)
             raise

@@ -74,7 +74,7 @@ class LeaseWatch:
         Background(self._run, "segstore-lease").start()
 
     def soon(self) -> None:
-        """Make the thread call the lease now."""
+        """Make the thread call the lease function now."""
         self._wakeups.put(None)
 
     def ask(self) -> None:
@@ -90,7 +90,7 @@ class LeaseWatch:
             self._missed(error)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the thread has stopped."""
+        """Wait at most `seconds` until the thread has stopped."""
         self._ended.wait(seconds)
 
     def _run(self) -> None:

@@ -641,7 +641,7 @@ class PartitionLog(PublicNames):
                 view = self._views.view
                 return use(view)
             except FileNotFoundError as error:
-                # If this view lacks segments of the view before, the log exists, and retention removes
+                # If this view lacks segments of the previous view, the log still exists: retention removes
                 # segments faster than this reader reads them. So the tries are counted anew.
                 tries = 1 if view is not None and view.lacks(missing) else tries + 1
                 missing = view

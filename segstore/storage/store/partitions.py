@@ -216,8 +216,8 @@ class PartitionLoader:
             layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        # This is needed because after a kill readers must still see all records that they saw before the
-        # kill.
+        # The published high watermark counts too, so that readers still see all records that they saw before
+        # a kill.
         if self.sync:
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
@@ -306,7 +306,7 @@ class PartitionLoader:
             return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
         # A kill after the write of the checkpoint and before the publication leaves a smaller offset in
-        # `.segstore/ends`. Such a difference is not reported.
+        # `.segstore/ends`. This difference is not reported.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
         if published is not None and published.start != (checkpoint_start or 0) and not behind:
             messages.append(
@@ -547,14 +547,14 @@ class Partitions:
         return list(self._open.values())
 
     def begin_sync(self) -> None:
-        """Open partitions in sync mode (`PartitionLoader.sync`) from now on. The caller holds the store's
-        lock.
+        """Begin the sync mode: each partition that is opened later has a high watermark. The caller holds
+        the store's lock.
         """
         self._loader.sync = True
 
     def end_sync(self) -> None:
-        """Open partitions without a high watermark from now on, so that readers see the whole log. The caller
-        holds the store's lock.
+        """End the sync mode: a partition that is opened later has no high watermark, so readers see the whole
+        log. The caller holds the store's lock.
         """
         self._loader.sync = False
         self._replicas.clear()

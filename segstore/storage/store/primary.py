@@ -191,7 +191,7 @@ class Primary:
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
         """Return whether the standby with this directory id has fenced the store, and is registered in this
-        mode. Such a standby may register anew, because it must still fetch the last records.
+        mode. This standby may register anew, because it must still fetch the last records.
         """
         held, fence = self.registration, self.fence
         known = (held.directory_id, held.sync) == (directory_id, sync)
@@ -329,7 +329,7 @@ class Primary:
         if held.is_there and keeper is not None:
             away = self._away()
             self._log_loss(away, held.sync)
-            # A topic may have been deleted. The next call of `_note` leaves such a topic out.
+            # The error means that a topic was deleted. The next call of `_note` leaves the topic out.
             with suppress(SegstoreError):
                 keeper.note(held.directory_id, away, self.lags())
 
@@ -412,10 +412,9 @@ class Primary:
 
     def demote(self, fence: Fence) -> None:
         """Write the fence file, and refuse appends and changes of topics from now on, even after the next
-        open. A second call with the same leader epoch and directory changes nothing. Nothing is changed
-        either if this raises InvalidRequestError, because the fence's directory is not the directory of the
-        registered standby, or FencedLeaderEpochError, because the fence's epoch is not above all epochs of
-        this store. Raises StorageError.
+        open. A second call with the same leader epoch and directory changes nothing. Raises StorageError.
+        Raises InvalidRequestError if the fence's directory is not the registered standby's directory, and
+        FencedLeaderEpochError if the fence's epoch is not above all epochs of this store.
         """
         with self._changing, os_errors():
             held, registered = self.fence, self.registration

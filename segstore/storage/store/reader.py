@@ -94,7 +94,7 @@ class StoreReader:
         since = topics.since_ns if directories == topics.names else now
         same = directories == topics.names and version[1] == topics.version[1] and topics.settled
         if not same or now - version[1] <= _TICK_NS:
-            # A new directory may not have all its files yet.
+            # Topics are read again soon after a directory was made, which may not have all its files yet.
             settled = now - max(since, version[1]) > _TICK_NS
             self._topics = topics = _Topics(version, directories, since, settled, self._topic_files.load()[0])
             self._forget_all_but(topics.found)
@@ -106,8 +106,7 @@ class StoreReader:
         """Forget the partitions of deleted topics, because the partitions' files would stay mapped until this
         store is closed.
         """
-        # If a caller still has a `PartitionLog` of such a partition, the `PartitionLog` raises
-        # StoreClosedError.
+        # A caller's `PartitionLog` of a deleted topic raises StoreClosedError from now on.
         with self._lock:
             for topic, number, topic_id in list(self._followers):
                 if topic not in found or found[topic].topic_id != topic_id:
@@ -223,7 +222,9 @@ class StoreReader:
         if not self._ends.are_fresh() and not self._publishes_into(tailed):
             return LOOK
         me, blind = threading.get_ident(), _BLIND_SECONDS
-        self._waiting.append(me)  # this line comes before the read of `closed`, for the reason in `wait`
+        # `closed` is read after this line, so that either `close` sees this thread, or this thread sees
+        # `closed`.
+        self._waiting.append(me)
         try:
             if self.context.closed:
                 return LOOK

@@ -108,7 +108,7 @@ def cleaned_offsets(files: Files, root: str) -> dict[tuple[str, int], int]:
     try:
         return read_offsets(files, os.path.join(root, names.CLEANER_OFFSETS))
     except (SegstoreError, OSError):
-        return {}  # `check` reports the error of the file
+        return {}  # `segstore check` reports the error of the file
 
 
 def _one(

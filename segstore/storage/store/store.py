@@ -625,8 +625,8 @@ class Store(PublicNames):
         self._clients.attach(client)
 
     def attach(self, make: Callable[[], A]) -> A:
-        """Return the result of `make()`, which is called only once for this store and `make`. `close` will
-        close the result before the store.
+        """Return `make()`, or the object that an earlier `attach(make)` of this store has returned. `close`
+        will close the object before the store.
         """
         with self._attaching:
             if make not in self._attached:

@@ -143,7 +143,7 @@ class Compaction:
         try:
             dirty = cleanable(self._partition(*key), self._cleaned.get(key), now)
         except (SegstoreError, OSError):
-            # `run` must be called for this partition: it gets the error again, and reports it.
+            # `run` must be called for this partition, because it raises the same error, which is reported.
             return math.inf
         return -1.0 if dirty is None else dirty.ratio
 
@@ -399,7 +399,7 @@ class Sweeper:
 
     def _clear(self, *, closing: bool = False) -> None:
         """Remove the files of deleted segments whose delay is over (of all deleted segments if `closing`, or
-        if the disk is full), and log an error.
+        if the disk is full). An error is logged, not raised.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

@@ -207,8 +207,8 @@ class TopicAdmin:
     def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         if forgets(before, info):
             self._partitions.load_all(before)
-        # The partitions get the new settings first, so that no compaction starts after `ends_of`. Such a
-        # compaction could leave gaps above the ends that `remembering` records.
+        # The partitions get the new settings first, because a compaction that starts after `ends_of` could
+        # leave gaps above the ends that `remembering` records.
         self._partitions.configure(info)
         try:
             info = remembering(before, info, self._partitions.ends_of(before))

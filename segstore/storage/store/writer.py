@@ -66,8 +66,8 @@ class StoreWriter:
     torn writes at the ends of logs.
 
     If `replicated`, the directory belongs to a replicated store: each of its partitions is a replica, which
-    readers see up to its high watermark. `clean_epoch` is the broker epoch of the last clean close of such a
-    directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
+    readers see up to its high watermark. `clean_epoch` is the broker epoch in the clean shutdown marker, -1 if
+    there was no marker (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
     MIRROR or STANDBY of `meta.role`; None if it must have no role.
     """
 
@@ -134,7 +134,7 @@ class StoreWriter:
         self.sharing = sharing = self._share(root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
         if sharing is not None:
-            sharing.members.lead(leads=True)  # this comes before logs of an earlier host are opened
+            sharing.members.lead(leads=True)  # opening logs of a dead host may take its locks
             sharing.finish_together(self._ends.mapping[0])
             if sharing.found:
                 self._ends.restore(sharing.left())
@@ -170,7 +170,7 @@ class StoreWriter:
         self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
         if (
             not self._replicated and self.primary.registration.is_there
-        ):  # a standby that was a primary before is `replicated`: its registration has no effect now
+        ):  # a standby that was the primary before is `replicated`, and ignores its old registration
             self.primary.begin_notes()
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
@@ -327,8 +327,7 @@ class StoreWriter:
         """
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # The recorded ends are only in `.segstore/shared`, which is not used after this. No member can append
-        # now.
+        # No member can append now, and `.segstore/shared`, which has the sealed ends, is not used after this.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
