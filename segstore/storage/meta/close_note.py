@@ -7,7 +7,7 @@ marker, and the note's own file is compared. If the identities differ, the store
 A restored store may be older than the original, and may append other records at the same offsets. So each
 partition of the restored store begins a leader epoch when it is next opened (KIP-101 distinguishes logs by
 epochs). The new epoch is at least two above the latest epoch, because the original may begin the next epoch
-after a crash. The note lists the partitions that have not begun such an epoch yet.
+after a crash. The note lists the partitions that have not begun their new epoch yet.
 
 The note is a new file at each close and after each recovery, and the marker is a new file at each close. So a
 copy of the store that was copied over the store itself is recognized, too. A snapshot of a whole file system

@@ -47,10 +47,9 @@ class EndsHeader(NamedTuple):
 
 
 class FoundHeader(NamedTuple):
-    """The result of `look`. `header` is None if the file is missing or damaged, or if the machine was booted
-    again while the store was open. `size` is the file's size, or 0 if the file is missing, is
-    no regular file, or has an impossible size. `damage` is a text about the damage; "" if the file is not
-    damaged.
+    """The result of `look`. `header` is None if the file is missing or damaged, or if the machine went
+    down while the store was open. `size` is the file's size, or 0 if the file is missing, is no regular file,
+    or has an impossible size. `damage` is a text about the damage; "" if the file is not damaged.
     """
 
     header: EndsHeader | None

@@ -632,7 +632,7 @@ class EndsReader(_Mapped):
 
     def sealed(self, key: int) -> dict[int, int]:
         """Return {base offset: end in bytes} of a shared log's sealed segments, which are closed to appends.
-        Bytes that another process writes after such an end are not part of the log.
+        Bytes that another process writes after this end are not part of the log.
         """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
@@ -691,7 +691,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return a reader of `.segstore/ends`; None if the file is missing or damaged, or if the machine was
-    booted again while the store was open. Raises OSError.
+    """Return a reader of `.segstore/ends`; None if the file is missing or damaged, or if the machine
+    went down while the store was open. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

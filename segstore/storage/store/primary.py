@@ -329,7 +329,7 @@ class Primary:
         if held.is_there and keeper is not None:
             away = self._away()
             self._log_loss(away, held.sync)
-            # The error means that a topic was deleted. The next call of `_note` leaves the topic out.
+            # The error may mean that a topic was deleted: the next call of `_note` leaves the topic out.
             with suppress(SegstoreError):
                 keeper.note(held.directory_id, away, self.lags())
 
@@ -412,8 +412,8 @@ class Primary:
 
     def demote(self, fence: Fence) -> None:
         """Write the fence file, and refuse appends and changes of topics from now on, even after the next
-        open. A second call with the same leader epoch and directory changes nothing. Raises StorageError.
-        Raises InvalidRequestError if the fence's directory is not the registered standby's directory, and
+        open. A second call with the same leader epoch and directory changes nothing. Raises StorageError;
+        InvalidRequestError if the fence's directory is not the registered standby's directory;
         FencedLeaderEpochError if the fence's epoch is not above all epochs of this store.
         """
         with self._changing, os_errors():

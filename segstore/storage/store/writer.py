@@ -66,8 +66,8 @@ class StoreWriter:
     torn writes at the ends of logs.
 
     If `replicated`, the directory belongs to a replicated store: each of its partitions is a replica, which
-    readers see up to its high watermark. `clean_epoch` is the broker epoch in the clean shutdown marker, -1 if
-    there was no marker (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
+    readers see up to its high watermark. `clean_epoch` is the broker epoch in the clean shutdown marker, -1
+    if there was no marker (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
     MIRROR or STANDBY of `meta.role`; None if it must have no role.
     """
 
