@@ -61,7 +61,7 @@ class Graveyard:
                 self._wait(_WaitingFiles(due, delay_ms, True, together))
 
     def _is_removed(self, paths: Sequence[str]) -> bool:
-        """Unlink the files, and return True. If a file can't be unlinked, log a warning, and return False."""
+        """Unlink the files, and return True; if a file can't be unlinked, log a warning, and return False."""
         try:
             self._unlink(paths)
         except OSError as error:

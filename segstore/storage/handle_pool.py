@@ -65,7 +65,7 @@ class HandlePool:
         return self._drop_oldest(lambda there: there * 3 // 4)
 
     def _drop_oldest(self, limit: Callable[[int], int]) -> bool:
-        """Drop the files that were opened first, until `limit(number of files)` files are left. Return
+        """Drop the files that were opened first, until `limit(number of files)` files are left, and return
         whether a file was dropped.
         """
         with self.lock:

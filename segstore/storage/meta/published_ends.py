@@ -275,8 +275,8 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int], shared: SharedMap | None = None) -> list[int] | None:
-        """Return the eight fields of `Ends` of each of these slots, all in one flat list. The ends of shared
-        logs come from `shared`. Return None if a publication is under way, and does not end.
+        """Return the eight fields of `Ends` of each of these slots, in one flat list, with the ends of shared
+        logs from `shared`; None if a publication is under way, and does not end.
         """
         # The caller refers to `shared`, so the memory of `shared` stays mapped during the call of C.
         n, numbers = len(slots), ffi.new("int64_t[]", slots)

@@ -235,8 +235,8 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """Return a topic whose settings can't be read. The topic's partitions and id are found in its
-        directories.
+        """Return a topic whose settings can't be read, with the partitions and the id that its directories
+        have.
         """
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
@@ -313,8 +313,8 @@ class TopicFiles:
         self._files.sync_dir(self._root)
 
     def _remove_grave(self, grave: str) -> list[str]:
-        """Remove the files in a deleted partition's directory, then the directory. Return the names of
-        objects that can't be removed.
+        """Remove a deleted partition's directory and its files, and return the names of objects that can't be
+        removed.
         """
         if self._files.is_symlink(grave):
             self._files.unlink(grave)

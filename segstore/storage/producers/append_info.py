@@ -151,9 +151,9 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """The state retains the producer's last 5 batches. Return the retained batches that have the same
-    sequences as `batches`. If one of `batches` is not retained, raise DuplicateSequenceError if the sequences
-    of `batches` are below the retained sequences, else OutOfOrderSequenceError.
+    """Return those of the producer's last 5 batches that have the sequences of `batches`. If one is missing,
+    raise DuplicateSequenceError if the sequences of `batches` are below those of the last 5 batches, else
+    OutOfOrderSequenceError.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
     found = [known[key] for key in batches if key in known]

@@ -360,8 +360,8 @@ class ProducerState:
 
 
 def _checked(code: int) -> int:
-    """Return `code`, the result of a C function that changes the table. Raise MemoryError if the C function
-    found no memory, so that some batches were not applied.
+    """Return `code`, the result of a C function that changes the table; raise MemoryError if the function had
+    no memory to apply all batches.
     """
     if code < _NO_OFFSET:
         raise MemoryError("no memory for another producer")

@@ -242,9 +242,7 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Do nothing. `ffi.gc` calls this function when `pointer` is freed. Until then `ffi.gc` refers to the
-    function, and so to `memory`.
-    """
+    """Do nothing: until `pointer` is freed, `ffi.gc` refers to this function, and so to `memory`."""
 
 
 def _size_of(number: int) -> int:

@@ -125,8 +125,8 @@ class BelievedEnds:
             self._ends.wake()
 
     def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """Return `ends`. But if another file has replaced `.segstore/ends`, return a reader of the new file,
-        or None if the new file can't be used.
+        """Return `ends`, or a reader of the file that has replaced `.segstore/ends`; None if the new file
+        can't be used.
         """
         try:
             if self._files.inode(self.path) == ends.inode:

@@ -152,8 +152,8 @@ class HostWriter(StoreWriter):
             raise
 
     def _others_live(self) -> bool:
-        """Return whether another member is alive. If no other member is alive, change `.segstore/shared` so
-        that no new member can join.
+        """Return whether another member is alive; if not, change `.segstore/shared` so that no member can
+        join.
         """
         sharing = self.sharing
         assert sharing is not None

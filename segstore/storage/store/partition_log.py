@@ -715,9 +715,8 @@ class PartitionLog(PublicNames):
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
-        """Raise OffsetOutOfRangeError for an offset outside of the view. In a replica an offset above the
-        high watermark, up to the log end offset, is accepted, so that the reader waits until the high
-        watermark rises (R39).
+        """Raise OffsetOutOfRangeError for an offset outside of the view, unless it is between a replica's high
+        watermark and log end offset: a reader waits for such an offset (R39).
         """
         # After a kill the high watermark may be lower than before, so a reader may have an offset above the
         # high watermark.

@@ -480,8 +480,8 @@ class Partitions:
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
-        """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
-        at `end`: the records that the replica copies after the cut are neither synced nor compacted (Kafka:
+        """Lower the recovery point and the cleaner's offset to `end`, durably, because records that a replica
+        copies after a cut at `end` are neither synced nor compacted (Kafka:
         LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}

@@ -288,8 +288,8 @@ class Sweeper:
         return tuple(found[key] for key in sorted(found))
 
     def _run_due_retention(self) -> float:
-        """Run retention if it is due, and return the seconds until it is due again. A compaction, which may
-        take hours, calls this again and again.
+        """Run retention if it is due, also during a long compaction, and return the seconds until it is due
+        again.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -399,7 +399,7 @@ class Sweeper:
 
     def _clear(self, *, closing: bool = False) -> None:
         """Remove the files of deleted segments whose delay is over (of all deleted segments if `closing`, or
-        if the disk is full). An error is logged, not raised.
+        if the disk is full); an error is only logged.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

@@ -292,8 +292,7 @@ class StoreWriter:
 
     def _open_adopted(self) -> None:
         """Finish or undo the adoptions of staged appends (their addition to the logs) that a crash
-        interrupted. The partitions of adoptions that can be finished are opened, and readers see the added
-        records of all these partitions at once.
+        interrupted, and show readers all added records at once.
         """
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
