@@ -94,8 +94,8 @@ class OwedEpochs:
 class FoundNote:
     """The close note that an open finds, before the open removes the clean shutdown marker. `note` is None if
     the file is missing or damaged. `same`: whether the file of the marker (of the note if there is no marker)
-    has the identity that the note gives, and has only one hard link: `cp -al` copies a store by a second link
-    to each file.
+    has the identity that the note gives, and has only one hard link, because `cp -al` copies a store by a
+    second link to each file.
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:

@@ -111,8 +111,8 @@ class RootCheckpoints:
     ) -> None:
         """Write the copy, then the files with changes, and sync all of them. `changes` has new offsets by the
         file's name, or is a function that returns such a mapping. `nonce` is the number in the clean shutdown
-        marker of a clean close, else 0. If nothing has changed, and `nonce` is 0, nothing is written; if
-        `nonce` is not 0, the copy is written nevertheless. Raises OSError.
+        marker of a clean close, else 0. If nothing has changed, nothing is written, except the copy if
+        `nonce` is not 0. Raises OSError.
         """
         with self._lock:
             # The function is called under the lock, so that a thread with older offsets can't write after a

@@ -33,22 +33,19 @@ class TailedEnds(EndsTailer):
     """Waits for changes of the published ends of some partitions, which are numbered from 0 in the order of
     `slots`.
 
-    `wait(nudges, seconds)` is implemented in C (_native/tailer.c). It waits until the ends of a partition
-    differ from the last seen ends, stores the new ends as the last seen ends, and returns the partition's
-    number. It returns LOOK after a signal, or if `nudges()` does not return the value `nudges` any more. It
-    returns LATE after `seconds`. If `seconds` is 0 or less, `wait` does not sleep. Raises OSError. A function
-    that calls `wait` is marked with `calls_out`, because a signal handler that runs during the sleep may call
-    the store.
+    `wait(nudges, seconds)` is implemented in C (_native/tailer.c). It sleeps until the ends of a partition
+    differ from the last seen ends, stores them as the last seen ends, and returns the partition's number. It
+    returns LOOK after a signal, or if `nudges()` no longer returns `nudges`; LATE after `seconds`. If
+    `seconds` is 0 or less, it does not sleep. Raises OSError. A function that calls `wait` is marked with
+    `calls_out`, because a signal handler that runs during the sleep may call the store.
 
     `came` is None, or, if the wait has read a record, ({key: [record]}, offset, leader epoch, log start
     offset, bytes of the batch, time of arrival in monotonic seconds). The key, (topic, partition), is
     `keys[number]` for the partition's number. The record is of the class `kind`, a NamedTuple with the fields
     of the consumer's record. If `kind` is None, no record is read.
 
-    If the store is shared, the ends of its shared logs are read from `shared`, the mapping of the shared
-    file.
-
-    `n` is the number of partitions. `content` has a `seg_tailed` for each partition. `last` is a
+    `shared` is the mapping of the shared file, which has the ends of shared logs; None if the store is not
+    shared. `n` is the number of partitions. `content` has a `seg_tailed` for each partition. `last` is a
     `seg_last_record`, into which the C code writes the record of the last wait. `outdated`: whether a mapped
     file was replaced or has grown, so that a new `TailedEnds` is needed.
     """

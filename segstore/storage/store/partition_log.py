@@ -715,8 +715,8 @@ class PartitionLog(PublicNames):
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
-        """Raise OffsetOutOfRangeError for an offset outside of the view, unless it is between a replica's high
-        watermark and log end offset: a reader waits for such an offset (R39).
+        """Raise OffsetOutOfRangeError for an offset outside of the view, unless it is between a replica's
+        high watermark and log end offset, because a reader waits for this offset (R39).
         """
         # After a kill the high watermark may be lower than before, so a reader may have an offset above the
         # high watermark.
@@ -742,10 +742,9 @@ class PartitionLog(PublicNames):
         The stretch is empty at the log's end; for `read_committed`, at the last stable offset. The file stays
         readable until `release`, even if retention or compaction removes the file. The records are not read,
         and no CRC is checked, because the client checks the CRC. For `read_committed`, `Stretch.aborted` has
-        the aborted transactions of the batches. They are found by the log's control batches; control batches
-        that were not read before are read now. If more than `max_searched` offsets would have to be searched
-        for control batches, `aborted` is None instead, for callers that must not wait. If `whole`, the reader
-        is a replica, which reads up to the log end offset (R14).
+        the aborted transactions of the batches; None if more than `max_searched` offsets would have to be
+        searched for control batches. If `whole`, the reader is a replica, which reads up to the log end
+        offset (R14).
 
         Raises OffsetOutOfRangeError, StorageError, StoreClosedError, ForkedError, InvalidTypeError,
         InvalidArgumentError; CorruptRecordError if the batch header at `offset` is damaged.

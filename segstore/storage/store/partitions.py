@@ -342,9 +342,9 @@ class PartitionLoader:
     ) -> LeaderEpochs:
         """Return the leader epochs of a partition, and make them durable. Unless the log is a replica, a new
         epoch begins at the log's end if the last shutdown was not clean, if the leader epoch file was
-        damaged, or if `step` is above 0. The new epoch is `step` above the latest epoch, but at least 1 above
-        (see `OwedEpochs`). A crash may leave epochs below the log start offset: these are removed. In a
-        replica no epoch begins, and epochs outside of the log are removed (R7; Kafka: LogLoader).
+        damaged, or if `step` is above 0. The new epoch is `step`, but at least 1, above the latest epoch (see
+        `OwedEpochs`). Epochs below the log start offset are removed; in a replica, all epochs outside of the
+        log (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)

@@ -568,11 +568,10 @@ class StoreWriter:
         return self._held.closed
 
     def close(self, broker_epoch: int | None = None) -> None:
-        """Close cleanly. `broker_epoch` is given in a replicated store: the epoch is written into the clean
-        shutdown marker, and the next writer reads the epoch as `clean_epoch`. After an error or an interrupt
-        the lock is released too, and the next open recovers the store. A second call only releases the lock.
-        Raises InvalidArgumentError if `broker_epoch` is below 1, before anything is closed. Raises the first
-        error of closing.
+        """Close cleanly. In a replicated store the clean shutdown marker gets `broker_epoch`, which the next
+        writer reads as `clean_epoch`. After an error or an interrupt the lock is released too, and the next
+        open recovers the store. A second call only releases the lock. Raises the first error of closing.
+        Raises InvalidArgumentError, and closes nothing, if `broker_epoch` is below 1.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
         with self._closing:
