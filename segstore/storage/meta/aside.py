@@ -1,7 +1,7 @@
 """Moves a directory, symbolic link, FIFO, socket or device into `.segstore/quarantine` if it has the name of
 one of the store's files in the root or in `.segstore`, before the store is opened for writing.
 
-Such an object is renamed, not removed, and a link is not followed. Threads: one, with the store's lock held.
+The object is renamed, not removed, and a link is not followed. Threads: one, with the store's lock held.
 """
 
 from __future__ import annotations

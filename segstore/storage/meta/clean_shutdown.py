@@ -4,7 +4,7 @@ was not opened after that.
 The file has Kafka's format (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place
 of the broker epoch segstore writes a random number, and writes the same number into `.segstore/ends`. If the
 two numbers differ, a broker has closed the directory. In a replicated store the marker has a real broker
-epoch, and its two JSON keys are in the reverse order of a broker's marker. This module returns such an epoch
+epoch, and its two JSON keys are in the reverse order of a broker's marker. This module returns this epoch
 as the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close; any
 thread may call `read_marker`.
 """

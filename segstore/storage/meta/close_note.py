@@ -106,7 +106,7 @@ class FoundNote:
         path, noted = CLOSE_NOTE.path(root), self.note.own
         if has_marker:
             path, noted = names.below(root, names.CLEAN_SHUTDOWN), self.note.marker
-        # The marker is missing if it was no regular file: then it was moved to `.segstore/quarantine`.
+        # A marker that was no regular file is missing, because it was moved to `.segstore/quarantine`.
         with suppress(FileNotFoundError):
             found = files.which(path, or_change=has_marker)
             self.same = found == noted and files.links(path) == 1

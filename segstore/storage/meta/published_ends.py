@@ -520,8 +520,8 @@ class EndsWriter(_Mapped):
             slots = [slot for slot, _, _ in shown]
             flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
-            if self._claimed:  # this makes readers read the keys again
-                self._bump_generation()
+            if self._claimed:
+                self._bump_generation()  # this makes readers read the keys again
                 self._claimed = False
         for call in self.on_published:
             call()

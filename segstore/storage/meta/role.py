@@ -61,8 +61,8 @@ ROLE = CheckedFile(names.ROLE, "role", _role, 1 << 20)
 
 
 def has_only(files: Files, root: str, left: Collection[str] = ()) -> bool:
-    """Return whether a directory has no files except `left` and temporary files of segstore. A process that
-    was killed before it wrote the role may leave such temporary files. Raises OSError.
+    """Return whether a directory has no files except `left` and segstore's temporary files, which a killed
+    process may have left. Raises OSError.
     """
     found = {*files.listdir(root)}.difference(left)
     if not found:

@@ -34,10 +34,10 @@ class TailedEnds(EndsTailer):
     `slots`.
 
     `wait(nudges, seconds)` is implemented in C (_native/tailer.c). It sleeps until the ends of a partition
-    differ from the last seen ends, stores them as the last seen ends, and returns the partition's number. It
-    returns LOOK after a signal, or if `nudges()` no longer returns `nudges`; LATE after `seconds`. If
-    `seconds` is 0 or less, it does not sleep. Raises OSError. A function that calls `wait` is marked with
-    `calls_out`, because a signal handler that runs during the sleep may call the store.
+    differ from the last seen ends, stores the new ends as the last seen ends, and returns the partition's
+    number. It returns LOOK after a signal, or if `nudges()` no longer returns `nudges`; LATE after
+    `seconds`. If `seconds` is 0 or less, it does not sleep. Raises OSError. A function that calls `wait` is
+    marked with `calls_out`, because a signal handler that runs during the sleep may call the store.
 
     `came` is None, or, if the wait has read a record, ({key: [record]}, offset, leader epoch, log start
     offset, bytes of the batch, time of arrival in monotonic seconds). The key, (topic, partition), is
@@ -74,7 +74,7 @@ class TailedEnds(EndsTailer):
 
     def see(self, ends: Sequence[int]) -> bool:
         """Store `ends` as the last seen log end offsets: the thread has read each partition up to its offset
-        in `ends`. If a partition has a later record, the next wait then returns at once. Return True; False
+        in `ends`. If a partition has a later record, the next wait returns at once. Return True; False
         if a slot can't be read now, because it is damaged, or because a publication is under way, and does
         not end.
         """

@@ -303,8 +303,8 @@ class TopicFiles:
         return [os.path.join(self._root, name) for name in sorted(found)]
 
     def remove_buried(self) -> None:
-        """Remove the directories of all deleted partitions. If an object in such a directory can't be
-        removed, it stays, and a warning is logged. Raises OSError.
+        """Remove the directories of all deleted partitions. An object that can't be removed stays, and a
+        warning is logged. Raises OSError.
         """
         for grave in self.buried():
             left = self._remove_grave(grave)

@@ -185,8 +185,8 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # After a compaction or a roll the view may have another segment here. Such a segment is
-                    # read from its beginning: the state skips batches that were applied before.
+                    # After a compaction or a roll the view may have another segment here, which is read from
+                    # its beginning: the state skips batches that were applied before.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)

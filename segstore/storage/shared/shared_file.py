@@ -8,9 +8,9 @@ file is valid until the machine is booted again. It is never synced.
 - F2: the file is fully allocated before it is mapped. It grows in steps of 64 KiB, is never truncated, and is
   not unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
 - F3: the file is valid if its magic, format and size are right, if it was made after the last boot of the
-  machine, and if it is no copy, because its header has its own device and inode. An invalid file is
-  rewritten by a host that finds no living member. The file is rewritten in place, because readers may have it
-  mapped. The magic is written last.
+  machine, and if it is no copy: a copy has another inode than its header says. An invalid file is rewritten
+  by a host that finds no living member. The file is rewritten in place, because readers may have it mapped.
+  The magic is written last.
 
 A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
 reads `live`. A host that closes the store checks whether other members live, refuses new members by changing
@@ -262,9 +262,8 @@ def _boot(files: Files) -> tuple[int, int]:
 
 
 def _is_kept(files: Files, root: str) -> bool:
-    """Return True if the file is valid and live. Return False if the file is not valid and live, and no
-    member lives: then the file may be rewritten. Raises UnsupportedFormatError, OSError; StorageError (EBUSY)
-    if members live and the file is not valid.
+    """Return whether the file is valid and live; if not, no member lives, and the file may be rewritten.
+    Raises UnsupportedFormatError, OSError; StorageError (EBUSY) if a member lives and the file is not valid.
     """
     end = time.monotonic() + _PATIENCE
     while has_living_members(files, root):

@@ -55,7 +55,7 @@ class AbandonedLog(NamedTuple):
 
 class Sharing:
     """Keeps the shares of a host's partitions. `found`: whether an earlier host has left logs open.
-    `take_over` is called for each such log when its partition is opened.
+    `take_over` is called for each of these logs when its partition is opened.
     """
 
     def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:

@@ -119,8 +119,8 @@ class KeptFiles:
 
     def skip_producer_ids(self) -> None:
         """Raise the first free producer id by a random step, because another copy of this store may hand out
-        the next ids. Nothing is changed if the disk is full, or if `producer-ids` is damaged: the next id is
-        taken from the logs if that file is damaged. Raises OSError.
+        the next ids. Nothing is changed if the disk is full. Nothing is changed if `producer-ids` is damaged,
+        because the next id then comes from the logs. Raises OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):

@@ -584,7 +584,7 @@ class Partitions:
                 try:
                     partition.flush()
                 except StoreClosedError:
-                    continue  # this is raised if the partition's topic was deleted
+                    continue  # the partition's topic was deleted
                 except SegstoreError as error:
                     errors.append(error)
             self.checkpoint()

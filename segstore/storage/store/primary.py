@@ -114,8 +114,7 @@ class Primary:
     @property
     def _changing(self) -> Mutex:
         """Return the lock that is held while the registration or the fence changes."""
-        # The first change makes the lock. The constructor does not, because each open of a store calls the
-        # constructor, and few stores have a standby.
+        # The lock is made at the first change, because few stores have a standby.
         return self._locks.setdefault("changing", Mutex())
 
     # --- partitions ---------------------------------------------------------------------------

@@ -39,9 +39,9 @@ _LAST_WAKE = 1.0
 class _Topics(NamedTuple):
     """`found` has the topics by name. `version` has the time stamps of the root and of the settings directory
     before the topics were read. `names` has (topic, partition) of each partition directory; the set of these
-    directories has not changed since `since_ns`. `settled` says whether, at the read, `since_ns` and the
-    settings directory's time stamp were longer ago than a clock tick of the file system: each later change
-    then alters a time stamp.
+    directories has not changed since `since_ns`. `settled`: whether `since_ns` and the settings
+    directory's time stamp were longer ago than a clock tick of the file system, so that each later change
+    alters a time stamp.
     """
 
     version: tuple[int, int]
@@ -274,4 +274,4 @@ class StoreReader:
             self.context.scheduler.close()
         finally:
             self.context.pool.close()
-            self._followers.clear()  # this also closes the segment files of these partitions
+            self._followers.clear()  # this also closes the partitions' segment files

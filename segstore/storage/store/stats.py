@@ -54,8 +54,8 @@ class PartitionStats(NamedTuple):
     of all segments except the active segment that was not compacted yet; None if the topic is not compacted
     (Kafka: LogToClean.cleanableRatio). `swept_ms` is the time of the last sweep in ms since the epoch; -1 if
     there was no sweep. `deleted_bytes` and `compacted_bytes` are the bytes that retention and compaction have
-    freed. `error` is the error of reading the partition; if there
-    is none, a text about the full disk; if the disk is not full, the error of the last sweep, or None.
+    freed. `error` is the error of reading the partition; if there is none, a text about the full disk; if the
+    disk is not full, the error of the last sweep, or None.
     """
 
     topic: str

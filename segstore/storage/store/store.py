@@ -176,7 +176,7 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
         files.file_mode = kept_mode(files, root, file_mode)
     except OSError:
         if made:
-            # This fails if the directory is not empty, because another process has begun a store there.
+            # `rmdir` fails if another process has begun a store in the directory.
             with suppress(OSError):
                 files.rmdir(root)
         raise

@@ -339,7 +339,7 @@ class Sweeper:
             try:
                 done = self._swept(step, key, now)
             except StoreClosedError:
-                continue  # this is raised if the partition's topic was deleted
+                continue  # the partition's topic was deleted
             except Exception as error:
                 if not isinstance(error, (SegstoreError, OSError)):
                     log.exception("a defect, met in %s", names.partition_dir(*key))

@@ -89,7 +89,8 @@ class TopicAdmin:
             self._make(info)
         except OSError:
             self._dying.add(name)
-            # If this fails too, the next `create` of this name, or the next open, removes the directories.
+            # If the removal of the directories fails, the next `create` of this name or the next open
+            # removes them.
             with suppress(OSError):
                 self._bury(name)
                 self._dying.discard(name)

@@ -5,7 +5,7 @@ Both copies of `.segstore/topics/<topic>` may change (`meta.topics` describes th
 
 A topic's id is in its settings, in each partition's metadata, and in the slot keys of `.segstore/ends`. If
 these differ, and the settings have a checksum, the id in the settings is taken. Settings of an older segstore
-have no checksum: for such a topic the id that is found most often is taken.
+have no checksum: then the id that is found most often is taken.
 """
 
 from __future__ import annotations

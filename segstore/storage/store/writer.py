@@ -237,7 +237,7 @@ class StoreWriter:
     def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return the partitions that must begin a leader epoch when they are opened: all partitions of a
         restored store, else the partitions in the close note. If there is no note, a restored store is
-        reported only if `was_closed`, because a broker that was killed leaves no note either.
+        reported only if `was_closed`, because a killed broker leaves no note.
         """
         if not note.is_restored:
             return note.owed()
@@ -326,7 +326,8 @@ class StoreWriter:
         """
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # No member can append now, and `.segstore/shared`, which has the sealed ends, is not used after this.
+        # The segments are cut now, because `.segstore/shared`, which has the sealed ends, is not used after
+        # this call.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -613,7 +614,7 @@ _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 def let_go_of_lost(files: Files, root: str) -> None:
     """Release a writer of this directory if nothing refers to its store, because Ctrl-C interrupted the open
-    or close. The garbage collector runs first, because such a store may be part of a reference cycle.
+    or close. The garbage collector runs first, because the store may be part of a reference cycle.
     """
     gc.collect()
     begun = _begun.get(files.real_path(root))
