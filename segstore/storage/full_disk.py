@@ -38,8 +38,8 @@ append may have been larger than the disk.
 
 @dataclass(frozen=True)
 class FullNote:
-    """The note of a full disk. Appends fail since `since_ms` (ms since the epoch). `path` is the file of the
-    first failed append, and `error` is the system's error text.
+    """The note of a full disk. Appends have failed since `since_ms` (ms since the epoch). `path` is the file
+    of the first failed append, and `error` is the system's error text.
     """
 
     since_ms: int

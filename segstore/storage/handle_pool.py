@@ -61,7 +61,9 @@ class HandlePool:
             return handle
 
     def close_some(self) -> bool:
-        """Remove a quarter of the files from the pool, to free descriptors; return False if it was empty."""
+        """Remove a quarter of the files from the pool, to free descriptors; return False if the pool was
+        empty.
+        """
         return self._drop_oldest(lambda there: there * 3 // 4)
 
     def _drop_oldest(self, limit: Callable[[int], int]) -> bool:

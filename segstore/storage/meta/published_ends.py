@@ -388,9 +388,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give each partition in `.segstore/shared` the same slot in `.segstore/ends`, because guests use the
-        slots' numbers. A slot may be missing in `.segstore/ends` if the writer was killed within a
-        publication. `left` has the fields of `Ends` by slot. Raises OSError.
+        """Give each partition the slot in `.segstore/ends` that has the number of its slot in
+        `.segstore/shared`, because guests use the numbers. A slot may be missing in `.segstore/ends` if the
+        writer was killed within a publication. `left` has the fields of `Ends` by slot. Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():

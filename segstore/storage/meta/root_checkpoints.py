@@ -146,7 +146,7 @@ class RootCheckpoints:
 
     def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
         """Remove the lines of a topic's partitions, except the partitions in `but`, so that new partitions
-        with the same numbers don't get these offsets. Raises OSError.
+        with the same numbers don't get the old offsets. Raises OSError.
         """
         self.update(
             {

@@ -3,8 +3,8 @@ itself.
 
 Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to
 clients are weak, so that a dropped client is freed. Threads: any. A second thread that closes the store waits
-for the first thread, unless the second thread runs a consumer's listener: the first thread waits for that
-listener.
+for the first thread, unless the second thread runs a consumer's listener, because the first thread waits for
+that listener.
 """
 
 from __future__ import annotations

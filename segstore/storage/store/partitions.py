@@ -175,8 +175,8 @@ class PartitionLoader:
             from segstore.storage.store.takeover import cut_to, expected_of
 
             # A stopped guest that continues now cuts its segment at the end that was recorded when the
-            # segment was sealed, then removes this sealed end. So the sealed ends are read before the files:
-            # if the files were read first, an uncut file might be read without its sealed end.
+            # segment was sealed, then removes this sealed end. So the sealed ends are read before the files,
+            # because an uncut file must not be read without its sealed end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)

@@ -284,9 +284,7 @@ class Primary:
         return True
 
     def fetched(self, key: _Key, partition: Partition, offset: int) -> None:
-        """Record the offset of a fetch by the standby: the standby has all records below `offset`
-        (R17, R18).
-        """
+        """Record that the standby has all records below `offset`, the offset of its fetch (R17, R18)."""
         visible = partition.visible
         end = visible.log_end_offset
         if not visible.start_offset <= offset <= end:

@@ -135,7 +135,7 @@ class StoreReader:
         raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
 
     def flush(self) -> None:
-        """Do nothing: a reader has appended nothing."""
+        """Do nothing, because a reader has appended nothing."""
 
     def appender(self, topic: str, partition: int) -> Partition | None:
         """Return None, because nothing appends to a store that is open for reading."""

@@ -179,8 +179,8 @@ def _count(view: LogView, files: Files) -> int:
             batches = step.batches if sparse else _with_inner_counts(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
-            # The first batch may begin below the log start offset: only its records from the log start offset
-            # on are counted.
+            # The first batch may begin below the log start offset, so only its records from the log start
+            # offset on are counted.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count

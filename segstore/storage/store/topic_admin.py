@@ -149,7 +149,7 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
-            # The settings are written first: if they still listed the removed partitions after a crash, the
+            # The settings are written first, because if they listed the removed partitions after a crash, the
             # next open would make these partitions anew.
             self._topic_files.write(info)
         except OSError:
@@ -225,8 +225,8 @@ class TopicAdmin:
 
     def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
         """Record durably that partitions may have offset gaps below these `ends`, even if the topic is not
-        compacted: their records were copied from a compacted log. Raises UnknownTopicOrPartitionError,
-        StorageError.
+        compacted, because their records were copied from a compacted log. Raises
+        UnknownTopicOrPartitionError, StorageError.
         """
         with self._lock:
             self._context.check_leads()

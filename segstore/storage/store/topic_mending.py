@@ -54,8 +54,8 @@ def mend_settings(
 def _identified(
     context: StoreContext, topic_files: TopicFiles, copy: Copy[TopicSettingsFile], published: Set[int]
 ) -> TopicInfo:
-    """Return the topic of a `copy` of settings without a checksum, but with the topic id that most of the
-    partitions' files and the published slot keys confirm.
+    """Return the topic of a `copy` of settings without a checksum. Its id is the topic id that occurs most
+    often in the settings, in the partitions' metadata and in the published slot keys.
     """
     assert copy.content is not None
     info = copy.content.info
