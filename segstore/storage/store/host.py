@@ -99,7 +99,7 @@ class Host:
         thread.start()
 
     def _may_wait(self, request: Any) -> bool:
-        """Return whether a request waits for a disk, or for another process that holds a log's lock."""
+        """Return whether the answer may wait for a disk, or for another process that holds a log's lock."""
         log = self._members.shared.log_if_there(request.log)
         held = log is not None and log.open and log.lock & 0xFFFFFFFF
         return bool(request.asks != lib.SEG_ASKS_READY or held)

@@ -48,8 +48,8 @@ def held_token(lease: Lease, known: int) -> int:
 
 
 class LeaseWatch:
-    """Calls a lease every `seconds`, until `done` is open. When the lease has returned, `use(token,
-    called_at)` is called: `token` is None if the lease is not held, and `called_at` is the time
+    """Calls a lease every `seconds`, until the latch `done` is opened. When the lease has returned,
+    `use(token, called_at)` is called: `token` is None if the lease is not held, and `called_at` is the time
     (`lease_term.now`) at which the lease was called. `use` may raise InvalidArgumentError to refuse the
     token. `missed(error)` is called if the lease or `use` raises an error.
     """

@@ -77,8 +77,7 @@ class Succession:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
         except (HostUnavailableError, NotShareableError):
             # The kernel closes a dying host's socket before it frees the host's lock, so `_try` waits for the
-            # lock. `NotShareableError` is not expected here, because the open has checked that the host and
-            # this process map the same memory.
+            # lock.
             self._patience = min(2 * self._patience, _LATE)
             return self._try()
         except SegstoreError as error:

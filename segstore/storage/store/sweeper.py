@@ -373,8 +373,8 @@ class Sweeper:
             self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
-        """Add a step's result to the partition's `SweepState`, with the error of the step that failed first,
-        if any step has failed.
+        """Add the result of a step (retention or compaction) to the partition's `SweepState`, with the error
+        of the first failed step.
         """
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)

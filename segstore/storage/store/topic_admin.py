@@ -166,8 +166,8 @@ class TopicAdmin:
         return info
 
     def _bury_but(self, info: TopicInfo) -> None:
-        """Mark the directories of partitions that `info` does not list as deleted: rename them as
-        Kafka does.
+        """Rename the directories of the partitions that are not in `info`, as Kafka renames deleted
+        partitions.
         """
         for directory in self._topic_files.bury(info.name, info.partition_ids):
             self._context.pool.forget_directory(directory)

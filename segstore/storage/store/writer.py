@@ -277,8 +277,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.damages or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directory `.segstore/`, the directory for topics, and the format file, unless an undamaged
-        format file exists (`stated`).
+        """Make the directories `.segstore` and `.segstore/topics`, and the format file if no undamaged one
+        exists (`stated` is False).
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -359,7 +359,7 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints, but only record a full disk, because the next call tries again."""
+        """Write the checkpoints; a full disk is only recorded, because the next call tries again."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
