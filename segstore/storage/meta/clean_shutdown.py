@@ -45,7 +45,7 @@ class Left(NamedTuple):
         writes a number into each marker.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # A broker was killed here if `.segstore/ends` has a nonce, and there is no marker.
+        # A broker was killed here if `nonce` is not 0, and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 

@@ -130,7 +130,7 @@ class FoundNote:
 
 
 def owed_by(keys: Collection[int]) -> OwedEpochs:
-    """Return the `OwedEpochs` of a restored store's partitions, with a random step."""
+    """Return the `OwedEpochs` of a restored store's partitions, with a random step to the new epochs."""
     return OwedEpochs() if not keys else OwedEpochs(2 + secrets.randbelow(STEPS - 1), keys)
 
 

@@ -87,7 +87,8 @@ class SharingSide(Protocol):
     """
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the share (`seg_share *`) of the partition in this slot. Raises OSError."""
+        """Return the `seg_share *` by which C code uses the log's part of `.segstore/shared`. Raises OSError.
+        """
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
         """Publish the ends of these logs in `.segstore/shared`, all at one moment. `ends` is the memory
@@ -563,8 +564,8 @@ class EndsWriter(_Mapped):
 
     def begin(self) -> None:
         """Record durably in the header that the store is open. Without that, a power cut could bring back the
-        nonce of the last clean close, and from a nonce without a marker the next open would conclude that a
-        broker was killed here. Raises OSError.
+        number of the last clean close, and the next open, which finds no clean shutdown marker, would
+        conclude that a broker was killed here. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)

@@ -110,7 +110,7 @@ class Sharing:
         return {pairs[2 * i]: pairs[2 * i + 1] for i in range(n)}
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the share (`seg_share *`) of the partition with this slot. Raises OSError."""
+        """Return the `seg_share *` by which C code uses the log's part of the shared file. Raises OSError."""
         share = self._shares.get(slot)
         if share is None or share.key != key:
             size = self.file.size

@@ -40,8 +40,8 @@ _LONGEST_WAIT = 100
 
 
 class MemberRequest(NamedTuple):
-    """A request about the log with this number and slot key. The fields have the same names as in
-    `seg_shared_member`.
+    """A request about the log with this number and slot key (a hash of topic id and partition). The fields
+    have the same names as in `seg_shared_member`.
     """
 
     log: int

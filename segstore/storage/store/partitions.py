@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # --- partition loader --------------------------------------------------------------------------
 
 _TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
-_LAYOUTS = 1 << 32  # the number of possible layouts, because `.segstore/ends` has 32 bits for the layout
+_LAYOUTS = 1 << 32  # `.segstore/ends` has 32 bits for the layout, a count of changes of the segment list
 _AT_ONCE = 32  # number of partitions whose files are written at the same time; each needs two open files
 Content = tuple[str, bytes]
 """(path of a file, content of the file)."""

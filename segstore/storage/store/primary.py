@@ -331,7 +331,7 @@ class Primary:
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:
-        """Log the loss of the standby, for the reason `away`, unless the store has a fence; log its return if
+        """Log the loss of the standby, for the reason `away`, unless the store was demoted; log its return if
         `away` is "".
         """
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms

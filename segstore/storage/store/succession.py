@@ -75,6 +75,8 @@ class Succession:
         """
         try:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
+        # NotShareableError is not expected here, because the open has checked that the host and this process
+        # map the same memory.
         except (HostUnavailableError, NotShareableError):
             # The kernel closes a dying host's socket before it frees the host's lock, so `_try` waits for the
             # lock.

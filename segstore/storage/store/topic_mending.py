@@ -3,8 +3,8 @@
 Both copies of `.segstore/topics/<topic>` may change (`meta.topics` describes them). Repairs are reported
 (`StoreContext.report`). Threads: one, before the topics are used.
 
-A topic's id is in its settings, in each partition's metadata, and in the slot keys of `.segstore/ends`. If
-these differ, and the settings have a checksum, the id in the settings is taken. Settings of an older segstore
+A topic's id is in its settings, in each partition's metadata, and, hashed, in `.segstore/ends`. If these
+differ, and the settings have a checksum, the id in the settings is taken. Settings of an older segstore
 have no checksum: then the id that is found most often is taken.
 """
 

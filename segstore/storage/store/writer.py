@@ -149,8 +149,8 @@ class StoreWriter:
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
-            # The slots of `.segstore/ends` are cleared before `begin` changes the nonce of this file, so that
-            # no reader uses the old slots after a second crash.
+            # The slots of `.segstore/ends` are cleared before `begin` records in this file that the store is
+            # open, so that no reader uses the old slots after a second crash.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -216,8 +216,8 @@ class StoreWriter:
         return None
 
     def _check_may_write(self, root_names: Collection[str]) -> None:
-        """Raise an error if the store has another role than `self._role`, belongs to a replicated store, has
-        a fence, or has living members.
+        """Raise an error if the store has another role than `self._role`, belongs to a replicated store, was
+        demoted, or has living members.
         """
         files, root = self.context.files, self.context.root
         if not self._replicated and names.META_PROPERTIES in root_names:
@@ -413,8 +413,8 @@ class StoreWriter:
 
     @property
     def staging_path(self) -> str:
-        """Return the path of the store's root, because staged appends are written into an inbox below the
-        root.
+        """Return the path of the store's root, because files of staged appends are written into an inbox
+        below the root.
         """
         return self.context.root
 
