@@ -87,8 +87,7 @@ class SharingSide(Protocol):
     """
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the `seg_share *` by which C code uses the log's part of `.segstore/shared`. Raises OSError.
-        """
+        """Return the `seg_share *` by which C code uses the log's part of `.segstore/shared`. Raises OSError."""
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
         """Publish the ends of these logs in `.segstore/shared`, all at one moment. `ends` is the memory
