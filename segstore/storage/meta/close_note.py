@@ -4,14 +4,14 @@ note has the identities (device, inode, birth time) of its own file and of the c
 An open compares the identity of the marker's file with the identity in the note. After a kill there is no
 marker, and the note's own file is compared. If the identities differ, the store was copied.
 
-A restored store may be older than the original, and may append other records at the same offsets. So each
-partition of the restored store begins a leader epoch when it is next opened (KIP-101 distinguishes logs by
-epochs). The new epoch is at least two above the latest epoch, because the original may begin the next epoch
-after a crash. The note lists the partitions that have not begun their new epoch yet.
+A restored store may be older than the original, and may append other records at the same offsets. So each of
+its partitions begins a new leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The
+epoch is at least two above the latest epoch, because the original may begin the next epoch after a crash. The
+note lists the partitions that have not begun their new epoch yet.
 
-The note is a new file at each close and after each recovery, and the marker is a new file at each close. So a
-copy of the store that was copied over the store itself is recognized, too. A snapshot of a whole file system
-or machine is not recognized, because the files in the snapshot have the same identities.
+Each close makes a new marker and a new note, and each recovery a new note, so a copy over the store itself is
+recognized, too. A snapshot of a whole file system or machine is not recognized, because its files have the
+same identities.
 
 On disk: one `CheckedFile`, which is never synced. A power cut may remove this file; the store then counts as
 restored. Threads: one, at open and at close, except for `OwedEpochs`.

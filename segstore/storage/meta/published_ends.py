@@ -1,18 +1,16 @@
 """The published ends, `.segstore/ends`: a mapped file in which the store's writer publishes the end offsets
-of each partition, so that other processes see new records. One sequence lock guards the file.
+of each partition for other processes. One sequence lock guards the file.
 
-The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition. A slot has the
-key, log start offset, log end offset, high watermark, last stable offset, recovery point, layout (a count of
-changes of the list of segments) and leader epoch, with a checksum (_native/ends.c). The key is a hash of
-topic id and partition, so that a slot itself identifies its partition. A slot with a wrong checksum is
-damaged, and ignored. If an older segstore wrote the file, its slots have no checksums (`checked` is False),
-and an offset is used only if a checkpoint or the log confirms it. Numbers are in host byte order, because
-only this machine uses the file. The ends of an open store are valid only until the machine is booted again,
-because a power cut may leave some pages of the file old and others new.
+After a header of 64 bytes (`ends_header`) the file has a slot of 64 bytes for each partition: key (a hash of
+topic id and partition), log start offset, log end offset, high watermark, last stable offset, recovery point,
+layout (a count of changes of the list of segments) and leader epoch, with a checksum (_native/ends.c). A slot
+with a wrong checksum is ignored. If an older segstore wrote the file, its slots have no checksums (`checked`
+is False), and an offset is used only if a checkpoint or the log confirms it. Numbers are in host byte order.
+The ends of an open store are valid only until the machine is booted again, because a power cut may leave some
+pages of the file old and others new.
 
-Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
-grows, and is never truncated, so that a mapping of the file is always safe. A damaged header or slot is
-overwritten in place, so that readers which have the file mapped go on.
+The file only grows, and damage is overwritten in place, so that a mapping of the file stays safe. Threads and
+processes: one writer, and any number of readers (`EndsReader`) in any process.
 
 If several processes append to the store, the ends of its logs are in `.segstore/shared` (`shared_header`),
 and a slot of `.segstore/ends` has only a valid key. The header's generation changes when sharing begins, when
@@ -87,7 +85,7 @@ class SharingSide(Protocol):
     """
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the `seg_share *` by which C code uses the log's part of `.segstore/shared`. Raises OSError."""
+        """Return the `seg_share *` by which C uses the log's part of `.segstore/shared`. Raises OSError."""
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
         """Publish the ends of these logs in `.segstore/shared`, all at one moment. `ends` is the memory

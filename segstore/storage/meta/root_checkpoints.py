@@ -2,13 +2,16 @@
 offsets.
 
 Each file is a text of (topic, partition, offset) in Kafka's format, which has no checksum. A copy with a
-checksum (`checked_copy`) has the same offsets. If the last writer wrote the copy, the copy is used, and the
-text files are written anew from the copy. If a broker that was killed may have written the text files after
-the copy, the text files are used; of the log start offsets in text file and copy the smaller is used, because
-it keeps more records. If the copy is missing or damaged, or if a broker has closed the directory after the
-copy was written, only the text files are used, and no record is deleted because of a text file. A log start
-offset that only a text file has is a "claim": the copy lists it in `claims` until the log start offset moves.
-If a partition is not opened, its lines stay.
+checksum (`checked_copy`) has the same offsets.
+
+- If the last writer wrote the copy, the copy is used, and the text files are written anew from it.
+- If a broker that was killed may have written the text files after the copy, the text files are used, but of
+  the two log start offsets the smaller is used, because it keeps more records.
+- If the copy is missing or damaged, or if a broker has closed the directory after the copy was written, only
+  the text files are used, and no record is deleted because of a text file.
+
+A log start offset that only a text file has is a "claim": the copy lists it in `claims` until the log start
+offset moves. If a partition is not opened, its lines stay.
 
 Threads: any; one lock, held while files are written.
 """

@@ -1,10 +1,10 @@
 """`TailedEnds`: waits until the published ends of some partitions change, for a thread that reads these
 partitions.
 
-A wait returns when the ends of one of these partitions have changed, or at a nudge: the store's writer wakes
-all waiting threads without a publication, because topics were created or deleted, or a group has changed. If
-only other partitions were published, the C code goes on waiting without calling Python. The C code also reads
-the new record.
+A wait returns when the ends of one of these partitions have changed, or at a nudge: a wake-up of all waiting
+threads without a publication, because topics were created or deleted, or a group has changed. If only other
+partitions were published, the C code goes on waiting without calling Python. The C code also reads the new
+record.
 
 The memory mapping of `.segstore/ends` is only read. Threads: one, the reader's.
 """

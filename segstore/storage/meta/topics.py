@@ -4,10 +4,10 @@
 A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). A topic of
 segstore exists if its settings file exists. The file is written and synced before the first partition
 directory is made, and removed after the last directory, so that after a crash the next open can finish
-`create`, `add_partitions` or `delete` of `TopicAdmin`. A broker's topic has no settings file, and its
-partitions and id are found in its directories. If both copies of a settings file are damaged, the topic's
-partitions and id are found in its directories too, and the settings count as lost (`TopicInfo.lost`). If a
-topic with damaged settings has no logs, it is listed with an `error`, and other topics can be used.
+`create`, `add_partitions` or `delete` of `TopicAdmin`. A broker's topic has no settings file: its partitions
+and id are found in its directories. If both copies of a settings file are damaged, the topic's partitions and
+id are found in its directories too, and the settings count as lost (`TopicInfo.lost`). If a topic with
+damaged settings has no logs, it is listed with an `error`.
 
 Threads: the store's lock is held during each change; any thread may read.
 """

@@ -5,9 +5,9 @@ The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo
 batches of an append at once; the sequences of these batches must be consecutive. If the batches follow the
 last batch of a known producer, C code checks them (`_native/claim.h`). Nothing is on disk.
 
-Threads: the holder of the partition's append token (the lock for appends). No other thread can append between
-the check and the write of an append. So if two threads send the same batch, one thread writes the batch, and
-the other thread gets the offset of this batch.
+Threads: the holder of the partition's append token (the lock for appends), from the check to the write of an
+append. So if two threads send the same batch, one thread writes the batch, and the other thread gets the
+offset of this batch.
 """
 
 from __future__ import annotations

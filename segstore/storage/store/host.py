@@ -2,8 +2,8 @@
 
 A request may be answered twice, even by two hosts one after the other. The second answer changes nothing.
 Threads: the host's own thread, which takes the append token (the lock for appends) of one partition at a
-time; and a thread for each request that waits for a disk or for the owner of a log's lock, so that requests
-for other logs need not wait.
+time; and a thread for each request that waits for a disk or for the owner of a log's lock, so that other
+requests need not wait.
 """
 
 from __future__ import annotations
