@@ -54,8 +54,7 @@ class FrozenLog(NamedTuple):
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
     """Return the log of `view` as it is now. The files of the first `most` segments stay open. The file of a
     later segment is opened, and checked for changes, when it is copied. Raises FileNotFoundError if a file
-    was removed. Raises FileNotFoundError also during a swap of segments by compaction, because some records
-    are in two files then.
+    was removed, and during a swap of segments by compaction, because some records are in two files then.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):

@@ -354,7 +354,7 @@ class ProducerState:
 
         The time of a producer's last write is the timestamp of its last record (Kafka:
         ProducerStateManager.isProducerExpired), or the time of its last append in this process if that is
-        later. So a producer that writes records with old timestamps now is not forgotten.
+        later, so that a producer that writes old timestamps now is not forgotten.
         """
         return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
 

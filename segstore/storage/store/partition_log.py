@@ -397,9 +397,8 @@ class PartitionLog(PublicNames):
 
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Produce request from a non-blocking socket, and append its batch in C by the rules of
-        `append_as_leader`. Return True if the request was answered. Return False if the request was not
-        answered: the request's bytes are in `exchange`, and the caller must handle them. Return None if
-        nothing was received. Raises StorageError.
+        `append_as_leader`. Return True if the request was answered; False if the caller must handle the
+        request, whose bytes are in `exchange`; None if nothing was received. Raises StorageError.
         """
         source = self.source
         if self._internal or self.context.closed or not isinstance(source, Partition):
@@ -772,9 +771,9 @@ class PartitionLog(PublicNames):
 
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Fetch request from a non-blocking socket, and answer it if the C code can copy the
-        batches from the open file of one segment. Return True if the request was answered. Return False if
-        the request was not answered: the request's bytes are in `exchange`, and the caller must handle them.
-        Return None if nothing was received. Raises nothing.
+        batches from the open file of one segment. Return True if the request was answered; False if the
+        caller must handle the request, whose bytes are in `exchange`; None if nothing was received. Raises
+        nothing.
         """
         context = self.context
         if context.closed or not context.here[0]:
