@@ -67,7 +67,7 @@ class HandlePool:
         return self._drop_oldest(lambda there: there * 3 // 4)
 
     def _drop_oldest(self, limit: Callable[[int], int]) -> bool:
-        """Remove the files that were opened first from the pool, until `limit(number of files)` files are
+        """Remove from the pool the files that were opened first, until `limit(number of files)` files are
         left, and return whether a file was removed.
         """
         with self.lock:

@@ -40,7 +40,7 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Compare the number in the `marker` with the `nonce` in `.segstore/ends`, and return the result. If
+        """Return what the number in the `marker` and the `nonce` in `.segstore/ends` show together. If
         `ours`, segstore was the last writer. Then a marker without a number is damaged, because segstore
         writes a number into each marker.
         """

@@ -197,9 +197,9 @@ def _is_checked(
 
 
 def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """Return the log start offset to use: `noted`, the offset in the checkpoint (None if the partition has no
-    line), or the published offset. If only the published offset has a checksum, it is used. In all other
-    cases the smaller of the two offsets is used, because it keeps more records.
+    """Return the log start offset to use. `noted` is the offset in the checkpoint; None if the partition has
+    no line. If only the published offset has a checksum, it is used; else the smaller offset is used, because
+    it keeps more records.
     """
     if published is None:
         return noted or 0

@@ -258,8 +258,8 @@ class PartitionLog(PublicNames):
         append).
 
         Nothing is written if this raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, or
-        InvalidTopicError (the topic is internal). If this raises StorageError, the record is not in the log.
-        Also raises ReadOnlyError, StoreClosedError, ForkedError.
+        InvalidTopicError because the topic is internal. If this raises StorageError, the record is not in the
+        log. Also raises ReadOnlyError, StoreClosedError, ForkedError.
         """
         own = self._own
         if own is not None and own.acks is None and not self.context.closed:
@@ -653,8 +653,8 @@ class PartitionLog(PublicNames):
                 # A segment that another process has just removed may seem to be damaged, so the read is tried
                 # once more with a new view. If a segment is really damaged, the second try fails too.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
-                    # Getting the view raises StoreClosedError, in place of `error`, if the files belong to a
-                    # new topic of the same name.
+                    # Getting the view raises StoreClosedError, not CorruptRecordError, if the files belong to
+                    # a new topic of the same name.
                     _ = self._views.view
                     raise
                 doubted = True

@@ -94,7 +94,8 @@ class StoreReader:
         since = topics.since_ns if directories == topics.names else now
         same = directories == topics.names and version[1] == topics.version[1] and topics.settled
         if not same or now - version[1] <= _TICK_NS:
-            # Topics are read again soon after a directory was made, which may not have all its files yet.
+            # Topics are read again soon after a directory was made, because it may not have all its files
+            # yet.
             settled = now - max(since, version[1]) > _TICK_NS
             self._topics = topics = _Topics(version, directories, since, settled, self._topic_files.load()[0])
             self._forget_all_but(topics.found)

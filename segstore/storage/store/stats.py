@@ -148,8 +148,8 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Of the bytes of all segments except the active segment, return the share at or above the offset
-    `cleaned`; 0 if there is only the active segment.
+    """Return the share of bytes at or above the offset `cleaned` in all segments except the active segment;
+    0 if there is only the active segment.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
@@ -187,8 +187,8 @@ def _count(view: LogView, files: Files) -> int:
 
 
 def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
-    """Return the batch headers of a step, but with the number of inner messages as the count of a compressed
-    message of magic 0 or 1.
+    """Return the batch headers of a step of a scan. The count of a compressed message of magic 0 or 1 is the
+    number of its inner messages.
     """
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
