@@ -99,7 +99,7 @@ class FoundNote:
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
-        # `hint` returns None for a damaged note, because a power cut may damage the note.
+        # A power cut may damage the note, so `hint` is called, which returns None for a damaged note.
         self.note, self.same = CLOSE_NOTE.hint(files, root), False
         if self.note is None:
             return

@@ -74,9 +74,9 @@ class TailedEnds(EndsTailer):
 
     def see(self, ends: Sequence[int]) -> bool:
         """Store `ends` as the last seen log end offsets, because the thread has read each partition up to its
-        offset in `ends`. If a partition has a later record, the next wait returns at once. Return True; False
-        if a slot can't be read now, because it is damaged, or because a publication is under way, and does
-        not end.
+        offset in `ends`. If a partition has a later record, the next wait returns at once. Return False if a
+        slot can't be read now, because it is damaged, or because a publication is under way and does not end;
+        else True.
         """
         for number, end in enumerate(ends):
             place = self.content + number

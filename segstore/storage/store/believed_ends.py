@@ -67,8 +67,8 @@ class BelievedEnds:
 
     def believed(self) -> EndsReader | None:
         """Return a reader of `.segstore/ends` if the store's last writer wrote this file, and no broker has
-        used the directory after that; else None. The last writer wrote it if its nonce is 0 and there is no
-        clean shutdown marker, or if its nonce is the marker's number and it has checksums.
+        used the directory after that; else None. The last writer wrote the file if its nonce is 0 and there
+        is no clean shutdown marker, or if its nonce is the marker's number and it has checksums.
         """
         ends = self.found()
         if ends is None:
