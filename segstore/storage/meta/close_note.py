@@ -83,7 +83,7 @@ class OwedEpochs:
         return self.step if key in self._keys else 0
 
     def begun(self, key: int) -> None:
-        """Remove a partition, because it was opened, and has begun its new epoch."""
+        """Remove a partition from this list, because it has begun its new epoch."""
         self._keys.discard(key)
 
     def among(self, keys: Collection[int]) -> tuple[int, ...]:

@@ -67,7 +67,7 @@ class Ends(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """Return the recovery point itself, even if a sync has failed."""
+        """Return the recovery point, which is stored as its bitwise complement after a failed sync."""
         return max(self.recovery_point, ~self.recovery_point)
 
 
@@ -327,7 +327,7 @@ class EndsWriter(_Mapped):
         self._free = self._find_free()
 
     def _fill_up(self, files: Files, path: str, size: int) -> None:
-        """Extend the file to a multiple of STEP again."""
+        """Extend the file to the next multiple of STEP."""
         self.damage.append(f"its size is {size} bytes, not a multiple of {STEP}")
         with files.open(path, write=True) as handle:
             files.allocate(handle, size, STEP - size % STEP)
@@ -551,7 +551,7 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether `doubt` was called after the last clean close."""
+        """Return whether the recovery of a partition without a slot has failed after the last clean close."""
         return self._doubt
 
     def doubt(self) -> None:
