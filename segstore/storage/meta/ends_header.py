@@ -9,7 +9,7 @@ slot for each partition (`published_ends`).
 | 16 | nonce | int64: the number in the clean shutdown marker; 0 while the store is open |
 | 24 | generation | int64: counts the changes of the assignment of slots to partitions |
 | 32 | boot | int64: identifies the start of the machine after which the last writer opened the store |
-| 40 | doubt | int64: 1 if the recovery of a partition without a slot has failed |
+| 40 | doubt | int64: 1 if a sync of a partition without a slot may have failed |
 | 48 | checksum | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
 | 56 | spare | zero |
 

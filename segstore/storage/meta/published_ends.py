@@ -551,11 +551,11 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether the recovery of a partition without a slot has failed after the last clean close."""
+        """Return whether a sync of a partition without a slot may have failed after the last clean close."""
         return self._doubt
 
     def doubt(self) -> None:
-        """Record in the header that the recovery of a partition without a slot has failed."""
+        """Record in the header that a sync of a partition without a slot may have failed."""
         self._doubt = True
         self._write_header(self.nonce)
 
