@@ -171,7 +171,7 @@ class StoreGuest(StoreReader):
 
     def slot_of(self, key: int) -> int:
         """Return the partition's slot in `.segstore/ends`. Raises StoreClosedError if the partition has no
-        slot: the topic was deleted, or is just being created.
+        slot, because the topic was deleted or is just being created.
         """
         slot = self._slot(key)
         if slot is None:
@@ -221,7 +221,7 @@ class StoreGuest(StoreReader):
                 each.flush()
             except StoreClosedError:
                 self.context.check_writable()
-                continue  # `each.flush` raises the error because the topic was deleted
+                continue  # the topic was deleted
             except SegstoreError as error:
                 errors.append(error)
         try:

@@ -66,8 +66,8 @@ class StoreWriter:
     torn writes at the ends of logs.
 
     If `replicated`, the directory belongs to a replicated store: each of its partitions is a replica, which
-    readers see up to its high watermark. `clean_epoch` is the broker epoch of the last clean close of such a
-    directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
+    readers see up to its high watermark. `clean_epoch` is the broker epoch in the clean shutdown marker, -1
+    if there was no marker (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
     MIRROR or STANDBY of `meta.role`; None if it must have no role.
     """
 
@@ -134,7 +134,7 @@ class StoreWriter:
         self.sharing = sharing = self._share(root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
         if sharing is not None:
-            sharing.members.lead(leads=True)  # this comes before logs of an earlier host are opened
+            sharing.members.lead(leads=True)  # opening logs of a dead host may take its locks
             sharing.finish_together(self._ends.mapping[0])
             if sharing.found:
                 self._ends.restore(sharing.left())
@@ -149,8 +149,8 @@ class StoreWriter:
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
-            # The slots of `.segstore/ends` are cleared before `begin` changes the nonce of this file, so that
-            # no reader uses the old slots after a second crash.
+            # The slots of `.segstore/ends` are cleared before `begin` records in this file that the store is
+            # open, so that no reader uses the old slots after a second crash.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -170,7 +170,7 @@ class StoreWriter:
         self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
         if (
             not self._replicated and self.primary.registration.is_there
-        ):  # a standby that was a primary before is `replicated`: its registration has no effect now
+        ):  # a standby that was the primary before is `replicated`, and ignores its old registration
             self.primary.begin_notes()
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
@@ -216,8 +216,8 @@ class StoreWriter:
         return None
 
     def _check_may_write(self, root_names: Collection[str]) -> None:
-        """Raise an error if the store has another role than `self._role`, belongs to a replicated store, has
-        a fence, or has living members.
+        """Raise an error if the store has another role than `self._role`, belongs to a replicated store, was
+        demoted, or has living members.
         """
         files, root = self.context.files, self.context.root
         if not self._replicated and names.META_PROPERTIES in root_names:
@@ -237,7 +237,7 @@ class StoreWriter:
     def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return the partitions that must begin a leader epoch when they are opened: all partitions of a
         restored store, else the partitions in the close note. If there is no note, a restored store is
-        reported only if `was_closed`, because a broker that was killed leaves no note either.
+        reported only if `was_closed`, because a killed broker leaves no note.
         """
         if not note.is_restored:
             return note.owed()
@@ -277,8 +277,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.damages or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directory `.segstore/`, the directory for topics, and the format file, unless an undamaged
-        format file exists (`stated`).
+        """Make the directories `.segstore` and `.segstore/topics`, and the format file if no undamaged one
+        exists (`stated` is False).
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -292,8 +292,7 @@ class StoreWriter:
 
     def _open_adopted(self) -> None:
         """Finish or undo the adoptions of staged appends (their addition to the logs) that a crash
-        interrupted. The partitions of adoptions that can be finished are opened, and readers see the added
-        records of all these partitions at once.
+        interrupted, and show readers all added records at once.
         """
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
@@ -327,8 +326,8 @@ class StoreWriter:
         """
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # The recorded ends are only in `.segstore/shared`, which is not used after this. No member can append
-        # now.
+        # The segments are cut now, because `.segstore/shared`, which has the sealed ends, is not used after
+        # this call.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -360,7 +359,7 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints, but only record a full disk, because the next call tries again."""
+        """Write the checkpoints; a full disk is only recorded, because the next call tries again."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
@@ -414,8 +413,8 @@ class StoreWriter:
 
     @property
     def staging_path(self) -> str:
-        """Return the path of the store's root, because staged appends are written into an inbox below the
-        root.
+        """Return the path of the store's root, because files of staged appends are written into an inbox
+        below the root.
         """
         return self.context.root
 
@@ -570,11 +569,10 @@ class StoreWriter:
         return self._held.closed
 
     def close(self, broker_epoch: int | None = None) -> None:
-        """Close cleanly. `broker_epoch` is given in a replicated store: the epoch is written into the clean
-        shutdown marker, and the next writer reads the epoch as `clean_epoch`. After an error or an interrupt
-        the lock is released too, and the next open recovers the store. A second call only releases the lock.
-        Raises InvalidArgumentError if `broker_epoch` is below 1, before anything is closed. Raises the first
-        error of closing.
+        """Close cleanly. In a replicated store the clean shutdown marker gets `broker_epoch`, which the next
+        writer reads as `clean_epoch`. After an error or an interrupt the lock is released too, and the next
+        open recovers the store. A second call only releases the lock. Raises the first error of closing.
+        Raises InvalidArgumentError, and closes nothing, if `broker_epoch` is below 1.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
         with self._closing:
@@ -616,7 +614,7 @@ _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 def let_go_of_lost(files: Files, root: str) -> None:
     """Release a writer of this directory if nothing refers to its store, because Ctrl-C interrupted the open
-    or close. The garbage collector runs first, because such a store may be part of a reference cycle.
+    or close. The garbage collector runs first, because the store may be part of a reference cycle.
     """
     gc.collect()
     begun = _begun.get(files.real_path(root))
