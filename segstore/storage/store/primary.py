@@ -411,7 +411,8 @@ class Primary:
         """Write the fence file, and refuse appends and changes of topics from now on, even after the next
         open. A second call with the same leader epoch and directory changes nothing. Raises StorageError;
         InvalidRequestError if the fence's directory is not the registered standby's directory;
-        FencedLeaderEpochError if the fence's epoch is not above all epochs of this store.
+        FencedLeaderEpochError if the fence's epoch is not above all epochs of this store. After the last two
+        errors nothing is changed.
         """
         with self._changing, os_errors():
             held, registered = self.fence, self.registration
