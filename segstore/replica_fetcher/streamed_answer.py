@@ -104,8 +104,8 @@ class Arriving:
         return self._room[: self._have]
 
     def _begin(self, received: memoryview, size: int) -> None:
-        """Begin to receive a part of the answer, which has `size` bytes. `received` has the bytes of this
-        part that have arrived already.
+        """Begin to receive a part of the answer. The part has `size` bytes; `received` are those of them that
+        have arrived already.
         """
         if not self._room:
             self._room = memoryview(bytearray(2 * _PIECE))

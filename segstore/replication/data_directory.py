@@ -165,8 +165,8 @@ class DataDirectory:
                 outcome.put((work(), None))
             except Exception as error:
                 outcome.put((None, error))
-                # A disk error is raised in the directory's thread, too, which passes it to `on_error`: the
-                # directory may go offline.
+                # The caller of `call` raises the error. A disk error is raised here too, in the directory's
+                # thread, because that thread passes it to `on_error`, which may take the directory offline.
                 if isinstance(error, OSError):
                     raise
 

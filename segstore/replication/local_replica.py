@@ -319,8 +319,8 @@ class LocalReplica:
             # Nothing is done: to take the lock could mean to wait for an append, which waits for a disk.
             if tail.native.is_open:
                 return
-            # Ctrl-C may have interrupted an append by C code before a follower got its batch. Then
-            # `open_by_threads` asks the followers to fetch.
+            # Ctrl-C may have interrupted an append by C code before a follower got its batch. `opens` then
+            # makes the followers fetch.
             if not self._inline:
                 self._links.opens(self)
         with self.lock:

@@ -283,8 +283,8 @@ class _Assembly:
         """Open the metadata log on a majority of voters. If a directory's copy of the log can't be opened,
         the directory is offline.
         """
-        # A directory that was a plain store gets its metadata log first: until then another process could
-        # open it as a plain store.
+        # Directories with topics of their own come first. Such a directory was a plain store, and until it
+        # has a copy of the metadata log another process could still open it as a plain store.
         by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
         voters = [Voter(id_, self._writers[id_]) for id_ in by_topics]
         config = MetadataLogConfig.of(self._options.settings)

@@ -1,8 +1,8 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-A guest appends and reads without asking the host. Only the host changes topics, segments and checkpoints. A
-guest appends to segment files, changes its own slot in `.segstore/shared`, and writes the files of long
-appends (`guest_staging`). Threads: any.
+A guest appends to segment files and reads them without asking the host. It also changes its own slot in
+`.segstore/shared`, and writes the files of long appends (`guest_staging`). Only the host creates and removes
+topics and segments, and writes checkpoints. Threads: any.
 """
 
 from __future__ import annotations

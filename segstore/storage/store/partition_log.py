@@ -375,10 +375,10 @@ class PartitionLog(PublicNames):
         A wrong largest timestamp in the header is corrected. The rules for producers with an id are Kafka's:
         a batch that repeats one of the producer's last 5 batches is not written, and the first offset of the
         earlier batch is returned. A transactional batch is accepted if the transaction is open in this
-        partition, or if `verified` is True, because the transaction coordinator has said that the partition
-        is part of the transaction (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an effect only with
-        replicas. `allow_zstd=False` refuses batches in zstd, for versions of Produce that are older than
-        zstd.
+        partition, or if `verified` is True. With `verified` the caller asserts that the transaction
+        coordinator has the partition in the transaction (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an
+        effect only with replicas. `allow_zstd=False` refuses batches in zstd, for versions of Produce that
+        are older than zstd.
 
         Nothing is written if this raises one of these errors: CorruptRecordError (length, CRC, compressed
         bytes); InvalidRecordError, InvalidTimestampError, which list the wrong records; RecordTooLargeError
