@@ -175,7 +175,7 @@ class Positions:
             end = log.epoch_end(epoch).end_offset if epoch >= 0 else INT64_MAX
             if log.leader_epoch == leader:
                 # The leader epoch is the same as before `epoch_end`, so no other replica became the leader in
-                # between: `end` comes from the log of the leader `leader`.
+                # between: `end` is that of one leader's log.
                 break
         if position is not None and end < position:
             if self._policy == NONE:

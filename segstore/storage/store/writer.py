@@ -115,7 +115,7 @@ class StoreWriter:
 
     def _open(self) -> None:
         """Open the store. If this raises an error, the caller stops the threads that were started."""
-        context, config = self.context, self.config
+        context = self.context
         files, root = context.files, context.root
         root_names = check_readable(files, root)
         self.is_new = not is_store(files, root, root_names)
@@ -129,9 +129,37 @@ class StoreWriter:
         has_marker = names.CLEAN_SHUTDOWN in root_names
         note = None if self._replicated else FoundNote(files, root, has_marker=has_marker)
         marker = take_marker(files, root) if has_marker else None
-        self._topic_files = topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
+        self._topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
         mend_small(context, root_names)
         self.sharing = sharing = self._share(root_names)
+        self._open_ends()
+        nonce = self._ends.nonce if self._ends.found else None
+        self._checkpoints = RootCheckpoints(
+            files, root, root_names, marker, nonce, copied=self._ends.was_checked
+        )
+        left = Left.of(marker, nonce or 0, ours=self._ends.found or self._checkpoints.copied)
+        if sharing is not None and sharing.found:  # the ends of the logs come from `.segstore/shared`
+            left, note = Left(True, True, left.gaps_known), None
+        if left.clean and left.ends_hold:
+            self.clean_epoch = broker_epoch_of(marker)
+        self._begin_ends(left)
+        self._make_parts(left, root_names)
+        damaged = self._report_damage(moved, unclean=marker == 0 and not left.clean)
+        if note is not None and (not left.clean or note.is_of_ours(marker or 0, nonce or 0)):
+            self._loader.owed = self._owed_epochs(note, was_closed=left.clean)
+        self._open_adopted()
+        self._open_partitions(left, every=damaged or (sharing is not None and not self.shares))
+        if note is not None and (note.is_restored or not left.clean):
+            if self._loader.owed.step and note.is_restored:
+                self.kept.skip_producer_ids()
+            self._note(0)
+        if damaged:
+            self.partitions.checkpoint()
+        self._begin()
+
+    def _open_ends(self) -> None:
+        """Open `.segstore/ends`, with the ends of the shared logs if the store is or was shared."""
+        files, root, sharing = self.context.files, self.context.root, self.sharing
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
         if sharing is not None:
             sharing.members.lead(leads=True)  # opening logs of a dead host may take its locks
@@ -139,63 +167,50 @@ class StoreWriter:
             if sharing.found:
                 self._ends.restore(sharing.left())
             self._ends.sharing = sharing if self.shares else None
-        nonce = self._ends.nonce if self._ends.found else None
-        self._checkpoints = checkpoints = RootCheckpoints(
-            files, root, root_names, marker, nonce, copied=self._ends.was_checked
-        )
-        left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
-        if sharing is not None and sharing.found:  # the ends of the logs come from `.segstore/shared`
-            left, note = Left(True, True, left.gaps_known), None
-        if left.clean and left.ends_hold:
-            self.clean_epoch = broker_epoch_of(marker)
+
+    def _begin_ends(self, left: Left) -> None:
+        """Record in `.segstore/ends` that the store is open. Slots that can't be used are cleared first."""
         if not left.ends_hold:
-            # The slots of `.segstore/ends` are cleared before `begin` records in this file that the store is
-            # open, so that no reader uses the old slots after a second crash.
+            # The slots are cleared before `begin` records that the store is open, so that no reader uses the
+            # old slots after a second crash.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
         self._ends.begin()
+
+    def _make_parts(self, left: Left, root_names: Collection[str]) -> None:
+        """Make the objects for partitions, the standby, topics and the inbox. No log is opened yet."""
+        context, checkpoints = self.context, self._checkpoints
         self._loader = loader = PartitionLoader(
             context,
-            topic_files,
+            self._topic_files,
             self._ends,
             checkpoints,
             left,
-            config.producer_id_expiration_ms,
+            self.config.producer_id_expiration_ms,
             replicated=self._replicated,
         )
-        loader.sharing = sharing
+        loader.sharing = self.sharing
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
-        lag_time = config.replica_lag_time_max_ms
+        lag_time = self.config.replica_lag_time_max_ms
         self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
-        if (
-            not self._replicated and self.primary.registration.is_there
-        ):  # a standby that was the primary before is `replicated`, and ignores its old registration
+        # A standby that was the primary before is `replicated`, and ignores its old registration.
+        if not self._replicated and self.primary.registration.is_there:
             self.primary.begin_notes()
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
             self.partitions.on_opened = self.primary.opened
-        self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
+        self.topic_admin = TopicAdmin(
+            context, self._topic_files, self._ends, checkpoints, loader, self.partitions
+        )
         self.inbox = Inbox(
             context,
-            config,
+            self.config,
             root_names,
             lambda: self.topic_admin.topics,
             self.partition,
             self._ends.wake_sealers,
         )
-        damaged = self._report_damage(moved, unclean=marker == 0 and not left.clean)
-        if note is not None and (not left.clean or note.is_of_ours(marker or 0, nonce or 0)):
-            loader.owed = self._owed_epochs(note, was_closed=left.clean)
-        self._open_adopted()
-        self._open_partitions(left, every=damaged or (sharing is not None and not self.shares))
-        if note is not None and (note.is_restored or not left.clean):
-            if loader.owed.step and note.is_restored:
-                self.kept.skip_producer_ids()
-            self._note(0)
-        if damaged:
-            self.partitions.checkpoint()
-        self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
         """If the store is shared, and all its members have died, become its only member, and return the
