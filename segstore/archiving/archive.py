@@ -210,11 +210,11 @@ class Archive(Running):
             self._drop()
 
     def _pause(self, took: float) -> float:
-        """Return the seconds until the next call of `Archiver.tick`."""
+        """Return the seconds until the next call of `Archiver.tick`. The last call took `took` seconds."""
         interval = self._settings.interval
-        # A record that is appended just after the moment that one `tick` archives is in the archive when the
-        # next `tick` ends. With this pause the next `tick` ends within the interval, if it takes as long as
-        # the last `tick`.
+        # At worst a record is appended just after the moment that this `tick` has archived, and is in the
+        # archive when the next `tick` ends. With this pause that is within the interval, if the next `tick`
+        # takes as long as this one.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:

@@ -115,7 +115,7 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment, because the log goes on up to this offset even if the
+        """Return the base offset of the active segment: the log reaches at least this offset, even if the
         segment is empty. Return 0 if the offset is above the high watermark, or `counts` is False.
         """
         base = plan.view.bases[-1]

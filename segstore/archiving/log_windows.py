@@ -216,8 +216,8 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
 
 
 def _next_whole_batch(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
-    """Return (byte of the extent, base offset) of the first whole batch after damage, or None if there is no
-    such batch.
+    """Return (byte of the extent, base offset) of the first whole batch after the damage at byte `bad` of
+    `data`, or None if there is no whole batch.
     """
     found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), bad + 1, least, MAX_OFFSET)
     if found < 0:

@@ -107,7 +107,7 @@ class Moments:
         return self._slots
 
     def _unpublished(self, key: TopicIdPartition) -> Ends | None:
-        """Read the ends of a log without published ends from its files. Return None if the log is still being
+        """If a log has no published ends, read its ends from its files. Return None if the log is still being
         created, or was deleted.
         """
         try:

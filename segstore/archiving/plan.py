@@ -86,9 +86,7 @@ def plan_partition(
 def readings(
     plan: PartitionPlan, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]
 ) -> list[SegmentRead]:
-    """Return the bytes to read into new pieces. They follow the segments of `listed` and the `pieces` that
-    are kept.
-    """
+    """Return the bytes to read into new pieces: those after the segments of `listed` and after `pieces`."""
     base, position = _tail(plan.view, listed, pieces)
     found = []
     for slot, local in enumerate(plan.view.segments):
@@ -137,7 +135,7 @@ def _joined(
 
 
 def _halved(old: Collection[ArchivedSegment], new: Collection[ArchivedSegment]) -> list[ArchivedSegment]:
-    """Return the old segments whose offsets are only in part in new segments."""
+    """Return the old segments of whose offsets new segments have some, but not all."""
     before, after = {_offsets(each) for each in old}, {_offsets(each) for each in new}
     others = [each for each in new if _offsets(each) not in before]
     return [

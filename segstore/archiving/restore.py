@@ -122,7 +122,7 @@ def restore(
 
 def _was_removed(remote: RemoteFiles, error: BaseException) -> bool:
     """Return whether an error is about an object that the newest state no longer names. An archiver may have
-    removed such an object after the older state was read.
+    removed the object during the restore.
     """
     return isinstance(error, CorruptArchiveError) and error.object not in named_objects(remote).objects
 

@@ -44,7 +44,7 @@ def of_segments(key: TopicIdPartition, segments: Iterable[ArchivedSegment]) -> I
 
 
 def file_of(key: TopicIdPartition, segment: ArchivedSegment, suffix: str) -> ObjectRange:
-    """Return the range of the whole object that has a segment's file."""
+    """Return a range: the whole object that has a segment's file."""
     size, crc = segment.files[suffix]
     return ObjectRange(segment.object(key, suffix), 0, size, crc)
 

@@ -84,7 +84,7 @@ class RestoredPartition:
         """
         chosen, first = listed.current, self._archived.start
         if end < first:
-            # The end is below the log start offset, so segments that retention has removed are needed, too.
+            # `end` is below the log start offset, so segments that retention has removed are needed, too.
             chosen = listed.readable
             first = chosen[0].base if chosen else first
             self.start = first
@@ -96,7 +96,7 @@ class RestoredPartition:
     # --- downloads ------------------------------------------------------------------------
 
     def downloads(self) -> list[Download]:
-        """Return the files to make, up to the first log that may have to be cut."""
+        """Return the next files to make. The last log among them is the first that may have to be cut."""
         found, self._last_indexes = self._last_indexes, []
         while self._waiting:
             log = self._waiting.pop()
@@ -134,9 +134,9 @@ class RestoredPartition:
     # --- the log's end --------------------------------------------------------------------
 
     def cut(self) -> bool:
-        """Remove two kinds of records from the downloaded logs: those that the log before has, too, and those
-        beyond the limit. Return True if all files are made, or False if `downloads` has more files. Raises
-        CorruptRecordError, OSError.
+        """Remove two kinds of records from each downloaded log: those that the previous log also has, and
+        those beyond the limit. Return True if all files are made, or False if `downloads` has more files.
+        Raises CorruptRecordError, OSError.
         """
         for log in self._made[self._looked_at :]:
             if log.name > log.base:
@@ -189,7 +189,7 @@ class RestoredPartition:
         last = self._made[-1]
         if self._reaches is not None:
             return self._reaches == self.end
-        # Compaction may have removed the last records of a segment.
+        # Of a segment's end it is not known, because compaction may have removed the segment's last records.
         return last.segment is None and last.end == self.end
 
     def _begin_empty(self) -> None:

@@ -52,8 +52,8 @@ class SegmentHints:
         return None if found is None else Hint(found[1], extent.segment.base + found[0])
 
     def position_for_time(self, extent: Extent, timestamp: int) -> Hint | None:
-        """Return a batch, or None. No batch before the returned batch has a timestamp of `timestamp` (ms) or
-        later.
+        """Return the batch at which a search for a timestamp of `timestamp` (ms) or later may begin. None: it
+        begins with the extent.
         """
         if extent.segment is None or extent.length <= SMALL:
             return None
@@ -72,8 +72,8 @@ class SegmentHints:
                 slot = middle + 1
             else:
                 last = middle
-        # An entry has the last offset of a batch. So the batch of the found entry may still begin below
-        # `below`, but the batch of the next entry does not.
+        # An entry has the last offset of a batch, not its first. So the batch of the found entry may begin
+        # below `below`, but the batch of the entry after that begins at or above `below`.
         return index.entry(slot + 1)[1] if slot + 1 < index.entries else extent.length
 
     def edge(self, extent: Extent, offset: int) -> int:

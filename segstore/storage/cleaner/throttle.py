@@ -15,7 +15,7 @@ from segstore.threads import Latch
 
 INTERVAL = 0.3  # seconds between two checks of the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
-MOST_AT_ONCE = 32 << 20  # bytes: a stop waits until they are read, about 30 ms
+MOST_AT_ONCE = 32 << 20  # bytes; to read them takes about 30 ms, for which `stop` may have to wait
 
 
 REST = 0.5  # seconds of pause for each second of processor time

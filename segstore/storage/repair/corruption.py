@@ -228,8 +228,8 @@ def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], bel
         swap(partition, [segment], new)
     except BaseException:
         if partition.unsettled is None and segment in partition.view.segments:
-            # An error of `undo` is dropped, because the first error is raised. `remove_strays` removes the
-            # files that are left before the next swap.
+            # An error of `undo` is dropped, because the error that caused the undo is raised. The next
+            # rewrite calls `remove_strays`, which removes the files that this undo has left.
             with suppress(OSError):
                 undo(partition, output.segments)
         raise

@@ -190,7 +190,8 @@ def _locked(files: Files, root: str) -> Iterator[None]:
         if not has_living_members(files, root):
             yield
             return
-    raise locked(files, root)  # raised after the lock is released: the error names the lock's holder
+    # This process has released the lock before this line, so the error does not name it as the holder.
+    raise locked(files, root)
 
 
 def _open_all(store: Store) -> None:
@@ -217,5 +218,5 @@ def _cut(done: Recovered) -> Repaired:
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Return whether a finding is damage in a log. The functions that repair logs report such damage."""
+    """Return whether a finding is damage in a log. The functions that repair logs report its repair."""
     return finding.path.endswith(names.LOG) and finding.position is not None
