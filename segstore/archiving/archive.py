@@ -212,9 +212,8 @@ class Archive(Running):
     def _pause(self, took: float) -> float:
         """Return the seconds until the next call of `Archiver.tick`. The last call took `took` seconds."""
         interval = self._settings.interval
-        # At worst a record is appended just after the moment that this `tick` has archived, and is in the
-        # archive when the next `tick` ends. With this pause that is within the interval, if the next `tick`
-        # takes as long as this one.
+        # A record that just missed the last `tick` is archived when the next `tick` ends. With this pause
+        # that is within the interval from its append, if both calls of `tick` take equally long.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:

@@ -76,7 +76,7 @@ class ArchivedLog(Closing):
 
     @property
     def end_offset(self) -> int:
-        """Return the high watermark at the last archived moment, at which the archive ends."""
+        """Return the offset at which the archive ends: the high watermark at the last archived moment."""
         return self.contents.end
 
     @property

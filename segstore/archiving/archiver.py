@@ -162,8 +162,8 @@ class Archiver:
         self._looked = monotonic()
 
     def _planned(self) -> tuple[Moment, list[PartitionPlan]]:
-        """Return a moment, and the plans of the partitions that have changed, made from the segments that
-        their logs have at this moment.
+        """Return a moment, and a plan for each partition that has changed. The plan is made from the segments
+        that the log has at this moment.
         """
         for _ in range(_TRIES):
             moment = self._moments.take()

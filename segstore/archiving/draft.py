@@ -116,7 +116,8 @@ class CommitDraft:
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
         """Return the base offset of the active segment: the log reaches at least this offset, even if the
-        segment is empty. Return 0 if the offset is above the high watermark, or `counts` is False.
+        segment is empty. Return 0 if the offset is above the high watermark, or if `counts` is False because
+        a part of the log was not read.
         """
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0

@@ -83,7 +83,7 @@ class Moments:
         self._found, self._topics, self._all, self._slots = found, chosen, everything, slots
 
     def info(self, key: TopicIdPartition) -> TopicInfo:
-        """Return the topic of a partition of the last moment."""
+        """Return the topic of a partition, as it was when `take` was last called."""
         return self._topics[key.topic]
 
     def ends_now(self, slots: Slots) -> dict[TopicIdPartition, Ends]:

@@ -123,8 +123,8 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
 def _joined(
     segments: list[ArchivedSegment], kept: Collection[ArchivedSegment], begin: int
 ) -> list[ArchivedSegment]:
-    """Return `segments` without the uploaded segments that follow a gap, because the offsets in the gap are
-    still in pieces. `kept` are segments that always stay.
+    """Return `segments` without the uploaded segments that follow a gap: they must wait until the offsets in
+    the gap, which are still in pieces, are uploaded, too. `kept` are segments that always stay.
     """
     found, old = list[ArchivedSegment](), {_offsets(each) for each in kept}
     for each in segments:
@@ -135,7 +135,7 @@ def _joined(
 
 
 def _halved(old: Collection[ArchivedSegment], new: Collection[ArchivedSegment]) -> list[ArchivedSegment]:
-    """Return the old segments of whose offsets new segments have some, but not all."""
+    """Return the old segments that new segments cover only in part."""
     before, after = {_offsets(each) for each in old}, {_offsets(each) for each in new}
     others = [each for each in new if _offsets(each) not in before]
     return [

@@ -18,7 +18,7 @@ from segstore.errors import CorruptArchiveError
 
 class RestoredLog(NamedTuple):
     """The archived log of a segment, in a sealed segment's object or in pieces. It has offsets from `base`
-    on, below `end`. Offsets below `first` are left out, because the log before this one has them, too.
+    on, below `end`. Offsets below `first` are left out, because the previous log has them, too.
     """
 
     base: int

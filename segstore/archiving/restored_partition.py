@@ -96,7 +96,7 @@ class RestoredPartition:
     # --- downloads ------------------------------------------------------------------------
 
     def downloads(self) -> list[Download]:
-        """Return the next files to make. The last log among them is the first that may have to be cut."""
+        """Return the next files to make, up to and including the first log that may have to be cut."""
         found, self._last_indexes = self._last_indexes, []
         while self._waiting:
             log = self._waiting.pop()
@@ -189,7 +189,8 @@ class RestoredPartition:
         last = self._made[-1]
         if self._reaches is not None:
             return self._reaches == self.end
-        # Of a segment's end it is not known, because compaction may have removed the segment's last records.
+        # Pieces end with a record. A sealed segment may not, because compaction may have removed its last
+        # records.
         return last.segment is None and last.end == self.end
 
     def _begin_empty(self) -> None:
@@ -216,8 +217,8 @@ class RestoredPartition:
 
     @property
     def cleaned(self) -> int | None:
-        """Return the offset for the cleaner's checkpoint, or None if segments are restored that have left the
-        store's log.
+        """Return the offset for the cleaner's checkpoint, or None if some restored segments are no longer in
+        the store's log.
         """
         return self._archived.cleaned if self._are_newest else None
 

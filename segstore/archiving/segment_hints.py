@@ -43,17 +43,15 @@ class SegmentHints:
         self._times: dict[str, SealedTimeIndex] = {}
 
     def position(self, extent: Extent, offset: int) -> Hint | None:
-        """Return the last indexed batch that ends at or before an offset, or None if no such batch is
-        indexed.
-        """
+        """Return the last indexed batch that ends at or before an offset, or None if there is none."""
         if extent.segment is None or extent.length <= SMALL or offset <= extent.first:
             return None
         found = self._offset_index(extent).lookup(offset - extent.segment.base)
         return None if found is None else Hint(found[1], extent.segment.base + found[0])
 
     def position_for_time(self, extent: Extent, timestamp: int) -> Hint | None:
-        """Return the batch at which a search for a timestamp of `timestamp` (ms) or later may begin. None: it
-        begins with the extent.
+        """Return the batch at which a search for a timestamp of `timestamp` (ms) or later may begin, or None
+        if the search must begin with the extent.
         """
         if extent.segment is None or extent.length <= SMALL:
             return None

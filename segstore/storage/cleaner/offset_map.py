@@ -24,8 +24,8 @@ _LEAST = 64
 
 
 class OffsetMap:
-    """A map that takes at most `memory` bytes. `keys` is the largest number of keys that can come: if they
-    need less memory, the map takes less. At most the fraction `load_factor` of its slots is used.
+    """A map that takes at most `memory` bytes, and less if `keys`, the largest possible number of keys, needs
+    less. At most the fraction `load_factor` of its slots is used.
 
     `latest` is the last offset up to which the map has all keys (-1: none).
     """

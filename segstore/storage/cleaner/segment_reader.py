@@ -163,8 +163,8 @@ class SegmentReader:
         self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
     ) -> tuple[memoryview, NDArray[np.void]]:
         """Return the data and the headers of the next batches without their superseded records. Both are
-        valid until the next call. `how` is a C struct that gets the counts of batches and records. A batch
-        stays, even without records, if its last offset is in the sorted array `retained`. Raises OSError.
+        valid until the next call. The C struct `how` gets the counts of batches and records. A batch stays,
+        even without records, if its last offset is in the sorted array `retained`. Raises OSError.
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)

@@ -273,7 +273,7 @@ class Inbox:
             if failed is not None:
                 raise failed
         finally:
-            del failed  # no reference cycle: the error's traceback refers to this frame, which has `failed`
+            del failed  # breaks a reference cycle: the error's traceback refers to this frame
 
     # --- adopting ---------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class Inbox:
         """Move a manifest and its staged files to the quarantine, write the error to the result file, and
         wake the sealer. If `is_listed`, the damage is in `Store.mended` already, and is not added again.
         """
-        if self._reported.is_new((stem,), error):  # log only once: after an error below, this is called again
+        if self._reported.is_new((stem,), error):  # log once: after an error below, `_refuse` is called again
             if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
                 self._context.report(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")

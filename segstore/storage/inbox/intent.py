@@ -80,8 +80,8 @@ def read_intent(folder: Folder, stem: str) -> Intent:
 def undo(
     files: Files, root: str, topics: Mapping[str, TopicInfo], places: Sequence[LogOffsetMetadata]
 ) -> None:
-    """Truncate the logs, durably, to `places`, the ends in an intent. Deleted topics are skipped. May be
-    repeated. Raises OSError.
+    """Truncate the logs, durably, to `places`, their ends before an adoption. Deleted topics are skipped. May
+    be repeated. Raises OSError.
     """
     for place in places:
         info = topics.get(place.topic)

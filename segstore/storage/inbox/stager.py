@@ -50,7 +50,7 @@ from segstore.storage.meta.topics import TopicInfo
 # Before Linux 6.13 the kernel takes file times from a clock that moves in ticks, so two changes of a file may
 # get the same time.
 
-_TICK = 0.001  # seconds, the shortest tick of a kernel; the longest is 10 ms
+_TICK = 0.001  # seconds: the shortest tick of a kernel; `_LOOKS` of them are longer than the longest, 10 ms
 _LOOKS = 16
 
 
@@ -62,7 +62,7 @@ def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
     system. Raises OSError.
     """
     for look in range(_LOOKS):
-        if look > 1:  # Linux 6.13 gives a new ctime after each read of the old ctime, without a sleep
+        if look > 1:  # Linux 6.13 needs no sleep: it gives a new ctime after each read of the old ctime
             time.sleep(_TICK)
         if files.has_passed(probe, ns):
             return True

@@ -144,8 +144,8 @@ class _Search:
 
     def _next(self, position: int, least: int | None = None) -> tuple[int, int]:
         """Return the position and base offset of the next whole batch whose offsets can belong to this
-        segment, or (size of the segment, `below`) if there is no such batch. `least` is the smallest valid
-        base offset, by default `expected`.
+        segment, or (size of the segment, `below`) if there is none. `least` is the smallest valid base
+        offset, by default `expected`.
         """
         size, header = self.segment.size, ffi.new("seg_batch *")
         least = self.expected if least is None else least
