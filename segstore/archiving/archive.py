@@ -145,7 +145,7 @@ class Archive(Running):
         """Return the metrics of the archive: `segstore_archive_*`."""
         try:
             lag = self.total_lag()
-        except (SegstoreError, OSError):  # the archive is being closed, or its disk fails
+        except (SegstoreError, OSError):  # the archive is being closed, or the store's disk fails
             lag = UNKNOWN
         return families(lag, self.counts, self.error is None, len(self.problems))
 

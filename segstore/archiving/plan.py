@@ -191,7 +191,7 @@ def _tail(view: LogView, listed: SegmentList, pieces: tuple[ArchivedPiece, ...])
 def _lost(
     view: LogView, pieces: tuple[ArchivedPiece, ...], inodes: Mapping[int, int]
 ) -> tuple[ArchivedPiece, ...]:
-    """Return the pieces up to the last piece whose file has left the log."""
+    """Return the pieces up to and including the last piece whose file has left the log."""
     there = {each.base_offset: each.identity[0] for each in view.segments if each.identity}
     gone = [n for n, each in enumerate(pieces) if there.get(each.base, -1) != inodes.get(each.base, -2)]
     return pieces[: gone[-1] + 1] if gone else ()

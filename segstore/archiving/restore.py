@@ -96,9 +96,9 @@ def restore(
     `progress` is called with numbers of written bytes of logs. `filesystem` is used instead of the URI's file
     system.
 
-    Raises ArchiveError if the archive does not exist, can't be reached, or lacks a requested topic or offset;
-    CorruptArchiveError, which names an object that is damaged or missing; StorageError, with EBUSY if another
-    restore runs at `path`; InvalidArgumentError, InvalidTypeError. After an error no file is left.
+    Raises InvalidArgumentError, InvalidTypeError; ArchiveError if the archive does not exist, can't be
+    reached, or lacks a requested topic or offset; CorruptArchiveError, which names an object that is damaged
+    or missing; StorageError, with EBUSY if another restore runs at `path`. After an error no file is left.
     """
     cut, wanted, target = parse_at(at), _topic_names(topics), arguments.path("path", path)
     files = files or Files()

@@ -1,7 +1,7 @@
 """Appends verified staged files to one partition's log: copies their batches into it, or turns a file into a
 segment.
 
-A staged file becomes a segment by a hard link, and keeps its path in the inbox. So such a segment is never
+A staged file becomes a segment by a hard link, and keeps its path in the inbox. So the segment is never
 truncated before its adoption is finished or undone; an undo unlinks the segment's path. Threads: `prepare` is
 called before the partition's append token (the lock of its appends) is taken, and the other methods by the
 token's holder. No method makes records visible.

@@ -108,7 +108,7 @@ class UnsyncedJoins:
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
         """Move a note of joined segments to the quarantine, because the note or its staged files are damaged.
-        The log stays unchanged. No crash causes such damage.
+        The log stays unchanged. A crash does not cause this damage.
         """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)

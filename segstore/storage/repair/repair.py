@@ -117,7 +117,7 @@ def repair(
 
     Indexes, producer snapshots and checkpoints are rewritten from the logs. If `quarantine`, bytes of a log
     that are no batch and lie below the recovery point are moved to `.segstore/quarantine`, and an empty batch
-    takes the place of the lost offsets. Without `quarantine` such damage stays, and `check` reports it again.
+    takes the place of the lost offsets. Without `quarantine` the damage stays, and `check` reports it again.
     `progress` is called with the size in bytes of each checked segment; if there was a finding, it is called
     twice for each segment.
 
