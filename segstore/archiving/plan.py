@@ -102,8 +102,8 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
     """Return the segments that are the archive's log from now on, without overlaps: the store's uploaded
     segments, and older archived segments between them.
 
-    An uploaded segment is left out until the segments before it are uploaded. If it would replace only a part
-    of an older segment, it is left out until its neighbours are uploaded, too.
+    An uploaded segment is left out until the segments before it are uploaded. An uploaded segment that would
+    replace only a part of an older segment is left out until its neighbours are uploaded, too.
     """
     old = [each for each in listed.current if each.end > plan.view.bases[0]]
     known = {(each.base, each.source): each for each in old} | dict(ready)

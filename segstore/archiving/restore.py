@@ -87,11 +87,11 @@ def restore(
     (names) are given, only these topics and the internal topics are restored.
 
     Topics keep their ids, and each partition begins a new leader epoch, so that followers of the store notice
-    that it lacks records. A transaction that was committed or aborted is whole in all restored partitions; an
-    open transaction is aborted. A partition loses its part of a transaction in two cases. First: the
-    partition's requested end offset is within or before this part. Second: the transaction was committed by
-    the requested time, but an earlier record of the partition is stamped later than that time. Only a clock
-    that runs ahead, or a timestamp in the future, can cause the second case.
+    that the store lacks records. A transaction that was committed or aborted is whole in all restored
+    partitions; an open transaction is aborted. A partition loses its part of a transaction in two cases.
+    First: the partition's requested end offset is within or before this part. Second: the transaction was
+    committed by the requested time, but an earlier record of the partition is stamped later than that time.
+    Only a clock that runs ahead, or a timestamp in the future, can cause the second case.
 
     `progress` is called with numbers of written bytes of logs. `filesystem` is used instead of the URI's file
     system.

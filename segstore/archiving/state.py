@@ -26,7 +26,7 @@ content).
 
 class ArchivedTopic(NamedTuple):
     """A topic. `settings` are the versions of its settings file, as `storage.meta.topic_info` formats it, or
-    b"" for a broker's topic, which has none. `created` is the last time (ms) at which the topic did not
+    b"" if a broker's topic has none. `created` is the last time (ms) at which the topic did not
     exist yet, or 0 if the archive has had the topic from its beginning. `deleted` is the time at which the
     topic was deleted, or None.
     """
