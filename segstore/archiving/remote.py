@@ -300,7 +300,7 @@ class _PartsSource:
 
     def hold(self, most: int) -> None:
         """Read the parts into memory, so that they can be iterated again. If they have more than `most`
-        bytes, the next iteration has the parts in memory first, and then the parts that were not read.
+        bytes, the next iteration yields the parts in memory, and then reads the other parts.
         """
         if isinstance(self._parts, (list, tuple)):
             return
