@@ -36,7 +36,7 @@ from segstore.logger import Logger
 
 log = Logger("segstore")
 Failures = dict[ShareKey, SegstoreError]
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)
 FENCING = (
     FencedLeaderEpochError,

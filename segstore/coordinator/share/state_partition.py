@@ -44,7 +44,7 @@ class _Drafted(NamedTuple):
     value: bytes | None
 
 
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)
 _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTerms)
 

@@ -22,7 +22,7 @@ from segstore.errors import (
     SegstoreError,
 )
 
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)
 _delta: Callable[[tuple[Any, ...]], StateDelta] = partial(tuple.__new__, StateDelta)
 UNKNOWN = -1
