@@ -35,8 +35,8 @@ def open_replicated(
     inline: bool = False,
     timeout: float | None = None,
 ) -> ReplicatedStore:
-    """Open one store over several directories. Each partition has one or more replicas, all in
-    different directories. The first of `paths` is directory 0, and so on. The first open creates missing directories.
+    """Open one store over several directories. Each partition has one or more replicas, all in different
+    directories. The first of `paths` is directory 0, and so on. The first open creates missing directories.
     This process becomes the only writer of all directories.
 
     `witness` is one more directory, which has only the metadata. A majority of all directories, including the
