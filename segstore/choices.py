@@ -17,7 +17,7 @@ ASYNC, SYNC = "async", "sync"
 """When a primary acknowledges an append: ASYNC after its own write, SYNC after its standby's write too."""
 
 DEAD, REACHABLE = "dead", "reachable"
-"""The argument `primary` of a standby's promotion: the primary is dead, or can be reached."""
+"""The argument `old` of a standby's promotion: the old primary is dead, or can be reached."""
 
 KEEP, REPLACE, DELETE, CUT = "keep", "replace", "delete", "cut"
 """What a mirror does with its copy of a topic that the source has deleted (KEEP, REPLACE or DELETE), and with

@@ -969,7 +969,7 @@ class ArchiveFencedError(ArchiveError):
 
 
 class JavaNotFoundError(SegstoreError):
-    """No Java that can run Spark was found. The message lists the directories that were searched."""
+    """No Java that can run Spark was found. The message says what each searched place has."""
 
 
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:
