@@ -40,10 +40,11 @@ class CutLogs:
         self._lock = Mutex()
         self._ends: dict[tuple[str, int], int] = {}
         for topic, number in store.writer().opened():
-            # An error means that the partition is damaged: no fetch can read it, so its state needs no cut.
+            # An error means that the partition is damaged. No fetch can read it, so its state need not
+            # change.
             with suppress(SegstoreError):
                 source = store.partition(topic, number)
-                # A replicated log has all records that consumers have seen, so its states need no cut.
+                # A replicated log has all records that consumers have seen, so its states need not change.
                 if not source.has_replicas:
                     topic_id = store.engine.topics[topic].topic_id
                     self._ends[topic_id, number] = source.log_end_offset
@@ -67,8 +68,8 @@ class CutLogs:
             log.exception("share partition %s is cut at the end of its log later", key)
 
     def cut(self, key: ShareKey) -> None:
-        """Cut a share partition's state, unless this method has cut it before. Raises StorageError, and the
-        errors of `StateLog.raise_epoch` and `raise_group`.
+        """Remove the offsets above the log's end from a share partition's state, unless this method has done
+        so before. Raises StorageError, and the errors of `StateLog.raise_epoch` and `raise_group`.
         """
         end = self._ends.get(key[1:])
         if end is None or key in self._done:

@@ -120,7 +120,7 @@ class ShareEffects:
         try:
             leader.change(turn, written)
         except NotLeaderOrFollowerError as fenced:
-            # The share partition was dropped from memory, and loaded again perhaps without this write.
+            # The share partition was dropped from memory. It may have been loaded again before this write.
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)

@@ -2,8 +2,8 @@
 SharePartition.acquire).
 
 On disk: logs are only read. Threads: any. One fetch at a time has a share partition's fetch lock, from the
-choice of the fetch offset to the grant (rule Q16 of docs/queue-rules.md). While it reads the log it has no
-other lock (rule Q104). A fetch skips a share partition whose fetch lock another fetch has; the waiting
+choice of the fetch offset to the grant (rule Q16 of docs/queue-rules.md). While a fetch reads the log, it has
+no other lock (rule Q104). A fetch skips a share partition whose fetch lock another fetch has; the waiting
 fetches of the group are woken when that lock becomes free.
 """
 
@@ -34,11 +34,11 @@ COMMITTED = "read_committed"
 
 
 class AcquireTerms(NamedTuple):
-    """The limits of a fetch request. `max_records`: how many offsets it acquires, over all its partitions; in
-    mode BATCH_OPTIMIZED the last batch may exceed this limit (`mode` is an AcquireMode). `batch_size`: the
-    number of offsets from which on a piece may end (see `Acquisition`). `max_bytes`: how many bytes are read
-    from the logs, in whole batches; at least one batch is read. `max_reads`: how often each log is read, if
-    the reads before acquired nothing.
+    """The limits of a fetch request. `max_records` is the largest number of offsets that it acquires in all
+    its partitions together; in mode BATCH_OPTIMIZED the last batch may exceed this number (`mode` is an
+    AcquireMode). `batch_size` is `piece` of `Acquisition`. `max_bytes` is the largest number of bytes that
+    are read from the logs, in whole batches; but at least one batch is read. If a read of a log acquires
+    nothing, the log is read again, at most `max_reads` times in total.
     """
 
     max_records: int = 500

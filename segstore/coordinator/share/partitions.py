@@ -102,8 +102,8 @@ class ShareLeader:
         return f"<ShareLeader {self.key}>"
 
     def ask(self, event: Callable[[SharePartition], T]) -> T:
-        """Call `event` with `core` under the lock, and return its result. The event may change `core`. Raises
-        the errors of the event, and NotLeaderOrFollowerError if the share partition is fenced.
+        """Call `event` with `core` under the lock, and return the result of `event`, which may change `core`.
+        Raises the errors of `event`, and NotLeaderOrFollowerError if the share partition is fenced.
         """
         with self.lock:
             self._begin()
@@ -132,8 +132,8 @@ class ShareLeader:
             self._changing = False
 
     def _begin(self) -> None:
-        """Record that an event begins. If an earlier event was interrupted, or a turn with a pending write
-        was, fence the share partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
+        """Record that an event begins. If an earlier event, or a turn with a pending write, was interrupted,
+        fence the share partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
         """
         for turn in self.writes.values():
             if turn() is None:
@@ -151,8 +151,8 @@ class ShareLeader:
         return outcome
 
     def free(self) -> bool:
-        """Free the fetch lock, and return whether another fetch has skipped this share partition because of
-        it. The caller must have `lock`.
+        """Free the fetch lock. Return whether another fetch has skipped this share partition because the
+        fetch lock was not free. The caller must have `lock`.
         """
         is_missed, self.is_missed, self.fetcher = self.is_missed, False, None
         return is_missed
@@ -303,7 +303,9 @@ class ShareLeaders:
         return self.fence([leader.key for leader in self.all() if leader.key.topic_id == topic_id])
 
     def drop_idle(self) -> None:
-        """Drop the share partitions without locks that had no request for IDLE_MS from memory (rule Q106)."""
+        """Drop from memory the share partitions that have no locks and had no request for IDLE_MS (rule
+        Q106).
+        """
         before = self._clock() - IDLE_MS
         for leader in self.all():
             if leader.used <= before:

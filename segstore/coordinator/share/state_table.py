@@ -98,7 +98,7 @@ class StateTable:
 
     def refuse(self, key: ShareKey, reason: str, at: int, kind: StateKind) -> None:
         """Mark a share partition as unusable, because the record at offset `at` has a newer version than this
-        segstore can read. If the record is a snapshot, it is never pruned.
+        segstore can read. If the record is a snapshot, it is not pruned.
         """
         self._states.setdefault(key, SharePartitionState()).newer = reason
         if kind is StateKind.SNAPSHOT:

@@ -1,4 +1,4 @@
-"""`Acquisition`: grants a member some of the offsets that its fetch has read (Kafka: SharePartition.acquire).
+"""`Acquisition`: grants to a member offsets that the member's fetch has read (Kafka: SharePartition.acquire).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
@@ -41,7 +41,7 @@ class Acquisition:
         self._taken = 0
         # `_open` is the run of granted new offsets to which the next new offsets are added.
         self._open: StateRun | None = None
-        # `_piece` is the piece of the last offsets of which `_take_again` was asked to grant some.
+        # `_piece` is the piece of the run that `_take_again` has got in its last call.
         self._piece: OffsetRange | None = None
         # `_budget` is the number of records of `_piece` that may still be granted; None means no limit.
         self._budget: int | None = None
@@ -75,8 +75,8 @@ class Acquisition:
         return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
 
     def _reach(self, last: int) -> int:
-        """Return the last offset that may be granted of a batch that ends at `last`. If the window has room,
-        it is `last`. If the window is full, it is at most the last offset in flight (rule Q26).
+        """Return the last offset of a batch that may be granted. This is `last`, the end of the batch; but if
+        the window is full, it is at most the last offset in flight (rule Q26).
         """
         flight = self._flight
         has_room = flight.next_new - flight.start < self._limits.window

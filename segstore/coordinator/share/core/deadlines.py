@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 
 class LockDeadlines:
-    """The expiry times of locks, in ms, each with the number of offsets that are locked until then."""
+    """The expiry times of locks, in ms, each with the number of offsets that are locked until that time."""
 
     __slots__ = ("_heap", "_offsets")
 

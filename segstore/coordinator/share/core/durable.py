@@ -41,9 +41,9 @@ _durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
     """Combine two lists of batches into disjoint batches, ordered by offset, without the offsets below
-    `start` (Kafka: PersisterStateBatchCombiner). If several batches have an offset, the batch with the
-    largest delivery count decides its state; among equal counts the batch with the largest state number
-    does. Adjacent batches with the same state and count are joined.
+    `start` (Kafka: PersisterStateBatchCombiner). If several batches have an offset, the offset gets
+    the state and count of the batch with the largest delivery count, and among equal counts of the batch
+    with the largest state number. Adjacent batches with the same state and count are joined.
     """
     kept: list[StateBatch] = []
     # `end` is the last offset of the last batch in `kept`; `before` has the state and count of that batch.
@@ -66,8 +66,8 @@ def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int)
 
 
 def _winners(batches: Sequence[StateBatch]) -> list[StateBatch]:
-    """Return disjoint batches that give each offset the state and count of `combine`'s rule. `batches` may
-    overlap. Both lists are ordered by first offset.
+    """Return disjoint batches, in which each offset has the state and count that `combine` describes.
+    `batches` may overlap. Both lists are ordered by first offset.
     """
     runs: list[StateBatch] = []
     # `reaching` is a heap of the batches that contain offset `at`. The first one decides the offset's state.
@@ -113,8 +113,8 @@ def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
 
 def changed(stored: Durable | None, delta: StateDelta) -> Durable:
     """Return the state after a delta, but with the batches of `stored`. `start` and `complete` are those of
-    `delta` if its start is larger, or if the starts are equal and its `complete` is larger; else they are
-    those of `stored`. (An older delta may be applied after a newer delta.)
+    `delta` if `delta` has the larger start, or an equal start and the larger `complete`; else they are those
+    of `stored`. (An older delta may be applied after a newer delta.)
     """
     if stored is None:
         return Durable(delta.snapshot_epoch, 0, delta.leader_epoch, delta.start, delta.complete)

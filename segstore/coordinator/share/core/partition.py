@@ -82,7 +82,7 @@ class SharePartition:
 
     @property
     def start(self) -> int:
-        """Return the share-partition start offset, -1 before `begin_at`."""
+        """Return the share-partition start offset; -1 if it is not known, before a call of `begin_at`."""
         return self._flight.start
 
     @property
@@ -130,7 +130,7 @@ class SharePartition:
         return tuple(self._flight.runs)
 
     def fetch_offset(self) -> int:
-        """Return the offset from which the next fetch reads the log (rule Q17), -1 before `begin_at`."""
+        """Return the offset at which the next fetch begins (rule Q17); -1 if the start is not known."""
         return self._flight.first_wanted()
 
     def may_grant(self, limits: Limits) -> bool:
@@ -189,9 +189,9 @@ class SharePartition:
         fetch offset `read_from` to before `read_end`. Offsets of this range that no batch has are no longer
         in the log, and are archived.
 
-        `mode`: an AcquireMode: may the grant exceed `want` offsets (rule Q19)? `piece`: the number of new
-        offsets from which on a piece may end (see `Acquisition`). `aborted`: offsets of aborted transactions,
-        which are archived without a write (rule Q44); empty if the group reads uncommitted records too.
+        `mode`, `want` and `piece` are as in `Acquisition` (rule Q19). `aborted` has the offsets of aborted
+        transactions, which are archived without a write (rule Q44); it is empty if the group reads
+        uncommitted records too.
         """
         self._tokens += 1
         token = self._tokens
