@@ -73,7 +73,7 @@ def _undisturbed(name: str) -> ModuleType:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether `frame` was called by an import, so that this thread has a module's lock."""
+    """Return whether `frame` is part of an import, so that this thread has the lock of a module."""
     while frame is not None and frame.f_code is not _IMPORT:
         frame = frame.f_back
     return frame is not None

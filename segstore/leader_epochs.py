@@ -1,8 +1,8 @@
 """`LeaderEpochCache`: the leader epochs of a log, in memory (Kafka: LeaderEpochFileCache). Nothing is on
 disk: `storage/meta/offset_checkpoints.py` reads and writes the file.
 
-The storage has one cache for each partition, and replication uses the same object. So neither of these
-packages can contain this module. Threads: one at a time, with the partition's lock.
+The storage has one cache for each partition, and replication uses the same object. Both packages import this
+module, so it belongs to neither of them. Threads: one at a time, with the partition's lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ above the largest epoch that it knows: the old leader may have begun a new epoch
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch, and the offset after its last record (Kafka: EpochEndOffset)."""
+    """A leader epoch, and the offset after the last record of this epoch (Kafka: EpochEndOffset)."""
 
     epoch: int
     end_offset: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# CPython's private module for interpreters has the first name since CPython 3.13, and the second before.
+# The first is the name of CPython's private module for interpreters since 3.13, the second is its older name.
 _MODULES = ("_interpreters", "_xxsubinterpreters")
 
 

@@ -1,5 +1,5 @@
-"""Locks that know their owner. If a call has interrupted another call of the same thread, and needs a lock
-that the other call has, it is refused with an error that names both calls.
+"""Locks that know their owner. If a call interrupts an earlier call of the same thread, and needs a lock that
+the earlier call has, the new call is refused with an error that names both calls.
 
 "Handler" here means a signal handler, a finalizer, or a callback of a weak reference or of the garbage
 collector. A handler interrupts its thread at any point. Suppose that it interrupts a call of this package
@@ -13,7 +13,8 @@ waits for a thread of this package (`check_apart`).
 If the interpreter's end stops a thread that has a lock, the lock stays taken, and the guarded state may be
 half changed. Calls that need this lock then raise IllegalStateError.
 
-Threads: any. Locks are only taken by `with`, and then no interrupt leaves them taken. No files are touched.
+Threads: any. Locks are only taken by `with`: then no interrupt leaves a lock taken, except in CPython 3.10,
+where such locks are released later (`LEAVES_OPEN`). No files are touched.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ class Worker:
     def result(self) -> None:
         """Wait until the next queued function, in the order of the calls of `do`, has returned; if it has
         raised an exception, raise this exception. Raises IllegalStateError if the interpreter's end has
-        stopped the thread before.
+        stopped the thread before that.
         """
         if others_are_gone() and self._done.empty():
             raise IllegalStateError(f"the interpreter ends: {self._thread.name} has stopped within its work")
@@ -346,7 +346,9 @@ class Shelter:
             self._started = True
 
     def end(self) -> None:
-        """Stop the thread after all queued functions. The calling thread itself makes any later call."""
+        """Stop the thread after all queued functions. Functions that are passed later are called by the
+        calling thread itself.
+        """
         self._ended = True
         self._served.queue.put(None)
 

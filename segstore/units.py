@@ -1,4 +1,4 @@
-"""Parses times and sizes with units on a command line, such as 7d and 64MiB. No files. Threads: any."""
+"""Parses times and sizes with units, such as 7d and 64MiB. This module touches no files. Threads: any."""
 
 from __future__ import annotations
 

@@ -87,12 +87,12 @@ class SharePartition:
 
     @property
     def next_new(self) -> int:
-        """Return the offset after the last one in flight."""
+        """Return the offset after the last offset in flight."""
         return self._flight.next_new
 
     @property
     def window(self) -> int:
-        """Return the number of offsets from the start to the last one in flight (Kafka:
+        """Return the number of offsets from the start to the last offset in flight (Kafka:
         InFlightMessageCount).
         """
         return self._flight.next_new - self._flight.start

@@ -124,8 +124,8 @@ class StateRuns:
         return self._runs[begin : bisect_right(self._firsts, last)]
 
     def cut(self, first: int, last: int) -> list[StateRun]:
-        """Split the runs that contain offsets both inside and outside of `first` to `last`. Return the runs
-        inside. `join` undoes the split.
+        """Split each run that is only partly in the range from `first` to `last`. Return the runs in the
+        range. `join` undoes the split.
         """
         begin = self._cut(first)
         return self._runs[begin : self._cut(last + 1)]
