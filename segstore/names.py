@@ -80,7 +80,7 @@ TOPICS = "topics"
 SWEEPS = "sweeps.json"
 STANDBY = "standby"
 
-# These are names of files in the inbox, which `storage.inbox` and `storage.staging` describe.
+# These are names, and suffixes of names, in the inbox. `storage.inbox` and `storage.staging` explain them.
 SEALED = "sealed"
 GATHERED = "gathered"
 OWNER = "owner"
@@ -231,8 +231,8 @@ def is_deleted_dir(name: str) -> bool:
 
 
 def new_topic_id(make_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
-    """Return a new topic id as Kafka's text (org.apache.kafka.common.Uuid): 16 bytes as 22 characters of
-    base64url.
+    """Return a new topic id as text, as Kafka writes it (org.apache.kafka.common.Uuid): 16 bytes as 22
+    characters of base64url.
 
     As in Kafka, the id is not a reserved id. It does not begin with "-" either: on a command line it would
     look like an option.

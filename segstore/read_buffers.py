@@ -31,7 +31,7 @@ the next one.
 """
 _WASTE = 5
 """A piece is used only for reads of at least a fifth of its size. So a Records object has at most five times
-the memory that it needs, and a piece of 16 MiB and an eighth can be used for a read of 4 MiB.
+the memory that it needs, and a piece of 18 MiB, which `matrix` made for 16 MiB, can be used for 4 MiB.
 """
 # There are two references to a free piece in `take`: the variable, and the argument of `getrefcount`.
 _ALONE = 2

@@ -65,13 +65,13 @@ class GroupSettings:
         return sorted(self._held)
 
     def made(self, group: str) -> GroupConfig:
-        """Return the group's own settings. A setting that was not set for the group has Kafka's default
-        there, even if the store has another value.
+        """Return the group's own settings. In the result, a setting that was not set for the group has
+        Kafka's default, even if the store has another value.
         """
         return self._held.get(group, GroupConfig())
 
     def timing(self, group: str) -> Timing:
-        """Return the effective timeouts of a group: the group's own, or the store's if it has none."""
+        """Return the effective timeouts of a group. A timeout that was not set for it is the store's."""
         return self._timing(self.made(group))
 
     def _timing(self, config: GroupConfig) -> Timing:

@@ -6,9 +6,9 @@ installed, patterns must have a simple form. This form allows literals, `.`, cla
 \\d \\w \\s \\D \\W \\S, an escaped character that is no letter or digit, groups ( ) and (?: ), alternatives
 with |, and the repeats ? * +. Lazy repeats as *? are allowed, and have no effect, because a pattern must
 match the whole text. Outside of groups, an alternative may begin with ^ and end with $. Any other pattern is
-refused with an error that names the unsupported construct. The pattern becomes a Glushkov
-automaton, with a position for each character of the pattern. The matching computes the set of possible
-positions after each character of the text.
+refused with an error that names the unsupported construct. The pattern becomes a Glushkov automaton, with a
+position for each character of the pattern. The matching computes the set of possible positions after each
+character of the text.
 
 Nothing is on disk. Threads: any; a pattern does not change.
 """

@@ -26,11 +26,11 @@ class _Window:
 
 
 class Sensor:
-    """Records values over the last `samples` time windows of `window_ms` ms each (Kafka: SampledStat, Rate,
-    Avg, Max).
+    """Records values in time windows of `window_ms` ms, and keeps the last `samples` windows (Kafka:
+    SampledStat, Rate, Avg, Max).
 
-    Values from before these windows are dropped, but are counted in `total` and `count`. If there is no
-    value in the windows, the average and the maximum are NaN, as in Kafka.
+    `total` and `count` include values from before these windows. If there is no value in the windows, the
+    average and the maximum are NaN, as in Kafka.
     """
 
     __slots__ = ("_clock", "_samples", "_window_ms", "_windows", "count", "total")
@@ -78,13 +78,13 @@ class Sensor:
 
     @property
     def rate(self) -> float:
-        """Return the sum of the recent values, divided by the seconds of their windows."""
+        """Return the sum of the recent values, divided by the duration of their windows in seconds."""
         recent = self._recent()
         return sum(window.total for window in recent) / self._seconds(recent)
 
     @property
     def count_rate(self) -> float:
-        """Return the number of recent values, divided by the seconds of their windows."""
+        """Return the number of recent values, divided by the duration of their windows in seconds."""
         recent = self._recent()
         return sum(window.count for window in recent) / self._seconds(recent)
 

@@ -52,8 +52,8 @@ def open(
     `config` has the store's settings by Kafka's names. `clock` is a function that returns ms since the epoch.
     `file_mode` is the mode of all files of a new store, regardless of the umask. It is 0o600 by default
     (0o700 for directories); 0o640 allows the files' group to read. The mode of an existing store does not
-    change. `timeout` is the longest time, in seconds, to wait in mode "rw" while another process or object
-    has the store open for writing. By default `open` does not wait.
+    change. `timeout` is the longest time, in seconds, to wait in mode "rw" while the store is already open
+    for writing. By default `open` does not wait.
 
     If `shared` is True, several processes can write the store, if each of them passes `shared`. The first
     process is the host, an ordinary writer. Later processes are guests: they append and read by themselves,

@@ -1,4 +1,4 @@
-"""Tells the errors after which a request may succeed if it is repeated (Kafka: RetriableException), and
+"""Recognizes errors after which a request may succeed if it is repeated (Kafka: RetriableException), and
 repeats the requests of clients in this process.
 
 A coordinator that waited for replicas would delay all its requests. So while it loads, for example after a

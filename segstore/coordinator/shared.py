@@ -20,7 +20,7 @@ class StorePart(Protocol):
     """A part of a store: an object that a store has at most once."""
 
     def close(self) -> None:
-        """Close the part. The store calls this when its own close begins, so the store can still be used."""
+        """Close the part. The store calls this when its own close begins, so this can still use the store."""
 
 
 P = TypeVar("P", bound=StorePart)

@@ -2,7 +2,7 @@
 
 Threads: any; all clients with the same user and client id share a throttle. Throttles whose clients share one
 rate have the same `SharedBucket`, their pool. No method waits: methods return the time that the caller must
-wait, without a lock.
+wait. The caller must have no lock while it waits.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Bucket:
         return self._credit == self._most
 
     def set_rate(self, rate: int, span_s: int, now_ms: int) -> None:
-        """Change the rate. An old debt is reduced, if need be, so that it is paid after `span_s` seconds."""
+        """Change the rate. If it would take more than `span_s` seconds to pay the debt at the new rate, the
+        debt is reduced so that it takes `span_s` seconds.
+        """
         self._refill(now_ms)
         self.rate, self._most = rate, rate * span_s * 1000
         self._credit = max(min(self._credit, self._most), -self._most)
@@ -116,7 +118,7 @@ class QuotaThrottle:
             self._pool, self.bound = pool, bound
 
     def wait_ms(self) -> int:
-        """Return the time, in ms, in which the client may not send or fetch. A caller that waits must call
+        """Return the time, in ms, for which the client must not send or fetch. A caller that waits must call
         this again after at most MOST_WAIT_MS.
         """
         pool = self._pool
