@@ -112,8 +112,8 @@ def checkpoint(
 
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
-    """Return a DataFrame that reads the rows that `checkpoint` has written to a topic. `store` may be open
-    only for reading.
+    """Return a DataFrame with the rows that a `checkpoint` has written to a topic. `store` may be open only
+    for reading.
 
     Raises UnknownTopicOrPartitionError, and InvalidArgumentError if no `checkpoint` to this topic has
     completed.

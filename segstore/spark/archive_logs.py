@@ -97,8 +97,8 @@ class ArchiveAlone:
         return log.last_stable_offset if self._committed else log.end_offset
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of a batch at or shortly before `offset`, or `offset` if that batch is
-        corrupt. Raises the errors of `ask`.
+        """Return the base offset of a batch that begins at or shortly before `offset`; `offset` itself if
+        that batch is corrupt. Raises the errors of `ask`.
         """
         try:
             return self.log(partition).edge(offset)
@@ -163,7 +163,9 @@ class LayeredLog:
 
 
 class ArchiveBelow:
-    """The logs of the store at `path`. Offsets below a log start offset are read from the store's archive."""
+    """The logs of the store at `path`. Offsets below the log start offset of a log are read from the store's
+    archive.
+    """
 
     def __init__(self, path: str, place: ArchivePlace, isolation_level: str) -> None:
         """Raises ConfigError, ArchiveError."""
@@ -240,8 +242,8 @@ class ArchiveBelow:
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of a batch at or shortly before `offset`, in the archive or in the store.
-        Raises the errors of `ask`.
+        """Return the base offset of a batch, in the archive or in the store, that begins at or shortly before
+        `offset`. Raises the errors of `ask`.
         """
         if offset < self._live.ask(partition, lambda log: log.start_offset):
             return self._below.edge(partition, offset)

@@ -115,8 +115,8 @@ _POLL = 0.02  # seconds
 _MOST_SECRET = 1 << 16
 _starting = threading.Lock()
 _processes: list[subprocess.Popen[bytes]] = []
-"""The JVMs that this module has started. A JVM exits when its standard input is closed; this list prevents
-that.
+"""The JVMs that this module has started. A JVM exits when its standard input is closed; this list keeps the
+standard inputs open.
 """
 
 
@@ -137,7 +137,7 @@ def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") 
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     with _starting:
-        # If there is a session, only the settings of this call change; it does not get our defaults.
+        # If there is a session, it gets only the settings of this call, not the defaults of `_LOCAL`.
         there = SparkSession.getActiveSession() is not None
         settings = settings if there else defaults | settings
         builder = SparkSession.builder.master(master)
@@ -266,8 +266,7 @@ def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
     """Start the JVM, wait until it has reported its port and secret, and return these. Raises SegstoreError
     if the JVM exits before that.
 
-    If an exception ends the wait, the JVM is killed. Otherwise it would run for ever, because nobody knows
-    its port.
+    If an exception ends the wait, the JVM is killed. A JVM whose port nobody knows would run for ever.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:
         info_path = os.path.join(directory, "gateway")

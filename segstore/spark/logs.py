@@ -172,8 +172,8 @@ class PlainLogs:
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
         """Call `end_of` with a partition's log, and return the resulting offset, without a leader epoch.
-        `start` is the end of the last read. If it is higher than that offset, and the log has the records
-        below it, return it instead.
+        `start` is the end of the last read. If `start` is above the resulting offset, and the log has the
+        records below `start`, return the offset of `start` instead.
 
         This happens after the writer was killed: the high watermark of a replica, which `end_of` may return,
         is then temporarily too low.
@@ -220,11 +220,11 @@ class PlainLogs:
 
 
 def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
-    """Compare a log, by leader epochs, with the log from which the position `at` was taken (KIP-320). They
-    differ, for example, if the store was restored from an older copy and then written to.
+    """Compare a log, by leader epochs, with the log from which the position `at` was taken (KIP-320). The two
+    logs differ, for example, if the store was restored from an older copy and then written to.
 
-    If they differ below the position's offset, return the first offset at which they differ; -1 if that
-    offset is not known. If there is no proof that they differ, return the position's offset. There is no
+    If the two logs differ below the position's offset, return the first offset at which they differ; -1 if
+    that offset is not known. If there is no proof that they differ, return the position's offset. There is no
     proof if no leader epochs are known, or if the two logs are equal up to the end of `log`. If that end is
     below the position, the caller finds the loss by the log's end.
     """

@@ -143,8 +143,8 @@ class SliceReader:
     # --- replicas -------------------------------------------------------------------------
 
     def _of_replicas(self, part: OffsetSlice, until: OffsetAndEpoch) -> Iterator[Records]:
-        """Yield the records of the first replica that has all of them. If it can't be read any more, or has
-        lost records, continue with the next replica, after the records that were already yielded.
+        """Yield the records of the first replica that has all of them. If a replica can't be read any more,
+        or has lost records, continue with the next one, after the records that were already yielded.
         """
         at, end = part.start, time.monotonic() + PATIENCE
         while True:

@@ -24,8 +24,9 @@ class FileRole(enum.Enum):
 
     A batch that runs again writes its state files again. Here the new files replace the old ones; HDFS would
     refuse this, and Spark would silently use the old files. A file in `offsets` or `commits` is never
-    replaced. Spark checks that such a file does not exist before it renames a file to its name, but these two
-    steps are not atomic: if a file could be replaced, two runs of one query could both succeed.
+    replaced. Spark first checks that no such file exists, and then renames a temporary file to its name.
+    These two steps are not atomic: if the rename could replace a file, two runs of one query could both
+    succeed.
     """
 
     STATE = "state"
