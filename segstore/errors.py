@@ -626,8 +626,8 @@ class InvalidTxnStateError(IllegalStateError):
 
 
 class UnverifiedTransactionError(InvalidTxnStateError):
-    """A transactional batch was sent to a partition in which its transaction is not open, and without a check
-    that the partition belongs to the transaction (KIP-890).
+    """A transactional batch was sent to a partition in which its transaction is not open, but nobody has
+    checked that the partition belongs to the transaction (KIP-890).
     """
 
 

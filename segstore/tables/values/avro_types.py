@@ -1,7 +1,7 @@
 """Finds the Arrow type of an Avro schema, and the function that converts fastavro's values to that type.
 
-fastavro is told to return dates and times as numbers, because Arrow's types have the same units, and Python's
-dates have no years above 9999.
+This module makes fastavro return dates and times as numbers, because Arrow's types have the same units, and
+Python's dates have no years above 9999.
 Nothing is on disk. Threads: any; only a `_SchemaWalk` has state.
 """
 
