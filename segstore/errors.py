@@ -781,8 +781,8 @@ class NotEnoughReplicasAfterAppendError(RetriableError):
 
 
 class RequestTimedOutError(RetriableError, TimeoutError):
-    """The answer to a request did not come in time. Its effect is unknown: it may have taken place, or may
-    take place later.
+    """The answer to a request did not come in time. The outcome is unknown: the request may have taken
+    effect, or may take effect later.
     """
 
 

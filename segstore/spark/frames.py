@@ -27,7 +27,9 @@ SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 6
 
 
 def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mapping[str, Any]) -> DataFrame:
-    """Do the work of `segstore.spark.checkpoint`, which describes the arguments."""
+    """Write a DataFrame to a topic, and return a DataFrame that reads it. `segstore.spark.checkpoint` calls
+    this, and describes the arguments.
+    """
     spark = frame.sparkSession
     topic = f"frame-{uuid.uuid4().hex}" if topic is None else topic
     store.create_topic(topic, spark.sparkContext.defaultParallelism, {**SETTINGS, **config})
@@ -46,7 +48,9 @@ def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mappin
 
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
-    """Do the work of `segstore.spark.restore`, which describes the arguments."""
+    """Return a DataFrame that reads a topic. `segstore.spark.restore` calls this, and describes the
+    arguments.
+    """
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
     schema = _parse_datatype_json_string(_schema_of(store, topic))

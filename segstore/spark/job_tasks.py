@@ -111,7 +111,9 @@ def _read(
 
 
 def latest(spark: SparkSession, path: str | os.PathLike[str], topic: str, tombstones: bool) -> DataFrame:
-    """Do the work of `segstore.spark.latest`, which describes the arguments."""
+    """Return a DataFrame with the newest record of each key. `segstore.spark.latest` calls this, and
+    describes the arguments.
+    """
     from pyspark.sql import functions as f
 
     rows = _read(spark, path, topic, {}).where("key is not null")
@@ -132,7 +134,9 @@ def export(
     mode: str,
     options: dict[str, Any],
 ) -> None:
-    """Do the work of `segstore.spark.export`, which describes the arguments."""
+    """Write a topic's committed records as Parquet. `segstore.spark.export` calls this, and describes the
+    arguments.
+    """
     from pyspark.sql import functions as f
 
     rows = _read(spark, path, topic, options)
@@ -180,7 +184,9 @@ def reprocess(
     job_id: str | None,
     options: dict[str, Any],
 ) -> Adoption | None:
-    """Do the work of `segstore.spark.reprocess`, which describes the arguments."""
+    """Call `function` with the records of a topic, and append its rows to another topic.
+    `segstore.spark.reprocess` calls this, and describes the arguments.
+    """
     from pyspark.sql.types import StructType
 
     held = {name: str(value) for name, value in source_options(path, source, options).items()}
@@ -252,7 +258,9 @@ TASK_BYTES = 64 << 20
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """Do the work of `segstore.spark.verify`, which describes the arguments."""
+    """Check a store or an archive on all executors. `segstore.spark.verify` calls this, and describes the
+    arguments.
+    """
     given = path if isinstance(path, str) and is_archive_uri(path) else arguments.path("path", path)
     if is_archive(given):
         return _verify_archive(spark, given)

@@ -128,8 +128,9 @@ class Gateway(NamedTuple):
 
 
 def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") -> SparkSession:
-    """Do the work of `segstore.spark.session`, which describes the arguments. If `archive` is not empty, it
-    is the path to which the JVM writes a class archive when it exits.
+    """Return the active SparkSession, or start a JVM and return a new session. `segstore.spark.session` calls
+    this, and describes the other arguments. If `archive` is not empty, it is the path to which the new JVM
+    writes a class archive when it exits.
     """
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
     defaults = _LOCAL if master.startswith("local") else {}
