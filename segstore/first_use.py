@@ -23,8 +23,8 @@ _one_at_a_time = RLock()
 would get an error: the import of `a.b` locks `a.b` before its parent `a`, and the import of a package `a`
 that imports its own module `a.b` locks `a` first.
 
-A fork waits for this lock. Otherwise the child would have a half-imported module, and a lock whose owner is a
-thread that the child does not have. The lock is an RLock, because a module may fork during its import.
+A fork waits for this lock. If it did not, the child would have a half-imported module, and a lock whose owner
+is a thread that the child does not have. The lock is an RLock, because a module may fork during its import.
 """
 _PATIENCE = 5.0
 """The longest time, in seconds, that a fork waits for an import. The wait is limited, because the import may

@@ -37,7 +37,7 @@ from segstore.errors import IllegalStateError
 T = TypeVar("T")
 Lock = AbstractContextManager[object]
 
-# In seconds. A `SimpleQueue` counts its wait in nanoseconds, and can't count a much longer wait.
+# This is in seconds. A `SimpleQueue` counts its wait in nanoseconds, and can't count a much longer wait.
 _LONGEST_WAIT = 1e9
 _NONE: Lock = nullcontext()
 
@@ -157,8 +157,8 @@ class Background(threading.Thread):
         except RuntimeError as error:
             raise self._refused(error) from None
         if failed := self._start_result.get():
-            # `pop` removes the error from the list. Otherwise there would be a reference cycle: the error's
-            # traceback refers to this frame, and the frame to the list.
+            # `pop` removes the error from the list. If it stayed there, there would be a reference cycle: the
+            # error's traceback refers to this frame, and the frame refers to the list.
             if isinstance(failed[0], RuntimeError):
                 raise self._refused(failed.pop())
             raise failed.pop()

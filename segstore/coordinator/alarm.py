@@ -40,7 +40,8 @@ class Alarm:
             if due >= self.due or self._stopped:
                 return
             self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
-            # Set after the call: if an interrupt ends the call of `after`, the next `set` repeats it.
+            # `due` is set after the call of `after`: if an interrupt ends that call, the next `set` repeats
+            # it.
             self.due = due
 
     def _is_for(self, due: float) -> bool:

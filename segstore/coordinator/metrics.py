@@ -49,7 +49,7 @@ class Sensor:
         if now is None:
             now = self._clock()
         if not self._windows or now - self._windows[-1].began >= self._window_ms:
-            # A new list, because another thread may be reading the old list.
+            # This makes a new list, because another thread may be reading the old list.
             self._windows = [*self._windows, _Window(now)][-self._samples :]
         window = self._windows[-1]
         window.count += 1

@@ -27,7 +27,8 @@ from segstore.storage.store.writing_side import WritingSide
 
 log = Logger("segstore")
 
-RETRY = 30.0  # seconds
+# The pause before `end_transactions` is tried again, in seconds.
+RETRY = 30.0
 Sharing = bool | Literal["guest"]
 
 

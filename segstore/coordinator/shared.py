@@ -81,7 +81,7 @@ def _made(parts: _StoreParts, store: Store, make: Callable[[Store], P], build: C
         raise refused(under_way())
     store.check_keeps(make.__name__)
     try:
-        # Inside `try`: if an interrupt comes right after this line, `finally` undoes it.
+        # This is inside `try`: if an interrupt comes right after this line, `finally` undoes the line.
         parts.making.add(make)
         return build(store)
     finally:

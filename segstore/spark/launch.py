@@ -111,7 +111,8 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
-_POLL = 0.02  # seconds
+# The pause between two checks whether the JVM has reported its port, in seconds.
+_POLL = 0.02
 _MOST_SECRET = 1 << 16
 _starting = threading.Lock()
 _processes: list[subprocess.Popen[bytes]] = []

@@ -100,7 +100,7 @@ class Divider:
         row. Each chosen partition gets about the same number of rows, which follow each other.
         """
         runs = min(max(size // _STICKY_BYTES, 1), info.partitions)
-        # A task begins at a random partition. Otherwise small tasks would all write to the same partition.
+        # A task begins at a random partition, so that small tasks do not all write to the same partition.
         first = self._sticky.get(info.name, -1)
         first = random.randrange(info.partitions) if first < 0 else first
         self._sticky[info.name] = (first + runs) % info.partitions

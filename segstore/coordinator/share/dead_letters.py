@@ -40,7 +40,8 @@ from segstore.storage.store.store import Store
 
 log = Logger("segstore")
 
-FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0  # seconds
+# The first and the longest pause before another try, in seconds.
+FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
 ENABLE, STAMPED = "errors.deadletterqueue.group.enable", "message.timestamp.type"
 READ_BYTES = 1 << 20
 _NUMBERS = 36
@@ -98,7 +99,7 @@ class DeadLetterQueue:
     # --- the scheduler ---------------------------------------------------------------------------
 
     def _plan(self, seconds: float) -> None:
-        # A weak reference, because the scheduler must not keep an unused store alive.
+        # This is a weak reference, because the scheduler must not keep an unused store alive.
         me = weakref.ref(self)
 
         def run() -> None:

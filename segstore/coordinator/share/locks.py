@@ -40,7 +40,7 @@ class LockTimer:
             return
         with self._lock:
             heappush(self._heap, (due, next(self._count), leader))
-            # Set after the push: if an interrupt ends the push, the next call repeats it.
+            # `planned` is set after the push: if an interrupt ends the push, the next call repeats it.
             leader.planned = due
         self._alarm.set(due)
 

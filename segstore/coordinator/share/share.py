@@ -77,7 +77,7 @@ class ShareCoordinator:
         )
         self._letters.settle = self._effects.settle
         self._closed = False
-        # A weak reference, because the scheduler must not keep an unused store alive.
+        # This is a weak reference, because the scheduler must not keep an unused store alive.
         me = weakref.ref(self)
         self._context.scheduler.every(IDLE_MS / 1000, partial(_upkeep, me))
         store.on_topic_deleted(self._topic_deleted)

@@ -53,7 +53,7 @@ class StateLog:
         self._lock = Mutex()
         self._partitions: dict[int, StatePartition] = {}
         self._closed = False
-        # A weak reference, because the scheduler must not keep an unused store alive.
+        # This is a weak reference, because the scheduler must not keep an unused store alive.
         me = weakref.ref(self)
         every = store.context.scheduler.every
         config = self._config
