@@ -199,13 +199,8 @@ class MissingPackageError(SegstoreError, ImportError):
 
 
 def pip_install(*packages: str) -> str:
-<<<<<<< HEAD
-    """Return the command that installs packages. The command names no extra of segstore, because segstore is
-    in no package index.
-=======
     """Return the command that installs packages. It names each package, not "segstore[extra]", because
     segstore is in no package index.
->>>>>>> q8
     """
     return f"pip install {' '.join(packages)}"
 
