@@ -402,7 +402,7 @@ class UnsupportedFormatError(SegstoreError):
         cls, path: str | os.PathLike[str], format: int, version: str, known: int
     ) -> UnsupportedFormatError:
         """Return the error for a shared store whose processes run segstore `version`: their file `path` has
-        the format `format`, but this version needs the format `known`.
+        the format `format`, but the segstore of this process needs the format `known`.
         """
         error = cls(path, format, version, known)
         error.args = (
@@ -569,7 +569,7 @@ class NoOffsetForPartitionError(SegstoreError):
 class RecordDeserializationError(SerializationError):
     """A deserializer can't decode the key or the value of a record. The error has `topic`, `partition`,
     `offset` and `origin`, which is "key" or "value". A consumer can skip the record by
-    `seek(partition, offset + 1)`. A table reads past it with another `on_bad`.
+    `seek(partition, offset + 1)`. A table does not raise this error if its `on_bad` is "null" or "column".
     """
 
     def __init__(
@@ -1026,9 +1026,8 @@ def copy_of(error: _Error, depth: int = 8) -> _Error:
 
 
 def first_of(errors: list[_Error]) -> _Error:
-    """Empty the list, and return its first error, which the caller raises. When it is raised, the frame that
-    has the list becomes part of its traceback; if the list referred to the error, this would be a reference
-    cycle.
+    """Empty the list, and return its first error, which the caller raises. If the list still had the error,
+    there would be a reference cycle: the error's traceback refers to the frame that has the list.
     """
     first = errors[0]
     errors.clear()

@@ -223,7 +223,7 @@ def deleted_dir(topic: str, partition: int, uuid_hex: str) -> str:
 
 
 def is_deleted_dir(name: str) -> bool:
-    """Return whether a name is one that `deleted_dir` returns, so that the directory may be removed."""
+    """Return whether a name is one that `deleted_dir` returns: such a directory may be removed."""
     return len(name) <= MAX_NAME and _DELETED_DIR.fullmatch(name) is not None
 
 

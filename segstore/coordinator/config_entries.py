@@ -96,7 +96,7 @@ def text(value: object) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    # Each item gets a line of its own. The parser of such a setting accepts this.
+    # The parser of a setting that is a tuple accepts a line for each item.
     if isinstance(value, tuple):
         return "\n".join(map(str, value))
     return _java_double(value) if isinstance(value, float) else str(value)

@@ -28,7 +28,8 @@ P = TypeVar("P", bound=StorePart)
 
 class _StoreParts:
     def __init__(self) -> None:
-        # A nesting lock, because the creation of a part may call `shared` for another part.
+        # The owner may take this lock again, because the creation of a part may call `shared` for another
+        # part.
         self.lock = nesting()
         self.made: dict[Callable[[Store], Any], StorePart] = {}
         self.making: set[Callable[[Store], Any]] = set()

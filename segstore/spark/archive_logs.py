@@ -103,10 +103,10 @@ class ArchiveAlone:
         try:
             return self.log(partition).edge(offset)
         except CorruptRecordError:
-            return offset  # The task that reads the batch will report the damage.
+            return offset  # The task that reads the corrupt batch will report it.
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return one source for a range of offsets: the contents of the archive that have this range."""
+        """Return one source for a range of offsets: the archived objects that have these offsets."""
         log = self.log(partition)
         contents = log.contents.part(start, end)
         if self._committed:

@@ -52,7 +52,7 @@ class PlannedLog(Protocol):
 
 
 class Observed(Protocol):
-    """The leader epochs of a log, with only the methods of `ObservedLog` that a plan needs."""
+    """A log whose leader epochs can be compared, with only the methods of `ObservedLog` that a plan needs."""
 
     @property
     def epoch(self) -> int: ...
@@ -103,7 +103,7 @@ def batch_edge(log: PlannedLog, offset: int) -> int:
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
     except CorruptRecordError:
-        return offset  # The task that reads the batch will report the damage.
+        return offset  # The task that reads the corrupt batch will report it.
     return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
 
 
@@ -175,8 +175,8 @@ class PlainLogs:
         `start` is the end of the last read. If `start` is above the resulting offset, and the log has the
         records below `start`, return the offset of `start` instead.
 
-        This happens after the writer was killed: the high watermark of a replica, which `end_of` may return,
-        is then temporarily too low.
+        After the writer was killed, the high watermark of a replica, which `end_of` may return, is
+        temporarily too low.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))

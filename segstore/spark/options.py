@@ -1,7 +1,7 @@
 """`SourceOptions`: the options of the source, which have the names, values and defaults of Spark's own Kafka
 source.
 
-Here the driver finds all errors in options that can be found without the store. Threads: any; values are
+Here the driver checks the options as far as possible without the store. Threads: any; values are
 immutable, the functions have no state.
 """
 

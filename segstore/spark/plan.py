@@ -56,7 +56,9 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Divide a range into parts of at most `most` offsets. A batch is only divided if it has more offsets."""
+    """Divide a range into parts of at most `most` offsets. A batch is divided only if it has more than `most`
+    offsets.
+    """
     start = whole.start
     while whole.end - start > most:
         cut = edge(whole, start + most)
@@ -177,7 +179,7 @@ class Lookup(Closing):
         try:
             return OffsetAndEpoch(offset, self.logs.epoch(partition, offset))
         except GONE:
-            return OffsetAndEpoch(offset)  # `range_of` will report the loss.
+            return OffsetAndEpoch(offset)  # `range_of` will report that the log is missing.
 
     def _start_of(self, partition: TopicPartition) -> int:
         return self.logs.ask(partition, lambda log: log.start_offset)

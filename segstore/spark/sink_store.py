@@ -295,8 +295,8 @@ def _joined(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 # --- sink options ------------------------------------------------------------------------------
 
-# The sink has the options and columns of Spark's own Kafka sink. Here the driver finds all errors in them
-# that can be found without the store.
+# The sink has the options and columns of Spark's own Kafka sink. Here the driver checks both as far as
+# possible without the store.
 
 COLUMNS = {
     "key": ("binary", "string"),

@@ -168,7 +168,7 @@ class SliceReader:
                 return
             if not lacking or time.monotonic() >= end:
                 raise ReplicaOfflineError(lacks)
-            # When a replica in `lacking` becomes the leader, it will show all its records.
+            # Try again, because a replica in `lacking` will show all its records when it becomes the leader.
             time.sleep(_PAUSE)
 
     def _of_replica(

@@ -235,14 +235,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
         """Return the fixed ends. If some of them are below `begin`, first find these ends again."""
-        # A fixed end is below `begin` if, when it was found, a new leader did not yet show all its records.
+        # A fixed end is below `begin` if a new leader did not yet show all its records when the end was
+        # found.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
 
     def _end_no_earlier(self, begin: Positions) -> None:
-        """If a fixed end is below `begin`, because records were appended after the ends were fixed, change it
-        to `begin`.
+        """Set each fixed end that is below `begin` to `begin`. Such an end was fixed before the records
+        below `begin` were appended.
         """
         available = self._available or {}
         early = [each for each in begin if each in available and available[each].offset < begin[each].offset]

@@ -42,8 +42,8 @@ class TopicFrames:
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         """Read the first `n_rows` records, and yield frames of those for which `predicate` is true, with the
-        columns `with_columns`. If an argument is None, there is no such limit. `batch_size` is ignored,
-        because smaller frames would take more time. Raises the errors of `Store.scan`, and polars' errors if
+        columns `with_columns`. An argument that is None limits nothing. `batch_size` is ignored, because
+        smaller frames would take more time. Raises the errors of `Store.scan`, and polars' errors if
         polars can't compute the predicate.
         """
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate

@@ -120,7 +120,8 @@ class ShareEffects:
         try:
             leader.change(turn, written)
         except NotLeaderOrFollowerError as fenced:
-            # The share partition was dropped from memory. It may have been loaded again before this write.
+            # The share partition was fenced, and its next load may have come before this write. So even a
+            # successful write gets an error.
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)

@@ -118,8 +118,8 @@ class ShareCoordinator:
 
     def on_available(self, group: str, wake: Wake) -> ShareWaiter:
         """Register `wake`. Any thread calls it when a group's records become available again, or when the
-        full window of one of the group's share partitions moves. An append does not call `wake`: the store's
-        publications signal appends. `wake` must not wait or raise.
+        limit of offsets in flight allows one of the group's share partitions to grant new records again. An
+        append does not call `wake`: the store's publications signal appends. `wake` must not wait or raise.
         """
         return self._waiters.add(group, wake)
 
@@ -131,7 +131,7 @@ class ShareCoordinator:
         try:
             return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
         except SegstoreError:
-            return True  # `acquire` or `acknowledge` gets the same error, and reports it.
+            return True  # `acquire` or `acknowledge` then runs into the error, and reports it.
 
     def _may_wait(self, leader: ShareLeader | None) -> bool:
         if leader is None or self._states.write_may_wait(leader.key):

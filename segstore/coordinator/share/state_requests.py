@@ -156,7 +156,7 @@ class UpdateRequest(StateRequest):
         )
 
     def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
-        """Return whether this update, whose `lead` is True, would leave the state unchanged."""
+        """Return whether this update would leave the state unchanged. Its `lead` must be True."""
         update = self.update
         return update.leader_epoch == leader_epoch and not update.batches and update.start <= state.start
 

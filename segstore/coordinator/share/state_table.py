@@ -54,8 +54,8 @@ class SharePartitionState:
 
 
 class StateTable:
-    """The share partitions of one partition of the topic, by key. Records below `prune.offset` are not
-    needed. After `updates_per_snapshot` updates of a share partition, a snapshot of its state is due.
+    """The share partitions of one partition of `__share_group_state`, by key. Records below `prune.offset`
+    are not needed. After `updates_per_snapshot` updates of a share partition, a snapshot of its state is due.
     """
 
     def __init__(self, updates_per_snapshot: int) -> None:
@@ -119,7 +119,7 @@ class StateTable:
         state = self._states.setdefault(key, SharePartitionState())
         state.fold.snapshot(snapshot)
         state.newer = ""
-        # If there were fewer updates, the snapshot was not due because of updates, and the count goes on.
+        # A snapshot that was not due because of updates does not restart the count of updates.
         if state.updates >= self.updates_per_snapshot:
             state.updates = 0
         state.state_epoch = max(state.state_epoch, snapshot.state_epoch)

@@ -124,7 +124,7 @@ def _settings(config: StoreConfig) -> dict[str, str | int | bool]:
 
 
 class StateWriter:
-    """Writes to one partition of the topic, for the thread that holds the partition's lock."""
+    """Writes to one partition of `__share_group_state`, for the thread that has the partition's lock."""
 
     def __init__(self, log: PartitionLog, config: StoreConfig) -> None:
         self.log = log
