@@ -1007,7 +1007,7 @@ UnsupportedCodecError = UnsupportedCompressionTypeError
 
 
 def copy_of(error: _Error, depth: int = 8) -> _Error:
-    """Return a copy of an error without its traceback, and with such copies of up to `depth` causes. The copy
+    """Return a copy of an error and of up to `depth` of its causes, all without tracebacks. The copy
     can be stored in an object, and raised more than once. If `error` can't be copied, return `error` itself.
     """
     # A traceback refers to frames, and a frame refers to its variables and its caller. One of these variables

@@ -48,8 +48,8 @@ def load_last(
     in the topic's format, call `replay` with the last readable record of the key too. Return the last records
     that can't be decoded. Raises CorruptRecordError, StorageError.
 
-    `judge` returns the same as `replay`, but changes nothing. `transactional` is True if the topic's records
-    may be part of transactions.
+    `judge` returns what `replay` would return, but changes nothing. `transactional` is True if the topic's
+    records may be part of transactions.
     """
     end = source.end_offset
     ended = outcomes(source) if transactional else None

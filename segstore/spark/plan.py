@@ -45,7 +45,7 @@ def divide(
     ranges: list[PlannedRange], least_parts: int | None, most_records: int | None, edge: Edge
 ) -> list[PlannedRange]:
     """Divide `ranges` into parts of at most `most_records` offsets, and return at least about `least_parts`
-    parts. None means that there is no such limit. Empty ranges are omitted.
+    parts. A limit that is None does not apply. Empty ranges are omitted.
     """
     parts = [each for each in ranges if each.size]
     if most_records is not None:

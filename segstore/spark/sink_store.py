@@ -130,7 +130,9 @@ class StagingSink:
             )
 
     def _check_lock(self, files: Files) -> None:
-        """Raise ConfigError if a Kafka broker has locked the store, because a broker does not adopt rows."""
+        """Raise ConfigError if a Kafka broker has locked the store, because a broker does not append staged
+        rows.
+        """
         path = os.path.join(self.path, file_names.LOCK)
         if not files.exists(path):
             return
@@ -221,7 +223,7 @@ class StagingSink:
         return open_replicated(self.directories, witness=self.witness)
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Remove those of the staged rows that are not sealed. Sealed rows are in the log, or will be."""
+        """Remove the staged rows that `seal` has not submitted. Submitted rows are in the log, or will be."""
         abort(staged, None if self.directories else self.path, files=self.files)
 
 
@@ -271,7 +273,7 @@ def _append(stager: Stager, divider: Divider, rows: pa.RecordBatch) -> None:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of about GATHERED_BYTES bytes. No yielded batch is empty."""
+    """Yield the rows of `batches` in batches of about GATHERED_BYTES bytes. No yielded batch is empty."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

@@ -51,7 +51,9 @@ Fix = Callable[[Any], Any]
 
 
 class AvroConversion(NamedTuple):
-    """An Arrow type, and the function that converts fastavro's values to it; None if they stay unchanged."""
+    """An Arrow type, and the function that converts fastavro's values to it. If they stay unchanged, the
+    function is None.
+    """
 
     type: pa.DataType
     fix: Fix | None = None

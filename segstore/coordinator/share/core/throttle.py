@@ -16,8 +16,8 @@ def threshold(limit: int) -> int:
 
 
 def allowance(offsets: int, count: int, limit: int) -> int:
-    """Return the number of records that are delivered together from a piece with this number of `offsets`.
-    `count` is the delivery count of the first record that has reached the threshold (rule Q24).
+    """Return the number of records that are delivered together, out of `offsets` that came in flight
+    together. `count` is the delivery count of the first record that has reached the threshold (rule Q24).
     """
     return max(1, offsets >> (count - threshold(limit) + 1))
 
