@@ -493,7 +493,7 @@ class HostUnavailableError(RetriableError):
 
 class NotShareableError(SegstoreError):
     """The platform or the file system does not allow several processes to write one store. The message names
-    it, and an alternative.
+    the cause, and an alternative.
     """
 
 

@@ -215,8 +215,8 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def deleted_dir(topic: str, partition: int, uuid_hex: str) -> str:
-    """Return the name for the directory of a deleted partition. The directory has it until its files are
-    removed. If the name would be too long, the topic is shortened in it.
+    """Return the name for the directory of a deleted partition. The directory has this name until its files
+    are removed. If the name would be too long, the topic is shortened in it.
     """
     ending = f"-{partition}.{uuid_hex}-delete"
     return topic[: MAX_NAME - len(ending)] + ending

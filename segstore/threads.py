@@ -327,7 +327,7 @@ class Shelter:
         """Queue the function `work` for the shelter's thread, and do not wait for it. Any thread may call
         this. If `work` raises an exception, this is not reported.
         """
-        if others_are_gone():  # The thread has stopped, and can't call `work`.
+        if others_are_gone():  # The interpreter's end has stopped the shelter's thread.
             self._served.finish()
             work()
             return

@@ -188,7 +188,7 @@ class Lookup(Closing):
         return self.logs.ask(partition, self._end)
 
     def _end(self, log: PlannedLog) -> int:
-        """Return the end of a log's records that a query with this isolation level can see."""
+        """Return the offset after the last record that the query's isolation level shows."""
         return (
             log.end_offset if self.options.isolation_level == "read_uncommitted" else log.last_stable_offset
         )

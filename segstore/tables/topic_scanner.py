@@ -62,7 +62,7 @@ class TopicScanner:
         return self._table.schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records as record batches. If the scan has opened a store, it is closed when the iterator
+        """Yield the records as record batches. A store that the scan has opened is closed when the iterator
         is exhausted, closed or garbage-collected.
         """
         bounds = bounds_of(self._condition, self._partitions)

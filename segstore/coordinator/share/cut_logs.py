@@ -29,9 +29,9 @@ log = Logger("segstore")
 
 
 class CutLogs:
-    """Removes offsets above the ends of recovered logs from states. The object must be made before the first
-    append, because the constructor reads the logs' ends. `raise_group` is a function that raises the epoch of
-    a share group; the owner of this object sets it.
+    """Removes offsets above the ends of recovered logs from the states of share partitions. The object must
+    be made before the first append, because the constructor reads the logs' ends. `raise_group` is a function
+    that raises the epoch of a share group; the owner of this object sets it.
     """
 
     def __init__(self, store: Store) -> None:

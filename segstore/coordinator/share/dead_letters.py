@@ -90,7 +90,7 @@ class DeadLetterQueue:
         self._plan(0.0)
 
     def close(self) -> None:
-        """Copy the dead letters once. Dead letters that can't be copied are found again when their share
+        """Try once to copy the dead letters. Those that can't be copied are found again when their share
         partitions are loaded after the next open of the store.
         """
         self.copy()

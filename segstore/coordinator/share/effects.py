@@ -125,7 +125,7 @@ class ShareEffects:
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)
-            self._timer.plan(leader)  # The records of the failed write are locked again.
+            self._timer.plan(leader)  # The failed write's records are locked again: the locks may expire.
         return error
 
     def plan(self, leader: ShareLeader) -> None:
@@ -138,7 +138,7 @@ class ShareEffects:
         try:
             for leader in leaders:
                 limits, now = self._settings.share_limits(leader.key.group), self._clock()
-                # A share partition that was fenced after its expiry was planned has no locks.
+                # A share partition that was fenced in the meantime has no locks that could expire.
                 with suppress(NotLeaderOrFollowerError):
                     leader.change(turn, partial(_expired, leader, now, limits))
             self.settle(turn)

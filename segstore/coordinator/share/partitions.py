@@ -132,8 +132,8 @@ class ShareLeader:
             self._changing = False
 
     def _begin(self) -> None:
-        """Record that an event begins. If an earlier event, or a turn with a pending write, was interrupted,
-        fence the share partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
+        """Record that an event begins. If an interrupt has ended an earlier event, or a call whose write is
+        pending, fence the share partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
         """
         for turn in self.writes.values():
             if turn() is None:

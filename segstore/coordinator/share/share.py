@@ -4,7 +4,7 @@ acknowledgements (KIP-932; Kafka: SharePartitionManager). A store has one ShareC
 On disk: reads logs; writes the state of acknowledged records through `state_log`, and dead letters through
 `dead_letters`. Threads: any; a thread waits for the disk work of another thread only in a write of state. No
 method waits for records: a caller that got none calls `acquire` again after a call of the `wake` that it has
-registered by `on_available`, or after a publication of the store.
+registered by `on_available`, or after `Store.publications` has changed.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ShareCoordinator:
         try:
             return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
         except SegstoreError:
-            return True  # `acquire` or `acknowledge` then runs into the error, and reports it.
+            return True  # `acquire` or `acknowledge` will run into this error, and report it.
 
     def _may_wait(self, leader: ShareLeader | None) -> bool:
         if leader is None or self._states.write_may_wait(leader.key):

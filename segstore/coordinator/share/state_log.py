@@ -106,8 +106,8 @@ class StateLog:
 
     def write(self, writes: Mapping[ShareKey, Update]) -> dict[ShareKey, SegstoreError | None]:
         """Change states (Kafka: WriteShareGroupState). Return a dict from each share partition to its error,
-        or to None once its change is in the log. All changes in one partition of the topic, including those
-        that other threads make at the same time, are one append.
+        or to None once its change is in the log. All changes in one partition of `__share_group_state`,
+        including those that other threads make at the same time, are one append.
 
         These errors mean that the change was not written: UnknownTopicOrPartitionError;
         NotEnoughReplicasError; InvalidRequestError if the share partition is not initialised, or a number is
@@ -151,8 +151,8 @@ class StateLog:
     # --- background ----------------------------------------------------------------------------
 
     def prune(self) -> None:
-        """In each partition of the topic that is in memory, delete the records before the oldest of the share
-        partitions' latest snapshots. Raises StorageError, OffsetNotAvailableError.
+        """In each partition of `__share_group_state` that is in memory, delete the records before the oldest
+        of the share partitions' latest snapshots. Raises StorageError, OffsetNotAvailableError.
         """
         for state_partition in self._read():
             self._prune(state_partition)

@@ -194,7 +194,9 @@ class _Loading:
         self._by_bytes: dict[bytes, _WaitingUpdates] = {}
 
     def take(self, records: Records) -> None:
-        """Apply the next records of the log, or collect them as undecoded updates."""
+        """Take the next records of the log: apply snapshots, and collect updates undecoded. If a share
+        partition has many undecoded updates, apply them.
+        """
         known = self._by_bytes
         columns = records.offsets.tolist(), records.keys.tolist(), records.values.tolist()
         for at, key_or_none, value in zip(*columns, strict=True):

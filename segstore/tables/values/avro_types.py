@@ -60,7 +60,7 @@ class AvroConversion(NamedTuple):
 
 
 def parsed(schema: Any) -> Any:
-    """Parse a schema, in which types then have their full names. `schema` is a dict, a list, the name of a
+    """Return a parsed schema, in which types have their full names. `schema` is a dict, a list, the name of a
     primitive type, or JSON text. Raises InvalidArgumentError.
     """
     try:

@@ -143,7 +143,7 @@ class Fold:
 
     @property
     def state(self) -> Durable | None:
-        """Combine the batches, and return the current state; None before the first record."""
+        """Combine the uncombined batches, and return the state; None before the first record."""
         if self._changed and self.head is not None:
             batches = combine(self.head.batches, self._pending, self.head.start)
             self.head = self.head._replace(batches=batches)
