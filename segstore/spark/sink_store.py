@@ -228,7 +228,7 @@ class StagingSink:
 
 
 def _takes_files(path: str) -> bool:
-    """Return whether rows can be staged in a directory. It is False, for example, if its disk has failed."""
+    """Return whether rows can be staged in a directory."""
     try:
         Stager(path).close()
     except SegstoreError:

@@ -108,8 +108,8 @@ class SliceReader:
                 self._lost(f"{part}: {error}")
 
     def _archived_since(self, part: OffsetSlice, topic_id: str) -> Iterator[Records] | None:
-        """Return the slice's records from the archive, because retention has removed them from the store
-        after the query was planned. Return None if the archive does not have all of them.
+        """Return the slice's records, which retention has removed from the store, from the archive; None if
+        the archive does not have all of them.
         """
         if self.archive is None:
             return None

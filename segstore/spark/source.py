@@ -242,8 +242,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._available
 
     def _end_no_earlier(self, begin: Positions) -> None:
-        """Set each fixed end that is below `begin` to `begin`. Such an end was fixed before the records
-        below `begin` were appended.
+        """Set each fixed end that is below `begin` to `begin`: the records below `begin` were appended after
+        the ends were fixed.
         """
         available = self._available or {}
         early = [each for each in begin if each in available and available[each].offset < begin[each].offset]

@@ -127,8 +127,8 @@ class TopicScanner:
             yield self._projected(kept.slice(at, self._batch_size))
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records of a batch for which the filter is true. If it is true for all of them, or for
-        none, nothing is copied.
+        """Return the records of a batch for which the filter is true, without a copy if these are all or
+        none.
         """
         if self._condition is None:
             return batch

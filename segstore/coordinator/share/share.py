@@ -245,9 +245,7 @@ class ShareCoordinator:
             self._effects.expire(leaders)
 
     def _change(self, leaders: Iterable[ShareLeader], event: Event) -> None:
-        """Call `event` for each of the share partitions, and carry out the outcomes. Errors of writes are
-        only logged.
-        """
+        """Call `event` for each share partition, and carry out the outcomes; errors of writes are logged."""
         turn = ShareTurn()
         try:
             for leader in leaders:
@@ -280,7 +278,7 @@ def _unknown(group: str, at: At) -> UnknownTopicOrPartitionError:
 
 
 def _upkeep(ref: Callable[[], ShareCoordinator | None]) -> None:
-    """Call `drop_idle`, if the coordinator still exists. The scheduler calls this function regularly."""
+    """Call `drop_idle` for the scheduler, if the coordinator still exists."""
     coordinator = ref()
     if coordinator is not None:
         coordinator.drop_idle()

@@ -243,8 +243,8 @@ def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
 
 
 def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
-    """Return the records whose key and value have at most `most` bytes. The requests of larger records get
-    RecordTooLargeError as their outcome.
+    """Return the records whose key and value have at most `most` bytes, and end the requests of larger
+    records with RecordTooLargeError.
     """
     fitting = []
     for each in drafted:

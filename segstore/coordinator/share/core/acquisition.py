@@ -190,8 +190,8 @@ class Acquisition:
         return is_alone(run.count, self._limits.deliveries)
 
     def _throttled(self, first: int, piece: OffsetRange) -> int | None:
-        """Return the number of records of a piece that may be granted together. Return None, which means no
-        limit, if no record of the piece from offset `first` on is near the delivery limit (rule Q24).
+        """Return the number of records of a piece that may be granted together; None, for no limit, if no
+        record of the piece from offset `first` on is near the delivery limit (rule Q24).
         """
         limit = self._limits.deliveries
         low = threshold(limit)
