@@ -283,8 +283,8 @@ class InvalidRecordError(InvalidArgumentError):
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A record's timestamp differs more from the present time than its topic allows, or a producer may not
-    set it (Kafka: InvalidTimestampException).
+    """A record's timestamp differs more from the present time than its topic allows, or the topic does not
+    allow that a producer sets it (Kafka: InvalidTimestampException).
     """
 
 

@@ -93,7 +93,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the rows of a micro-batch. PySpark creates two objects for each micro-batch: it sends one to the
-    tasks, and calls `commit` of the other one.
+    tasks, and calls `commit` of the other object.
     """
 
     def __init__(self, sink: StagingSink) -> None:

@@ -238,7 +238,7 @@ def _takes_files(path: str) -> bool:
 
 class SinkTopics:
     """The topics of a store, which are read from its files without an open of the store. The constructor
-    reads all topics. If a topic was missing then, `find` looks for it again.
+    reads all topics. If a topic was missing at that time, `find` looks for it again.
     """
 
     def __init__(self, files: Files, path: str) -> None:

@@ -106,7 +106,7 @@ class ShareCoordinator:
 
     def cancel(self, acquisition: AcquiredPartition) -> None:
         """Undo an acquisition, because the answer with its records can't be sent: the records become
-        available with the delivery count that they had before it (rule Q94).
+        available with the delivery count that they had before the acquisition (rule Q94).
         """
         leader = acquisition.leader
         if leader is not None:

@@ -41,9 +41,9 @@ _durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
     """Combine two lists of batches into disjoint batches, ordered by offset, without the offsets below
-    `start` (Kafka: PersisterStateBatchCombiner). If several batches have an offset, the offset gets
-    the state and count of the batch with the largest delivery count, and, if counts are equal, of the
-    one with the largest state number. Adjacent batches with the same state and count are joined.
+    `start` (Kafka: PersisterStateBatchCombiner). If several batches have an offset, the offset gets the state
+    and count of the batch with the largest delivery count; among batches with equal counts, of the batch with
+    the largest state number. Adjacent batches with the same state and count are joined.
     """
     kept: list[StateBatch] = []
     # `end` is the last offset of the last batch in `kept`; `before` has the state and count of that batch.

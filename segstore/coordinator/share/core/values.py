@@ -36,8 +36,8 @@ class AcknowledgeType(IntEnum):
 
 
 class AcquireMode(IntEnum):
-    """The mode of a fetch (KIP-1206): BATCH_OPTIMIZED may exceed the limit of records to acquire a whole
-    batch, RECORD_LIMIT may not.
+    """The mode of a fetch (KIP-1206). In mode BATCH_OPTIMIZED the fetch may exceed its limit of records, so
+    that it acquires a whole batch; in mode RECORD_LIMIT it never does.
     """
 
     BATCH_OPTIMIZED = 0
