@@ -1007,8 +1007,8 @@ UnsupportedCodecError = UnsupportedCompressionTypeError
 
 
 def copy_of(error: _Error, depth: int = 8) -> _Error:
-    """Return a copy of an error and of up to `depth` of its causes, all without tracebacks. The copy
-    can be stored in an object, and raised more than once. If `error` can't be copied, return `error` itself.
+    """Return a copy of an error and of up to `depth` of its causes, all without tracebacks. The copy can be
+    stored in an object, and raised more than once. If `error` can't be copied, return `error` itself.
     """
     # A traceback refers to frames, and a frame refers to its variables and its caller. One of these variables
     # is usually the object that stores the error: this would be a reference cycle, which only the garbage

@@ -262,8 +262,8 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 
 def let_go_of_left() -> None:
-    """Release the locks whose release by this thread was prevented by interrupts (LEAVES_OPEN), unless this
-    call comes from a handler that has interrupted a call of this package. A caller that is going to wait for
+    """Release the locks that this thread still has only because of interrupts (LEAVES_OPEN), unless this call
+    comes from a handler that has interrupted a call of this package. A caller that is going to wait for
     another thread must first call this, because that thread may need the locks.
     """
     if under_way() is None:

@@ -73,9 +73,8 @@ class ArchiveAlone:
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the bounds of a partition's log. Also return, for the start and for the end of a
-        micro-batch, the offset below which the log has the same records as when the micro-batch was planned.
-        Raises the errors of `ask`.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`. Raises
+        the errors of `ask`.
         """
         log = self.log(partition)
         known = [agreed_with(log, log, at) for at in (start or OffsetAndEpoch(0), end)]
@@ -213,8 +212,7 @@ class ArchiveBelow:
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the bounds of a partition's log. Also return, for the start and for the end of a
-        micro-batch, the offset below which the log has the same records as when the micro-batch was planned.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`.
 
         An offset below the store's log start offset is compared by the archive's leader epochs, a higher
         offset by the store's leader epochs. Raises the errors of `ask`.

@@ -183,10 +183,9 @@ class PlainLogs:
         return OffsetAndEpoch(begin if end < begin <= there else end)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Wait until readers can see all records of a micro-batch (`await_shown`). Return the bounds of the
-        partition's log, and for the start and for the end of the micro-batch the offset below which the log
-        has the same records as when the micro-batch was planned. Raises OffsetNotAvailableError, and the
-        errors of `ask`.
+        """Wait until readers can see all records of a micro-batch (`await_shown`), then compare the
+        partition's log with the plan of the micro-batch, which is from `start` to `end`. Raises
+        OffsetNotAvailableError, and the errors of `ask`.
         """
 
         def asked(log: PlannedLog) -> There:
@@ -318,10 +317,9 @@ class ReplicatedLogs:
         return self.ask(partition, asked, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the bounds of a partition's log, and for the start and for the end of a micro-batch the
-        offset below which the log has the same records as when the micro-batch was planned. Records of the
-        micro-batch that the replica has, but that readers can't see yet, are inside the bounds. Raises the
-        errors of `ask`.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`. Records
+        of the micro-batch that the replica has, but that readers can't see yet, are inside the returned
+        bounds. Raises the errors of `ask`.
         """
         begin = start or OffsetAndEpoch(0)
 

@@ -79,8 +79,8 @@ def _evenly(whole: PlannedRange, n: int, edge: Edge) -> Iterator[PlannedRange]:
 
 
 def _shares(parts: list[PlannedRange], least: int) -> Iterator[tuple[PlannedRange, int]]:
-    """Yield (range, number of parts for it). A small range gets one part. The rest of the `least` parts
-    is distributed among the larger ranges in proportion to their sizes.
+    """Yield (range, number of parts for it). A small range gets one part. The rest of the `least` parts is
+    distributed among the larger ranges in proportion to their sizes.
     """
     total = sum(each.size for each in parts)
     small = {each for each in parts if _count(each.size, total, least) == 1}

@@ -117,8 +117,8 @@ def slice_reader(options: SourceOptions, columns: pa.Schema, times: NumberRange 
 def slices(
     lookup: Lookup, ranges: list[PlannedRange], known: Positions | None = None
 ) -> Iterator[OffsetSlice]:
-    """Divide ranges into slices, as many as the options require, and yield the slices. `known` has the
-    leader epochs of some ends of ranges; those of all other ends are read from the logs.
+    """Divide ranges into slices, as many as the options require, and yield the slices. `known` has the leader
+    epochs of some ends of ranges; those of all other ends are read from the logs.
     """
     options = lookup.options
 

@@ -43,8 +43,8 @@ class TopicFrames:
     ) -> Iterator[pl.DataFrame]:
         """Read the first `n_rows` records, and yield frames of those for which `predicate` is true, with the
         columns `with_columns`. An argument that is None limits nothing. `batch_size` is ignored, because
-        smaller frames would take more time. Raises the errors of `Store.scan`, and polars' errors if
-        polars can't compute the predicate.
+        smaller frames would take more time. Raises the errors of `Store.scan`, and polars' errors if polars
+        can't compute the predicate.
         """
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
         # `n_rows` counts records before the predicate is applied. So if it is set, no record may be skipped.

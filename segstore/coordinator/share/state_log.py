@@ -170,9 +170,9 @@ class StateLog:
 
     def snapshot_cold(self) -> None:
         """Write a snapshot of each share partition whose last snapshot is older than
-        share.coordinator.cold.partition.snapshot.interval.ms, so that old snapshots don't block `prune`.
-        Skip a partition of `__share_group_state` if all last snapshots in it were written by this method.
-        Raises the errors of `delete`.
+        share.coordinator.cold.partition.snapshot.interval.ms, so that old snapshots don't block `prune`. Skip
+        a partition of `__share_group_state` if all last snapshots in it were written by this method. Raises
+        the errors of `delete`.
         """
         before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
         for state_partition in self._read():

@@ -102,8 +102,8 @@ class StateRuns:
         return copied
 
     def position(self, offset: int) -> int:
-        """Return the index of the run that contains `offset`. If no run contains it, return the index of
-        the first run above it.
+        """Return the index of the run that contains `offset`. If no run contains it, return the index of the
+        first run above it.
         """
         at = bisect_right(self._firsts, offset) - 1
         return at if at >= 0 and offset <= self._runs[at].last else at + 1

@@ -23,7 +23,7 @@ def allowance(offsets: int, count: int, limit: int) -> int:
 
 
 def is_alone(count: int, limit: int) -> bool:
-    """Return whether a record with this delivery count is delivered alone: its next delivery is the last
-    that the limit allows (rule Q24).
+    """Return whether a record with this delivery count is delivered alone: its next delivery is the last that
+    the limit allows (rule Q24).
     """
     return limit > 2 and count >= limit - 1

@@ -144,9 +144,9 @@ class DeadLetter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The actions that the caller must take after an event. `write` must be made. `wakes` is True if
-    waiting fetches must be woken, because records became available, or because the limit of offsets in flight
-    allows new grants again. `dead_letters` must be copied to the dead letter topic, and then reported to
+    """The actions that the caller must take after an event. `write` must be made. `wakes` is True if waiting
+    fetches must be woken, because records became available, or because the limit of offsets in flight allows
+    new grants again. `dead_letters` must be copied to the dead letter topic, and then reported to
     `SharePartition.dead_lettered`.
     """
 
