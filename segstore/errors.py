@@ -283,8 +283,8 @@ class InvalidRecordError(InvalidArgumentError):
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A record's timestamp differs more from the present time than its topic allows, or the topic does not
-    allow that a producer sets it (Kafka: InvalidTimestampException).
+    """A record's timestamp differs more from the present time than its topic allows, or a producer has sent
+    a batch of timestamp type LogAppendTime (Kafka: InvalidTimestampException).
     """
 
 
@@ -568,8 +568,8 @@ class NoOffsetForPartitionError(SegstoreError):
 
 class RecordDeserializationError(SerializationError):
     """A deserializer can't decode the key or the value of a record. The error has `topic`, `partition`,
-    `offset` and `origin`, which is "key" or "value". A consumer can skip the record by
-    `seek(partition, offset + 1)`. A table does not raise this error if its `on_bad` is "null" or "column".
+    `offset` and `origin`, which is "key" or "value". A consumer can skip the record by `seek(partition,
+    offset + 1)`. A table does not raise this error if its `on_bad` is "null" or "column".
     """
 
     def __init__(

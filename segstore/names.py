@@ -299,7 +299,7 @@ def is_staged_file(name: str) -> bool:
 
 def manifest_stem(sequence: int, digest: str, nonce: str) -> str:
     """Return the stem that the names of a manifest, its intent and its result have in common. The writer
-    adopts manifests, that is appends their records, in the order of their names.
+    appends the records of manifests in the order of the manifests' names.
     """
     return f"{sequence:020d}-{digest}-{nonce}"
 

@@ -56,13 +56,13 @@ that each partition gets larger batches.
 
 @dataclass(frozen=True)
 class StagingSink:
-    """Stages rows in the directory `path`, which is a store or one directory of a replicated store, and seals
-    them.
+    """Stages rows in the directory `path`, which is a store or one directory of a replicated store, and
+    submits them to be appended.
 
     `topic`, `fail_on_data_loss` and `checkpoint` are as in SinkOptions. The process that has the store open
-    for writing adopts sealed rows: it appends them to the log. If there is no such process, `seal` opens the
-    store itself; if `directories` is not empty, it opens the replicated store in `directories`, with
-    `witness`. Only tests set `files`.
+    for writing appends the submitted rows to the log. If no process has it open, `seal` opens the store
+    itself; if `directories` is not empty, it opens the replicated store in `directories`, with `witness`.
+    Only tests set `files`.
     """
 
     path: str

@@ -92,9 +92,7 @@ class ShareEffects:
     def _write(
         self, turn: ShareTurn, writing: Mapping[ShareKey, tuple[ShareLeader, StateWrite]], failures: Failures
     ) -> None:
-        """Write states, report the results to the share partitions, and add the resulting outcomes to the
-        turn.
-        """
+        """Write states, report the results to the share partitions, and add the new outcomes to `turn`."""
         results = self._states.write(dict(zip(writing, starmap(_update, writing.values()), strict=True)))
         for key, (leader, write) in writing.items():
             error = self._end(turn, leader, write.token, results[key])

@@ -105,9 +105,7 @@ class StateTable:
             self.prune.snapshot(key, at)
 
     def skip(self, key: ShareKey, updates: int) -> None:
-        """Add the number of updates that are not applied, because a snapshot follows them, to the count of
-        the share partition's updates.
-        """
+        """Count `updates` updates that are not applied, because a snapshot follows them."""
         if key in self._states:
             self._states[key].updates += updates
 
