@@ -568,8 +568,8 @@ class NoOffsetForPartitionError(SegstoreError):
 
 class RecordDeserializationError(SerializationError):
     """A deserializer can't decode the key or the value of a record. The error has `topic`, `partition`,
-    `offset` and `origin`, which is "key" or "value". A consumer can skip the record by `seek(partition,
-    offset + 1)`. A table does not raise this error if its `on_bad` is "null" or "column".
+    `offset` and `origin`, which is "key" or "value". A consumer can skip the record by
+    `seek(partition, offset + 1)`. A table does not raise this error if its `on_bad` is "null" or "column".
     """
 
     def __init__(

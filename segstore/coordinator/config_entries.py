@@ -136,8 +136,8 @@ def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigE
 
 
 def _before(entry: ConfigEntry, name: str | None, of_broker: ConfigEntry | None) -> ConfigEntry:
-    """Return a topic's or group's setting with the broker's setting as `broker_entry`, whose value it gets if
-    it was not set. `name` is the broker's name for the setting; None if brokers do not have the setting.
+    """Return a topic's or group's setting with the broker's setting as `broker_entry`. A setting that was not
+    set gets the broker's value. `name` is the broker's name for it; None if brokers do not have it.
     """
     default = _source(entry.name, ConfigSource.DEFAULT_CONFIG)
     broker_entry = of_broker or entry._replace(value=entry.default, source=default)

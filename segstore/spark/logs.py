@@ -1,4 +1,4 @@
-"""`PlainLogs` and `ReplicatedLogs`: the logs of which a query's plan needs the offsets. `PlainLogs` reads one
+"""`PlainLogs` and `ReplicatedLogs`: the logs whose offsets a query's plan needs. `PlainLogs` reads one
 directory, `ReplicatedLogs` reads the directories of a replicated store.
 
 On disk: only reads. Threads: one, the planner's.

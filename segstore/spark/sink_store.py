@@ -164,7 +164,7 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a micro-batch, and return the result of `seal`. Return None if there are no rows,
+        """Call `seal` for the rows of a micro-batch, and return its result. Return None if there are no rows,
         or if the rows were dropped because rows of a later micro-batch are in the log.
 
         The offsets of Spark's plan are stored with the rows. If later rows of the same micro-batch have other
@@ -182,7 +182,7 @@ class StagingSink:
         return self.seal(id_, staged, source_offsets(self.checkpoint, batch))
 
     def seal(self, id_: str, staged: Sequence[Staged], source: str = "") -> Adoption | None:
-        """Seal the staged rows under an id, wait until they are in the log, and return their `Adoption`.
+        """Submit the staged rows under an id, wait until they are in the log, and return their `Adoption`.
         Return None if there are no rows.
 
         Raises the errors of `segstore.storage.staging.seal`. If the log has other rows with the same id, and

@@ -44,7 +44,7 @@ class CutLogs:
             # change.
             with suppress(SegstoreError):
                 source = store.partition(topic, number)
-                # A replicated log has all records that consumers have seen, so its states need not change.
+                # A replicated log has all records that consumers have seen, so no state has lost records.
                 if not source.has_replicas:
                     topic_id = store.engine.topics[topic].topic_id
                     self._ends[topic_id, number] = source.log_end_offset
