@@ -40,11 +40,11 @@ class CutLogs:
         self._lock = Mutex()
         self._ends: dict[tuple[str, int], int] = {}
         for topic, number in store.writer().opened():
-            # An error means that the partition is damaged. No fetch can read it, so its state need not
-            # change.
+            # An error means that the partition is damaged. No fetch can read a damaged partition, so no state
+            # needs a change.
             with suppress(SegstoreError):
                 source = store.partition(topic, number)
-                # A replicated log has all records that consumers have seen, so no state has lost records.
+                # A replicated log has all records that consumers have seen: no offsets must be removed.
                 if not source.has_replicas:
                     topic_id = store.engine.topics[topic].topic_id
                     self._ends[topic_id, number] = source.log_end_offset
