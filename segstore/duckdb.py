@@ -50,8 +50,8 @@ def attach(
 
     Raises the errors of `segstore.dataset`; UnknownTopicOrPartitionError; MissingPackageError if duckdb or
     pyarrow is missing, or if DuckDB is older than 1.4.2; and InvalidArgumentError if a view would have the
-    name of an existing table, or if two views would have the same name, for which DuckDB ignores case.
-    Queries raise DuckDB's errors, with segstore's messages.
+    name of an existing table or of another view, where DuckDB ignores case. Queries raise DuckDB's errors,
+    with segstore's messages.
     """
     with Needing("duckdb", "segstore.duckdb.attach"):
         import duckdb

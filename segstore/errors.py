@@ -283,8 +283,8 @@ class InvalidRecordError(InvalidArgumentError):
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A record's timestamp differs more from the present time than its topic allows, or a producer may not
-    set it (Kafka: InvalidTimestampException).
+    """A record's timestamp differs more from the present time than its topic allows, or a producer has sent
+    a batch of timestamp type LogAppendTime (Kafka: InvalidTimestampException).
     """
 
 
@@ -402,7 +402,7 @@ class UnsupportedFormatError(SegstoreError):
         cls, path: str | os.PathLike[str], format: int, version: str, known: int
     ) -> UnsupportedFormatError:
         """Return the error for a shared store whose processes run segstore `version`: their file `path` has
-        the format `format`, but this version needs the format `known`.
+        the format `format`, but the segstore of this process needs the format `known`.
         """
         error = cls(path, format, version, known)
         error.args = (
@@ -493,7 +493,7 @@ class HostUnavailableError(RetriableError):
 
 class NotShareableError(SegstoreError):
     """The platform or the file system does not allow several processes to write one store. The message names
-    it, and an alternative.
+    the cause, and an alternative.
     """
 
 
@@ -569,7 +569,7 @@ class NoOffsetForPartitionError(SegstoreError):
 class RecordDeserializationError(SerializationError):
     """A deserializer can't decode the key or the value of a record. The error has `topic`, `partition`,
     `offset` and `origin`, which is "key" or "value". A consumer can skip the record by
-    `seek(partition, offset + 1)`. A table reads past it with another `on_bad`.
+    `seek(partition, offset + 1)`. A table does not raise this error if its `on_bad` is "null" or "column".
     """
 
     def __init__(
@@ -1007,8 +1007,8 @@ UnsupportedCodecError = UnsupportedCompressionTypeError
 
 
 def copy_of(error: _Error, depth: int = 8) -> _Error:
-    """Return a copy of an error without its traceback, and with such copies of up to `depth` causes. The copy
-    can be stored in an object, and raised more than once. If `error` can't be copied, return `error` itself.
+    """Return a copy of an error and of up to `depth` of its causes, all without tracebacks. The copy can be
+    stored in an object, and raised more than once. If `error` can't be copied, return `error` itself.
     """
     # A traceback refers to frames, and a frame refers to its variables and its caller. One of these variables
     # is usually the object that stores the error: this would be a reference cycle, which only the garbage
@@ -1026,9 +1026,8 @@ def copy_of(error: _Error, depth: int = 8) -> _Error:
 
 
 def first_of(errors: list[_Error]) -> _Error:
-    """Empty the list, and return its first error, which the caller raises. When it is raised, the frame that
-    has the list becomes part of its traceback; if the list referred to the error, this would be a reference
-    cycle.
+    """Empty the list, and return its first error, which the caller raises. If the list still had the error,
+    there would be a reference cycle: the error's traceback refers to the frame that has the list.
     """
     first = errors[0]
     errors.clear()

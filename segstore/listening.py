@@ -35,8 +35,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _on_one_port(host: str, places: list[tuple[int, str]], port: int) -> list[socket.socket]:
-    """Listen on all addresses in `places`, and return the sockets. If the system has chosen the port, and it
-    is not free on all addresses, return an empty list.
+    """Listen on all addresses in `places`, and return the sockets. If the system has chosen the port, and the
+    port is in use on one of the addresses, return an empty list.
     """
     sockets: list[socket.socket] = []
     missing: OSError | None = None

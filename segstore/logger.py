@@ -162,5 +162,6 @@ def deliver() -> None:
 _carrier = _Carrier()
 atexit.register(_carrier.end)
 os.register_at_fork(after_in_child=_carrier.forget)
-# Called after `logging` has registered its fork hook: hooks that are registered later run earlier.
+# This is called after `logging` has registered its fork hook, so that a fork waits for the end of an import
+# before `logging` takes its locks: hooks that are registered later run earlier.
 have_forks_wait()

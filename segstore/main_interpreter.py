@@ -24,8 +24,8 @@ def _module() -> Any:
 
 
 def _number(interpreter: Any) -> int:
-    """Return the number of an interpreter. `interpreter` is the result of `get_current` or `get_main`: since
-    CPython 3.13 a tuple that begins with the number, before that the interpreter's id.
+    """Return the number of an interpreter. `interpreter` is its id or, since CPython 3.13, a tuple that
+    begins with the number.
     """
     return int(interpreter[0] if isinstance(interpreter, tuple) else interpreter)
 

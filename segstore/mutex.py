@@ -54,7 +54,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Mutex(OwnedLock):  # type: ignore[misc]
-    """A lock for `with`. If the owner tries to take it again, it gets ReentrantCallError."""
+    """A lock for `with`. An owner that tries to take it again gets ReentrantCallError."""
 
     on_taken: Callable[[], None] | None = None
     """A function that is called after each acquisition. If it raises an exception, the lock is released."""
@@ -73,7 +73,7 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 raise refused(outer)
             if self.on_taken is not None:
                 self.on_taken()
-            return True  # An earlier interrupt has left the lock with this thread (LEAVES_OPEN).
+            return True  # An interrupt has prevented an earlier release of the lock (LEAVES_OPEN).
         try:
             # After a call has returned, CPython runs no signal handler before the next call or backward jump.
             # So if the last call of this block succeeds, the caller's `with` block begins, and releases the
@@ -86,7 +86,7 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 self.on_taken()
         except BaseException:
             try:
-                # No other call comes before this one, so a second interrupt can't prevent it.
+                # This is the first call of the block, so no second interrupt can come before it.
                 self.release()
             except RuntimeError:
                 """The lock was not taken."""
@@ -133,7 +133,7 @@ class BoundedLock(OwnedLock):  # type: ignore[misc]
             taken = self.acquire(timeout=PATIENCE)
         except BaseException:
             try:
-                self.release()  # No other call comes before this one, as in `Mutex`.
+                self.release()  # No interrupt can come before this first call of the block.
             except RuntimeError:
                 """The lock was not taken."""
             raise
@@ -208,8 +208,8 @@ def under_way() -> Outer | None:
 
 
 def _past_ours(frame: FrameType) -> tuple[FrameType | None, FrameType]:
-    """Return (the frame that has made the call, the outermost frame of the call), for the call of this
-    package to which `frame` belongs. The first is None if no frame has made the call.
+    """Return (caller, outermost) of the call of this package to which `frame` belongs: the frame that has
+    made the call, None if there is none, and the outermost frame of the call itself.
     """
     last, at = frame, frame.f_back
     while at is not None and last.f_code.co_name != "__del__":
@@ -262,9 +262,9 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 
 def let_go_of_left() -> None:
-    """Release the locks that interrupts have left with this thread (LEAVES_OPEN), unless this call comes from
-    a handler that has interrupted a call of this package. A caller that is going to wait for another thread
-    must first call this, because that thread may need the locks.
+    """Release the locks that this thread still has only because of interrupts (LEAVES_OPEN), unless this call
+    comes from a handler that has interrupted a call of this package. A caller that is going to wait for
+    another thread must first call this, because that thread may need the locks.
     """
     if under_way() is None:
         _let_go(_locks())
@@ -272,7 +272,7 @@ def let_go_of_left() -> None:
 
 def _let_go_of_dead() -> None:
     """Release the locks that this thread owns, but that no running `with` block has taken: an interrupt has
-    left them with the thread. This can be called during a call of this package.
+    prevented their release. This can be called during a call of this package.
     """
     # If the frame that took a lock has ended, and a running frame has its id now, the lock is not released.
     # A lock that a call is just taking is not released either, because its `entered` is not set yet.

@@ -215,15 +215,15 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def deleted_dir(topic: str, partition: int, uuid_hex: str) -> str:
-    """Return the name for the directory of a deleted partition. The directory has it until its files are
-    removed. If the name would be too long, the topic is shortened in it.
+    """Return the name for the directory of a deleted partition. The directory has this name until its files
+    are removed. If the name would be too long, the topic is shortened in it.
     """
     ending = f"-{partition}.{uuid_hex}-delete"
     return topic[: MAX_NAME - len(ending)] + ending
 
 
 def is_deleted_dir(name: str) -> bool:
-    """Return whether a name is one that `deleted_dir` returns, so that the directory may be removed."""
+    """Return whether a name is one that `deleted_dir` returns: such a directory may be removed."""
     return len(name) <= MAX_NAME and _DELETED_DIR.fullmatch(name) is not None
 
 
@@ -299,7 +299,7 @@ def is_staged_file(name: str) -> bool:
 
 def manifest_stem(sequence: int, digest: str, nonce: str) -> str:
     """Return the stem that the names of a manifest, its intent and its result have in common. The writer
-    adopts manifests, that is appends their records, in the order of their names.
+    appends the records of manifests in the order of the manifests' names.
     """
     return f"{sequence:020d}-{digest}-{nonce}"
 

@@ -14,7 +14,7 @@ def _public(cls: type, listed: Iterable[str]) -> list[str]:
 
 
 class _Listing(type):
-    """The metaclass of `PublicNames`: `dir()` of a class calls its `__dir__`."""
+    """The metaclass of `PublicNames`, whose `__dir__` is called by `dir()` of a class."""
 
     def __dir__(cls) -> list[str]:
         return _public(cls, super().__dir__())

@@ -151,7 +151,8 @@ class Background(threading.Thread):
         """
         if others_are_gone():
             raise self._refused("the interpreter ends")
-        # `Thread.start` waits for an `Event`. So another thread calls it, in which no signal handler runs.
+        # `Thread.start` waits for an `Event`, which an interrupt may leave locked. So a thread in which no
+        # signal handler runs calls it.
         try:
             _thread.start_new_thread(self._start, ())
         except RuntimeError as error:
@@ -258,7 +259,7 @@ class Worker:
         """Queue the function `work`. The thread calls it after the functions that were queued before."""
         if self._alone or others_are_gone():
             # When the interpreter ends, CPython 3.13's queue would pass the function to the stopped thread,
-            # which is still waiting for one.
+            # which is still waiting in `get`.
             self._do(work)
         else:
             self._work.put(work)
@@ -326,7 +327,7 @@ class Shelter:
         """Queue the function `work` for the shelter's thread, and do not wait for it. Any thread may call
         this. If `work` raises an exception, this is not reported.
         """
-        if others_are_gone():  # The queue would pass `work` to a stopped thread, as in `Worker.do`.
+        if others_are_gone():  # The interpreter's end has stopped the shelter's thread.
             self._served.finish()
             work()
             return
@@ -388,8 +389,8 @@ class _Served:
                 self.running.release()
 
     def finish(self) -> None:
-        """Call all queued functions. If a function is queued while the shelter's thread stops, either this
-        thread calls it, or the thread that has queued it.
+        """Call all queued functions. If a function is queued while the shelter's thread stops, that thread or
+        the thread that has queued the function calls it.
         """
         with contextlib.suppress(Empty):
             while True:

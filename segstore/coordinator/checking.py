@@ -59,7 +59,7 @@ def check_internal(path: str | os.PathLike[str]) -> list[Finding]:
         try:
             topics = store.topics()
         except (SegstoreError, OSError):
-            return []  # `bytes_of.check` reports this damage.
+            return []  # `bytes_of.check` reports why the topics can't be read.
         places = [(t, p) for t in LOOKS if t in topics for p in topics[t].partition_ids]
         return [finding for place in places for finding in _check_partition(store, *place)]
 

@@ -96,7 +96,7 @@ def text(value: object) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    # Each item gets a line of its own. The parser of such a setting accepts this.
+    # The parser of a setting that is a tuple accepts a line for each item.
     if isinstance(value, tuple):
         return "\n".join(map(str, value))
     return _java_double(value) if isinstance(value, float) else str(value)
@@ -136,9 +136,8 @@ def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigE
 
 
 def _before(entry: ConfigEntry, name: str | None, of_broker: ConfigEntry | None) -> ConfigEntry:
-    """Return a topic's or group's setting with the broker's setting as `broker_entry`. If the setting was not
-    set for the topic or group, it gets the broker's value. `name` is the broker's name for the setting; it is
-    None if brokers do not have the setting.
+    """Return a topic's or group's setting with the broker's setting as `broker_entry`. A setting that was not
+    set gets the broker's value. `name` is the broker's name for it; None if brokers do not have it.
     """
     default = _source(entry.name, ConfigSource.DEFAULT_CONFIG)
     broker_entry = of_broker or entry._replace(value=entry.default, source=default)

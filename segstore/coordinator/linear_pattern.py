@@ -44,7 +44,7 @@ def _by_re2(pattern: str) -> Test | None:
     except ImportError:
         return None
     if not hasattr(re2, "Options"):
-        # This is not google-re2, but another package named `re2`, which may use Python's `re`.
+        # `re2` is another package than google-re2; it may use Python's `re`.
         return None
     options = re2.Options()
     options.log_errors = False

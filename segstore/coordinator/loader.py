@@ -48,8 +48,8 @@ def load_last(
     in the topic's format, call `replay` with the last readable record of the key too. Return the last records
     that can't be decoded. Raises CorruptRecordError, StorageError.
 
-    `judge` returns the same as `replay`, but changes nothing. `transactional` is True if the topic's records
-    may be part of transactions.
+    `judge` returns what `replay` would return, but changes nothing. `transactional` is True if the topic's
+    records may be part of transactions.
     """
     end = source.end_offset
     ended = outcomes(source) if transactional else None
@@ -69,8 +69,8 @@ def load_last(
 def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableRecord]:
     """Call `replay` with each of the records. Return the records that can't be decoded, by key."""
     found = {}
-    # `last.settled`, the records outside of open transactions, comes last: if the log has two records of a
-    # key, one of them in an open transaction, then the other one may be the later one.
+    # `last.settled`, the records outside of open transactions, comes last, because it may have a later record
+    # of a key than an open transaction has.
     for producer_id, records in (*last.open.items(), (None, last.settled)):
         for key, record in records.items():
             unreadable = replay(key, record, producer_id)

@@ -89,7 +89,7 @@ class Sensor:
         return sum(window.count for window in recent) / self._seconds(recent)
 
     def _seconds(self, recent: list[_Window]) -> float:
-        """Return the duration of the recent windows in seconds. It is at least that of `samples` - 1 whole
+        """Return the duration of the recent windows in seconds, but at least that of `samples` - 1 whole
         windows, so that the first values don't give a high rate.
         """
         elapsed = self._clock() - recent[0].began if recent else 0.0

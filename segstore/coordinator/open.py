@@ -78,7 +78,7 @@ def open(
 
 
 def _sharing(shared: object, mode: object) -> Sharing:
-    """Check the argument `shared`, which must be True or "guest", and return it. Raises InvalidArgumentError,
+    """Return the argument `shared`, which must be True or "guest". Raises InvalidArgumentError,
     InvalidTypeError.
     """
     if not isinstance(shared, bool | str):

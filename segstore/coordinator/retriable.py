@@ -81,7 +81,7 @@ def passes(error: BaseException) -> bool:
 
 
 def back_off(store: Store, deadline: float) -> bool:
-    """Wait for a publication of the store, at most BACKOFF_MS and at most until `deadline`, in monotonic
+    """Wait until `store.publications` changes, at most BACKOFF_MS and at most until `deadline`, in monotonic
     seconds. Return False, without a wait, if `deadline` has passed; else return True.
     """
     left_ms = (deadline - time.monotonic()) * 1000

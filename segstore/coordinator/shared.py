@@ -28,7 +28,8 @@ P = TypeVar("P", bound=StorePart)
 
 class _StoreParts:
     def __init__(self) -> None:
-        # A nesting lock, because the creation of a part may call `shared` for another part.
+        # The owner may take this lock again, because the creation of a part may call `shared` for another
+        # part.
         self.lock = nesting()
         self.made: dict[Callable[[Store], Any], StorePart] = {}
         self.making: set[Callable[[Store], Any]] = set()
@@ -49,13 +50,13 @@ class _StoreParts:
 
 
 def existing(store: Store, make: Callable[[Store], P]) -> P | None:
-    """Return the store's part of the kind `make`; None if it was not created, or was closed."""
+    """Return the part that `shared` has created for `make`; None if there is none, or if it was closed."""
     part: P | None = store.attach(_StoreParts).made.get(make)  # type: ignore[assignment]
     return part
 
 
 def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P] | None = None) -> P:
-    """Return the store's only part of the kind `make`. If there is none, create it by `build(store)`, or by
+    """Return the store's part for the key `make`. If there is none, create it by `build(store)`, or by
     `make(store)` if `build` is None. Raises ReadOnlyError, StoreClosedError, ForkedError, and
     IllegalStateError in a guest of a shared store, because only the host has parts.
     """

@@ -147,7 +147,7 @@ class QuotaThrottle:
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Return whether this throttle has no limit or a full credit: a new throttle would do the same."""
+        """Return whether this throttle has no limit or a full credit, as a new throttle has."""
         pool = self._pool
         with pool.lock:
             return pool.bucket is None or pool.bucket.full(self._clock())

@@ -73,9 +73,8 @@ class ArchiveAlone:
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the bounds of a partition's log. Also return, for the start and for the end of a
-        micro-batch, the offset below which the log has the same records as when the micro-batch was planned.
-        Raises the errors of `ask`.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`. Raises
+        the errors of `ask`.
         """
         log = self.log(partition)
         known = [agreed_with(log, log, at) for at in (start or OffsetAndEpoch(0), end)]
@@ -103,10 +102,10 @@ class ArchiveAlone:
         try:
             return self.log(partition).edge(offset)
         except CorruptRecordError:
-            return offset  # The task that reads the batch will report the damage.
+            return offset  # The task that reads the corrupt batch will report it.
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return one source for a range of offsets: the contents of the archive that have this range."""
+        """Return one source for a range of offsets: the archived objects that have these offsets."""
         log = self.log(partition)
         contents = log.contents.part(start, end)
         if self._committed:
@@ -213,8 +212,7 @@ class ArchiveBelow:
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the bounds of a partition's log. Also return, for the start and for the end of a
-        micro-batch, the offset below which the log has the same records as when the micro-batch was planned.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`.
 
         An offset below the store's log start offset is compared by the archive's leader epochs, a higher
         offset by the store's leader epochs. Raises the errors of `ask`.

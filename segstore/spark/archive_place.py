@@ -108,7 +108,7 @@ def is_archive(path: str) -> bool:
     try:
         return Files().exists(f"{absolute('path', path)}/{CLAIMS.rstrip('/')}")
     except (ConfigError, OSError):
-        return False  # The caller then opens the path as a store, which reports the error.
+        return False  # The path is then opened as a store, and this open reports the error.
 
 
 def archive_place(options: Mapping[str, str]) -> tuple[ArchivePlace | None, bool]:

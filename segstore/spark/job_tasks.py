@@ -119,7 +119,7 @@ def latest(spark: SparkSession, path: str | os.PathLike[str], topic: str, tombst
     rows = _read(spark, path, topic, {}).where("key is not null")
     carried = ["value", "headers", "timestamp", "partition", "offset"]
     # The first grouping finds, in each partition, the record of each key with the highest offset. So only
-    # these records are shuffled. The second grouping finds the latest of them by timestamp.
+    # these records are shuffled. The second grouping finds, for each key, the latest one by timestamp.
     newest = rows.groupBy("key", "partition").agg(f.max_by(f.struct(*carried), "offset").alias("row"))
     order = f.struct("row.timestamp", "row.partition")
     one = newest.groupBy("key").agg(f.max_by("row", order).alias("row")).select("key", "row.*")

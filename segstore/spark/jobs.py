@@ -41,7 +41,7 @@ def latest(
 
     Aborted records and records without a key are ignored. A key whose newest value is null is omitted, unless
     `tombstones` is True. In a partition, the newest record of a key is the one with the highest offset. If
-    several partitions have the key, the newest record is the one of these with the latest timestamp. Raises
+    several partitions have the key, the newest of these records is the one with the latest timestamp. Raises
     the errors of the source.
     """
     from segstore.spark.job_tasks import latest

@@ -3,8 +3,8 @@
 On disk: a temporary directory while the JVM starts, and the archive. Spark's own launcher makes the JVM's
 command. The JVM is started without Spark's shell scripts. If PySpark was installed by pip, it is started
 without SPARK_HOME too: with SPARK_HOME, every Python worker would import PySpark from `pyspark.zip`, which
-has no compiled modules and takes seconds, and not from the installed package. Threads: one thread at a time
-starts a session; the result is an ordinary SparkSession.
+has no compiled modules and takes seconds. Threads: one thread at a time starts a session; the result is an
+ordinary SparkSession.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`PlainLogs` and `ReplicatedLogs`: the logs of which a query's plan needs the offsets. `PlainLogs` reads one
+"""`PlainLogs` and `ReplicatedLogs`: the logs whose offsets a query's plan needs. `PlainLogs` reads one
 directory, `ReplicatedLogs` reads the directories of a replicated store.
 
 On disk: only reads. Threads: one, the planner's.
@@ -52,7 +52,7 @@ class PlannedLog(Protocol):
 
 
 class Observed(Protocol):
-    """The leader epochs of a log, with only the methods of `ObservedLog` that a plan needs."""
+    """A log whose leader epochs can be compared, with only the methods of `ObservedLog` that a plan needs."""
 
     @property
     def epoch(self) -> int: ...
@@ -103,7 +103,7 @@ def batch_edge(log: PlannedLog, offset: int) -> int:
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
     except CorruptRecordError:
-        return offset  # The task that reads the batch will report the damage.
+        return offset  # The task that reads the corrupt batch will report it.
     return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
 
 
@@ -175,18 +175,17 @@ class PlainLogs:
         `start` is the end of the last read. If `start` is above the resulting offset, and the log has the
         records below `start`, return the offset of `start` instead.
 
-        This happens after the writer was killed: the high watermark of a replica, which `end_of` may return,
-        is then temporarily too low.
+        After the writer was killed, the high watermark of a replica, which `end_of` may return, is
+        temporarily too low.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))
         return OffsetAndEpoch(begin if end < begin <= there else end)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Wait until readers can see all records of a micro-batch (`await_shown`). Return the bounds of the
-        partition's log, and for the start and for the end of the micro-batch the offset below which the log
-        has the same records as when the micro-batch was planned. Raises OffsetNotAvailableError, and the
-        errors of `ask`.
+        """Wait until readers can see all records of a micro-batch (`await_shown`), then compare the
+        partition's log with the plan of the micro-batch, which is from `start` to `end`. Raises
+        OffsetNotAvailableError, and the errors of `ask`.
         """
 
         def asked(log: PlannedLog) -> There:
@@ -318,10 +317,9 @@ class ReplicatedLogs:
         return self.ask(partition, asked, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the bounds of a partition's log, and for the start and for the end of a micro-batch the
-        offset below which the log has the same records as when the micro-batch was planned. Records of the
-        micro-batch that the replica has, but that readers can't see yet, are inside the bounds. Raises the
-        errors of `ask`.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`. Records
+        of the micro-batch that the replica has, but that readers can't see yet, are inside the returned
+        bounds. Raises the errors of `ask`.
         """
         begin = start or OffsetAndEpoch(0)
 

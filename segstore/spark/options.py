@@ -1,8 +1,8 @@
 """`SourceOptions`: the options of the source, which have the names, values and defaults of Spark's own Kafka
 source.
 
-Here the driver finds all errors in options that can be found without the store. Threads: any; values are
-immutable, the functions have no state.
+Here the driver checks the options as far as possible without the store. Threads: any; values are immutable,
+the functions have no state.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def divide(
     ranges: list[PlannedRange], least_parts: int | None, most_records: int | None, edge: Edge
 ) -> list[PlannedRange]:
     """Divide `ranges` into parts of at most `most_records` offsets, and return at least about `least_parts`
-    parts. None means that there is no such limit. Empty ranges are omitted.
+    parts. A limit that is None does not apply. Empty ranges are omitted.
     """
     parts = [each for each in ranges if each.size]
     if most_records is not None:
@@ -56,7 +56,9 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Divide a range into parts of at most `most` offsets. A batch is only divided if it has more offsets."""
+    """Divide a range into parts of at most `most` offsets. A batch is divided only if it has more than `most`
+    offsets.
+    """
     start = whole.start
     while whole.end - start > most:
         cut = edge(whole, start + most)
@@ -77,8 +79,8 @@ def _evenly(whole: PlannedRange, n: int, edge: Edge) -> Iterator[PlannedRange]:
 
 
 def _shares(parts: list[PlannedRange], least: int) -> Iterator[tuple[PlannedRange, int]]:
-    """Yield (range, number of parts for it). A small range gets one part. The remaining number of `least`
-    parts is distributed among the larger ranges in proportion to their sizes.
+    """Yield (range, number of parts for it). A small range gets one part. The rest of the `least` parts is
+    distributed among the larger ranges in proportion to their sizes.
     """
     total = sum(each.size for each in parts)
     small = {each for each in parts if _count(each.size, total, least) == 1}
@@ -177,7 +179,7 @@ class Lookup(Closing):
         try:
             return OffsetAndEpoch(offset, self.logs.epoch(partition, offset))
         except GONE:
-            return OffsetAndEpoch(offset)  # `range_of` will report the loss.
+            return OffsetAndEpoch(offset)  # `range_of` will report that the log is missing.
 
     def _start_of(self, partition: TopicPartition) -> int:
         return self.logs.ask(partition, lambda log: log.start_offset)
@@ -186,7 +188,7 @@ class Lookup(Closing):
         return self.logs.ask(partition, self._end)
 
     def _end(self, log: PlannedLog) -> int:
-        """Return the end of a log's records that a query with this isolation level can see."""
+        """Return the offset after the last record that the query's isolation level shows."""
         return (
             log.end_offset if self.options.isolation_level == "read_uncommitted" else log.last_stable_offset
         )

@@ -84,7 +84,7 @@ class BatchWriter(DataSourceArrowWriter):
         return StagedMessage(self.sink.stage(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Seal the rows. When this returns, all of them are in the log, and are durable and visible."""
+        """Append the staged rows. When this returns, they are in the log, durable and visible."""
         self.sink.seal(self.id, _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -93,7 +93,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the rows of a micro-batch. PySpark creates two objects for each micro-batch: it sends one to the
-    tasks, and calls `commit` of the other one.
+    tasks, and calls `commit` of the other object.
     """
 
     def __init__(self, sink: StagingSink) -> None:
@@ -104,7 +104,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return StagedMessage(self.sink.stage(iterator), query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Seal the rows. When this returns, all of them are in the log, and are durable and visible."""
+        """Append the staged rows. When this returns, they are in the log, durable and visible."""
         queries = {
             (message.query, message.batch) for message in messages if isinstance(message, StagedMessage)
         }

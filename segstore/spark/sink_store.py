@@ -56,13 +56,13 @@ that each partition gets larger batches.
 
 @dataclass(frozen=True)
 class StagingSink:
-    """Stages rows in the directory `path`, which is a store or one directory of a replicated store, and seals
-    them.
+    """Stages rows in the directory `path`, which is a store or one directory of a replicated store, and
+    submits them to be appended.
 
     `topic`, `fail_on_data_loss` and `checkpoint` are as in SinkOptions. The process that has the store open
-    for writing adopts sealed rows: it appends them to the log. If there is no such process, `seal` opens the
-    store itself; if `directories` is not empty, it opens the replicated store in `directories`, with
-    `witness`. Only tests set `files`.
+    for writing appends the submitted rows to the log. If no process has it open, `seal` opens the store
+    itself; if `directories` is not empty, it opens the replicated store in `directories`, with `witness`.
+    Only tests set `files`.
     """
 
     path: str
@@ -130,7 +130,9 @@ class StagingSink:
             )
 
     def _check_lock(self, files: Files) -> None:
-        """Raise ConfigError if a Kafka broker has locked the store, because a broker does not adopt rows."""
+        """Raise ConfigError if a Kafka broker has locked the store, because a broker does not append staged
+        rows.
+        """
         path = os.path.join(self.path, file_names.LOCK)
         if not files.exists(path):
             return
@@ -162,7 +164,7 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a micro-batch, and return the result of `seal`. Return None if there are no rows,
+        """Call `seal` for the rows of a micro-batch, and return its result. Return None if there are no rows,
         or if the rows were dropped because rows of a later micro-batch are in the log.
 
         The offsets of Spark's plan are stored with the rows. If later rows of the same micro-batch have other
@@ -180,7 +182,7 @@ class StagingSink:
         return self.seal(id_, staged, source_offsets(self.checkpoint, batch))
 
     def seal(self, id_: str, staged: Sequence[Staged], source: str = "") -> Adoption | None:
-        """Seal the staged rows under an id, wait until they are in the log, and return their `Adoption`.
+        """Submit the staged rows under an id, wait until they are in the log, and return their `Adoption`.
         Return None if there are no rows.
 
         Raises the errors of `segstore.storage.staging.seal`. If the log has other rows with the same id, and
@@ -221,12 +223,12 @@ class StagingSink:
         return open_replicated(self.directories, witness=self.witness)
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Remove those of the staged rows that are not sealed. Sealed rows are in the log, or will be."""
+        """Remove the staged rows that `seal` has not submitted. Submitted rows are in the log, or will be."""
         abort(staged, None if self.directories else self.path, files=self.files)
 
 
 def _takes_files(path: str) -> bool:
-    """Return whether rows can be staged in a directory. It is False, for example, if its disk has failed."""
+    """Return whether rows can be staged in a directory."""
     try:
         Stager(path).close()
     except SegstoreError:
@@ -236,7 +238,7 @@ def _takes_files(path: str) -> bool:
 
 class SinkTopics:
     """The topics of a store, which are read from its files without an open of the store. The constructor
-    reads all topics. If a topic was missing then, `find` looks for it again.
+    reads all topics. If a topic was missing at that time, `find` looks for it again.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -271,7 +273,7 @@ def _append(stager: Stager, divider: Divider, rows: pa.RecordBatch) -> None:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of about GATHERED_BYTES bytes. No yielded batch is empty."""
+    """Yield the rows of `batches` in batches of about GATHERED_BYTES bytes. No yielded batch is empty."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -295,8 +297,8 @@ def _joined(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 # --- sink options ------------------------------------------------------------------------------
 
-# The sink has the options and columns of Spark's own Kafka sink. Here the driver finds all errors in them
-# that can be found without the store.
+# The sink has the options and columns of Spark's own Kafka sink. Here the driver checks both as far as
+# possible without the store.
 
 COLUMNS = {
     "key": ("binary", "string"),

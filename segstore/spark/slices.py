@@ -108,8 +108,8 @@ class SliceReader:
                 self._lost(f"{part}: {error}")
 
     def _archived_since(self, part: OffsetSlice, topic_id: str) -> Iterator[Records] | None:
-        """Return the slice's records from the archive, because retention has removed them from the store
-        after the query was planned. Return None if the archive does not have all of them.
+        """Return the slice's records, which retention has removed from the store, from the archive; None if
+        the archive does not have all of them.
         """
         if self.archive is None:
             return None
@@ -168,7 +168,7 @@ class SliceReader:
                 return
             if not lacking or time.monotonic() >= end:
                 raise ReplicaOfflineError(lacks)
-            # When a replica in `lacking` becomes the leader, it will show all its records.
+            # Try again, because a replica in `lacking` will show all its records when it becomes the leader.
             time.sleep(_PAUSE)
 
     def _of_replica(

@@ -117,8 +117,8 @@ def slice_reader(options: SourceOptions, columns: pa.Schema, times: NumberRange 
 def slices(
     lookup: Lookup, ranges: list[PlannedRange], known: Positions | None = None
 ) -> Iterator[OffsetSlice]:
-    """Divide ranges into slices, as many as the options require, and yield the slices. `known` has ends of
-    ranges whose leader epochs are known; the leader epochs of other ends are read from the logs.
+    """Divide ranges into slices, as many as the options require, and yield the slices. `known` has the leader
+    epochs of some ends of ranges; those of all other ends are read from the logs.
     """
     options = lookup.options
 
@@ -235,14 +235,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
         """Return the fixed ends. If some of them are below `begin`, first find these ends again."""
-        # A fixed end is below `begin` if, when it was found, a new leader did not yet show all its records.
+        # A fixed end is below `begin` if a new leader did not yet show all its records when the end was
+        # found.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
 
     def _end_no_earlier(self, begin: Positions) -> None:
-        """If a fixed end is below `begin`, because records were appended after the ends were fixed, change it
-        to `begin`.
+        """Set each fixed end that is below `begin` to `begin`: the records below `begin` were appended after
+        the ends were fixed.
         """
         available = self._available or {}
         early = [each for each in begin if each in available and available[each].offset < begin[each].offset]
@@ -278,8 +279,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {each: at.offset for each, at in latest.items()}
         if most is not None:
             ends = rate_limited(self._present(begin, latest), ends, most)
-        # If the only change of an end is that its leader epoch becomes known, Spark would run a micro-batch
-        # without records. So the leader epoch of such an end stays unknown.
+        # If only the leader epoch of an end changed, Spark would run a micro-batch without records. So an end
+        # with an unchanged offset and an unknown leader epoch stays as it is.
         still = {
             each: begin[each]
             for each, end in ends.items()

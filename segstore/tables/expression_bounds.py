@@ -194,7 +194,7 @@ def _comparable(column: str, literal: pa.Scalar) -> Fraction | int | None:
 
 
 def _is_whole(column: str, kind: pa.DataType) -> bool:
-    """Return whether the values of a type are whole numbers, which Arrow compares with the column exactly."""
+    """Return whether `kind` is a type of integers or of times that Arrow compares with the column exactly."""
     if column == "timestamp":
         return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
     return column in ("partition", "offset") and bool(pa.types.is_integer(kind))

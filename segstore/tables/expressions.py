@@ -1,8 +1,8 @@
 """Splits Arrow's `Expression`s into elements, such as calls, columns and literals. Nothing is on disk.
 
-pyarrow has no method that returns the parts of an expression. But it can pickle one: it then makes a record
-batch, whose columns are the literals and options, and whose metadata lists the elements in order. pyarrow 18
-to 26 make the same record batch.
+pyarrow has no method that returns the parts of an expression. But it can pickle an expression: it makes a
+record batch, whose columns are the literals and options, and whose metadata lists the elements in order.
+pyarrow 18 to 26 make the same record batch.
 
 Functions without state: safe from any thread. This module imports pyarrow, so it is
 imported only when a table is made.

@@ -296,7 +296,7 @@ def _zone(zone: Any) -> str:
 
 def _constant(node: Any) -> pl.Series | None:
     """Return the value of a constant expression, which polars computes, as a series with one row. Return None
-    if the expression may not be constant.
+    if the expression is not certainly constant.
     """
     if not _is_constant(node):
         return None

@@ -42,9 +42,9 @@ class TopicFrames:
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         """Read the first `n_rows` records, and yield frames of those for which `predicate` is true, with the
-        columns `with_columns`. If an argument is None, there is no such limit. `batch_size` is ignored,
-        because smaller frames would take more time. Raises the errors of `Store.scan`, and polars' errors if
-        polars can't compute the predicate.
+        columns `with_columns`. An argument that is None limits nothing. `batch_size` is ignored, because
+        smaller frames would take more time. Raises the errors of `Store.scan`, and polars' errors if polars
+        can't compute the predicate.
         """
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
         # `n_rows` counts records before the predicate is applied. So if it is set, no record may be skipped.

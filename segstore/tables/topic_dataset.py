@@ -165,7 +165,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
 
 def _joinable(dataset: pds.Dataset | pa.Table) -> pa.Table:
-    """Return a dataset as a table in memory. If it is a topic, omit the columns that Arrow can't join."""
+    """Return a dataset as a table in memory, without a topic's columns that Arrow can't join."""
     if not isinstance(dataset, TopicDataset):
         return dataset.to_table() if isinstance(dataset, pds.Dataset) else dataset
     return dataset.to_table([each.name for each in dataset.schema if not pa.types.is_nested(each.type)])

@@ -62,7 +62,7 @@ class TopicScanner:
         return self._table.schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records as record batches. If the scan has opened a store, it is closed when the iterator
+        """Yield the records as record batches. A store that the scan has opened is closed when the iterator
         is exhausted, closed or garbage-collected.
         """
         bounds = bounds_of(self._condition, self._partitions)
@@ -127,8 +127,8 @@ class TopicScanner:
             yield self._projected(kept.slice(at, self._batch_size))
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records of a batch for which the filter is true. If it is true for all of them, or for
-        none, nothing is copied.
+        """Return the records of a batch for which the filter is true, without a copy if these are all or
+        none.
         """
         if self._condition is None:
             return batch

@@ -29,9 +29,9 @@ log = Logger("segstore")
 
 
 class CutLogs:
-    """Removes offsets above the ends of recovered logs from states. The object must be made before the first
-    append, because the constructor reads the logs' ends. `raise_group` is a function that raises the epoch of
-    a share group; the owner of this object sets it.
+    """Removes offsets above the ends of recovered logs from the states of share partitions. The object must
+    be made before the first append, because the constructor reads the logs' ends. `raise_group` is a function
+    that raises the epoch of a share group; the owner of this object sets it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -40,11 +40,11 @@ class CutLogs:
         self._lock = Mutex()
         self._ends: dict[tuple[str, int], int] = {}
         for topic, number in store.writer().opened():
-            # An error means that the partition is damaged. No fetch can read it, so its state need not
-            # change.
+            # An error means that the partition is damaged. No fetch can read a damaged partition, so no state
+            # needs a change.
             with suppress(SegstoreError):
                 source = store.partition(topic, number)
-                # A replicated log has all records that consumers have seen, so its states need not change.
+                # A replicated log has all records that consumers have seen: no offsets must be removed.
                 if not source.has_replicas:
                     topic_id = store.engine.topics[topic].topic_id
                     self._ends[topic_id, number] = source.log_end_offset

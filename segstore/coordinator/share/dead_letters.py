@@ -90,7 +90,7 @@ class DeadLetterQueue:
         self._plan(0.0)
 
     def close(self) -> None:
-        """Copy the dead letters once. Dead letters that can't be copied are found again when their share
+        """Try once to copy the dead letters. Those that can't be copied are found again when their share
         partitions are loaded after the next open of the store.
         """
         self.copy()
@@ -149,7 +149,7 @@ class DeadLetterQueue:
         return True
 
     def _failed(self, leader: ShareLeader, letters: Sequence[DeadLetter], reason: str) -> None:
-        """Archive records that can't be copied, and log the reason. The records stay in their own topic."""
+        """Archive records that can't be copied, and log the reason."""
         first, last = letters[0].first, letters[-1].last
         log.error(
             "offsets %d-%d of share partition %s get no dead letters: %s", first, last, leader.key, reason
@@ -294,7 +294,7 @@ def _headers(leader: ShareLeader, letter: DeadLetter, offset: int) -> Headers:
 
 
 def _batches(letters: Iterator[_Letter], most: int) -> Iterator[list[_Letter]]:
-    """Yield lists of records. Each list fits into one batch, and has at least one record."""
+    """Yield lists of one or more records that fit into one batch."""
     batch: list[_Letter] = []
     size = 0
     for letter in letters:

@@ -92,9 +92,7 @@ class ShareEffects:
     def _write(
         self, turn: ShareTurn, writing: Mapping[ShareKey, tuple[ShareLeader, StateWrite]], failures: Failures
     ) -> None:
-        """Write states, report the results to the share partitions, and add the resulting outcomes to the
-        turn.
-        """
+        """Write states, report the results to the share partitions, and add the new outcomes to `turn`."""
         results = self._states.write(dict(zip(writing, starmap(_update, writing.values()), strict=True)))
         for key, (leader, write) in writing.items():
             error = self._end(turn, leader, write.token, results[key])
@@ -120,11 +118,12 @@ class ShareEffects:
         try:
             leader.change(turn, written)
         except NotLeaderOrFollowerError as fenced:
-            # The share partition was dropped from memory. It may have been loaded again before this write.
+            # The share partition was fenced, and its next load may have come before this write. So even a
+            # successful write gets an error.
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)
-            self._timer.plan(leader)  # The records of the failed write are locked again.
+            self._timer.plan(leader)  # The failed write's records are locked again: the locks may expire.
         return error
 
     def plan(self, leader: ShareLeader) -> None:
@@ -137,7 +136,7 @@ class ShareEffects:
         try:
             for leader in leaders:
                 limits, now = self._settings.share_limits(leader.key.group), self._clock()
-                # A share partition that was fenced after its expiry was planned has no locks.
+                # A share partition that was fenced in the meantime has no locks that could expire.
                 with suppress(NotLeaderOrFollowerError):
                     leader.change(turn, partial(_expired, leader, now, limits))
             self.settle(turn)

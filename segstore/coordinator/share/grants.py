@@ -52,8 +52,8 @@ class AcquiredPartition:
     """The acquired records of one partition, or the partition's `error`.
 
     `acquired` has disjoint runs of offsets in order. `stretch` has whole batches, from the batch of the first
-    acquired offset to the batch of the last one; so it may contain records that were not acquired. `token`
-    identifies the grant in `ShareCoordinator.cancel`.
+    acquired offset to the batch of the last acquired offset; so it may contain records that were not
+    acquired. `token` identifies the grant in `ShareCoordinator.cancel`.
     """
 
     __slots__ = ("acquired", "error", "leader", "log", "partition", "stretch", "token", "topic", "topic_id")

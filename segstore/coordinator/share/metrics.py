@@ -90,8 +90,8 @@ class MeasuredSharePartition(Protocol):
 
 class ShareMetrics:
     """The counters of one store. Three of them count by group: `letters` the dead letters that were written,
-    `appends` the tried appends to dead letter topics, and `failures` the failures that left records without
-    a dead letter.
+    `appends` the attempts to append to dead letter topics, and `failures` the failures that left records
+    without a dead letter.
     """
 
     def __init__(self) -> None:

@@ -76,8 +76,9 @@ class ShareLeader:
     `fetcher` is a weak reference to the fetch that has the fetch lock; if that fetch is garbage-collected,
     the fetch lock is free. `is_missed` is set if another fetch has skipped this share partition because the
     fetch lock was not free. `planned` is the time of the timer's next check of the acquisition locks; `used`
-    is the time of the last request. `writes` maps the tokens of pending writes to their turns. `letters` has
-    the dead letters that are not copied yet. `timeouts` is the number of offsets whose locks expired.
+    is the time of the last request. `writes` maps the token of each pending write to a weak reference to its
+    `ShareTurn`. `letters` has the dead letters that are not copied yet. `timeouts` is the number of offsets
+    whose locks expired.
     """
 
     __slots__ = (
@@ -132,8 +133,8 @@ class ShareLeader:
             self._changing = False
 
     def _begin(self) -> None:
-        """Record that an event begins. If an earlier event, or a turn with a pending write, was interrupted,
-        fence the share partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
+        """Record that an event begins. If an interrupt has ended an earlier event, or a call whose write is
+        pending, fence the share partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
         """
         for turn in self.writes.values():
             if turn() is None:

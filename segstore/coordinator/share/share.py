@@ -4,7 +4,7 @@ acknowledgements (KIP-932; Kafka: SharePartitionManager). A store has one ShareC
 On disk: reads logs; writes the state of acknowledged records through `state_log`, and dead letters through
 `dead_letters`. Threads: any; a thread waits for the disk work of another thread only in a write of state. No
 method waits for records: a caller that got none calls `acquire` again after a call of the `wake` that it has
-registered by `on_available`, or after a publication of the store.
+registered by `on_available`, or after `Store.publications` has changed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ShareCoordinator:
 
     def cancel(self, acquisition: AcquiredPartition) -> None:
         """Undo an acquisition, because the answer with its records can't be sent: the records become
-        available with the delivery count that they had before it (rule Q94).
+        available with the delivery count that they had before the acquisition (rule Q94).
         """
         leader = acquisition.leader
         if leader is not None:
@@ -118,8 +118,8 @@ class ShareCoordinator:
 
     def on_available(self, group: str, wake: Wake) -> ShareWaiter:
         """Register `wake`. Any thread calls it when a group's records become available again, or when the
-        full window of one of the group's share partitions moves. An append does not call `wake`: the store's
-        publications signal appends. `wake` must not wait or raise.
+        limit of offsets in flight allows one of the group's share partitions to grant new records again. An
+        append does not call `wake`: the store's publications signal appends. `wake` must not wait or raise.
         """
         return self._waiters.add(group, wake)
 
@@ -131,7 +131,7 @@ class ShareCoordinator:
         try:
             return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
         except SegstoreError:
-            return True  # `acquire` or `acknowledge` gets the same error, and reports it.
+            return True  # `acquire` or `acknowledge` will run into this error, and report it.
 
     def _may_wait(self, leader: ShareLeader | None) -> bool:
         if leader is None or self._states.write_may_wait(leader.key):
@@ -245,9 +245,7 @@ class ShareCoordinator:
             self._effects.expire(leaders)
 
     def _change(self, leaders: Iterable[ShareLeader], event: Event) -> None:
-        """Call `event` for each of the share partitions, and carry out the outcomes. Errors of writes are
-        only logged.
-        """
+        """Call `event` for each share partition, and carry out the outcomes; errors of writes are logged."""
         turn = ShareTurn()
         try:
             for leader in leaders:
@@ -280,7 +278,7 @@ def _unknown(group: str, at: At) -> UnknownTopicOrPartitionError:
 
 
 def _upkeep(ref: Callable[[], ShareCoordinator | None]) -> None:
-    """Call `drop_idle`, if the coordinator still exists. The scheduler calls this function regularly."""
+    """Call `drop_idle` for the scheduler, if the coordinator still exists."""
     coordinator = ref()
     if coordinator is not None:
         coordinator.drop_idle()

@@ -30,8 +30,8 @@ class Doubt(NamedTuple):
 
 
 def doubts(source: PartitionLog) -> list[Doubt]:
-    """Return the faults in the state batches of effective records. Ignore records that can't be decoded.
-    Raises CorruptRecordError, StorageError.
+    """Return the faults in the state batches of the records that make up the present states. Ignore records
+    that can't be decoded. Raises CorruptRecordError, StorageError.
     """
     found: dict[ShareKey, list[Doubt]] = {}
     for records in reads(source, source.start_offset, source.end_offset):

@@ -97,8 +97,8 @@ class StateLog:
         `__share_group_state` is missing, it is created.
 
         Raises UnknownTopicOrPartitionError, InvalidRequestError, StorageError, OffsetNotAvailableError, the
-        errors of replicas, and FencedStateEpochError if a share partition has a larger state epoch. An error
-        of one share partition does not prevent the initialisation of another.
+        errors of replicas, and FencedStateEpochError if a share partition already has a larger state epoch.
+        An error of one share partition does not prevent the initialisation of another.
         """
         if states:
             self._topic.make()
@@ -106,8 +106,8 @@ class StateLog:
 
     def write(self, writes: Mapping[ShareKey, Update]) -> dict[ShareKey, SegstoreError | None]:
         """Change states (Kafka: WriteShareGroupState). Return a dict from each share partition to its error,
-        or to None once its change is in the log. All changes in one partition of the topic, including those
-        that other threads make at the same time, are one append.
+        or to None once its change is in the log. All changes in one partition of `__share_group_state`,
+        including those that other threads make at the same time, are one append.
 
         These errors mean that the change was not written: UnknownTopicOrPartitionError;
         NotEnoughReplicasError; InvalidRequestError if the share partition is not initialised, or a number is
@@ -151,8 +151,8 @@ class StateLog:
     # --- background ----------------------------------------------------------------------------
 
     def prune(self) -> None:
-        """In each partition of the topic that is in memory, delete the records before the oldest of the share
-        partitions' latest snapshots. Raises StorageError, OffsetNotAvailableError.
+        """In each partition of `__share_group_state` that is in memory, delete the records before the oldest
+        of the share partitions' latest snapshots. Raises StorageError, OffsetNotAvailableError.
         """
         for state_partition in self._read():
             self._prune(state_partition)
@@ -170,9 +170,9 @@ class StateLog:
 
     def snapshot_cold(self) -> None:
         """Write a snapshot of each share partition whose last snapshot is older than
-        share.coordinator.cold.partition.snapshot.interval.ms, so that old snapshots don't block `prune`. If
-        this method has written the last snapshots of all share partitions of a partition of the topic, it
-        writes nothing to that partition. Raises the errors of `delete`.
+        share.coordinator.cold.partition.snapshot.interval.ms, so that old snapshots don't block `prune`. Skip
+        a partition of `__share_group_state` if all last snapshots in it were written by this method. Raises
+        the errors of `delete`.
         """
         before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
         for state_partition in self._read():

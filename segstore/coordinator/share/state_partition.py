@@ -50,8 +50,8 @@ _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTe
 
 
 class StatePartition:
-    """One partition of the topic. `_is_sure` is False after an append that timed out or was interrupted,
-    because its records may be committed later; it is True if readers see all appended records.
+    """One partition of `__share_group_state`. `_is_sure` is False after an append that timed out or was
+    interrupted, because its records may be committed later; it is True if readers see all appended records.
     """
 
     def __init__(self, number: int, topic: StateTopic, config: StoreConfig, clock: Clock) -> None:
@@ -92,7 +92,7 @@ class StatePartition:
             return self._table
         source = self._topic.log(self.number)
         if source is None:
-            # The partition does not exist. Its empty table is not stored, because it may be created later.
+            # The partition does not exist, but may be created later. So its empty table is not stored.
             return StateTable(self._updates_per_snapshot)
         source.check_committed()
         # `shows_all` is read before the load: if it became True only after the load, `table` might lack
@@ -243,8 +243,8 @@ def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
 
 
 def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
-    """Return the records whose key and value have at most `most` bytes. The requests of larger records get
-    RecordTooLargeError as their outcome.
+    """Return the records whose key and value have at most `most` bytes, and end the requests of larger
+    records with RecordTooLargeError.
     """
     fitting = []
     for each in drafted:

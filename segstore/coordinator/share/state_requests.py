@@ -156,12 +156,12 @@ class UpdateRequest(StateRequest):
         )
 
     def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
-        """Return whether this update, whose `lead` is True, would leave the state unchanged."""
+        """Return whether this update would leave the state unchanged. Its `lead` must be True."""
         update = self.update
         return update.leader_epoch == leader_epoch and not update.batches and update.start <= state.start
 
     def _delta(self, state: Durable) -> StateDelta:
-        """Return the content of the ShareUpdate: its start and count are those of the state after it."""
+        """Return the content of the ShareUpdate. Its start and count are those of the resulting state."""
         update = self.update
         leader_epoch = update.leader_epoch if update.lead else state.leader_epoch
         after = changed(state, _delta((0, leader_epoch, update.start, update.complete, ())))

@@ -74,7 +74,7 @@ def update_value(delta: StateDelta) -> bytes:
     """Return the value of a ShareUpdate. Raises InvalidArgumentError if a number is out of range."""
     snapshot_epoch, leader_epoch, start, complete, batches = delta
     try:
-        # The generic codec takes ten times as long, and each acknowledgement writes an update.
+        # Each acknowledgement writes an update, and the generic codec would take ten times as long.
         parts = [_UPDATE.pack(VERSION, snapshot_epoch, leader_epoch, start), uvarint(len(batches) + 1)]
         parts += _stored(batches)
         parts.append(_UNTAGGED if complete == UNKNOWN else _COMPLETE.pack(1, 0, 4, complete))

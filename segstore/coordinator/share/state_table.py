@@ -54,8 +54,8 @@ class SharePartitionState:
 
 
 class StateTable:
-    """The share partitions of one partition of the topic, by key. Records below `prune.offset` are not
-    needed. After `updates_per_snapshot` updates of a share partition, a snapshot of its state is due.
+    """The share partitions of one partition of `__share_group_state`, by key. Records below `prune.offset`
+    are not needed. After `updates_per_snapshot` updates of a share partition, a snapshot of its state is due.
     """
 
     def __init__(self, updates_per_snapshot: int) -> None:
@@ -105,9 +105,7 @@ class StateTable:
             self.prune.snapshot(key, at)
 
     def skip(self, key: ShareKey, updates: int) -> None:
-        """Add the number of updates that are not applied, because a snapshot follows them, to the count of
-        the share partition's updates.
-        """
+        """Count `updates` updates that are not applied, because a snapshot follows them."""
         if key in self._states:
             self._states[key].updates += updates
 
@@ -119,7 +117,7 @@ class StateTable:
         state = self._states.setdefault(key, SharePartitionState())
         state.fold.snapshot(snapshot)
         state.newer = ""
-        # If there were fewer updates, the snapshot was not due because of updates, and the count goes on.
+        # A snapshot that was not due because of updates does not restart the count of updates.
         if state.updates >= self.updates_per_snapshot:
             state.updates = 0
         state.state_epoch = max(state.state_epoch, snapshot.state_epoch)
@@ -194,7 +192,9 @@ class _Loading:
         self._by_bytes: dict[bytes, _WaitingUpdates] = {}
 
     def take(self, records: Records) -> None:
-        """Apply the next records of the log, or collect them as undecoded updates."""
+        """Take the next records of the log: apply snapshots, and collect updates undecoded. If a share
+        partition has many undecoded updates, apply them.
+        """
         known = self._by_bytes
         columns = records.offsets.tolist(), records.keys.tolist(), records.values.tolist()
         for at, key_or_none, value in zip(*columns, strict=True):

@@ -95,7 +95,7 @@ class StateTopic:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Return the existing partitions of the topic; an empty tuple if the topic does not exist yet."""
+        """Return the existing partitions of `__share_group_state`; an empty tuple if there are none yet."""
         return self.seen().ids
 
     def log(self, partition: int) -> PartitionLog | None:
@@ -103,8 +103,8 @@ class StateTopic:
         return self._store.partition(TOPIC, partition) if partition in self.ids else None
 
     def make(self) -> TopicsSeen:
-        """Create the topic if it is missing, or set segstore's settings if a broker has created it. Return a
-        new snapshot of the topics. Raises StorageError, and the errors of `Store.create_topic`.
+        """Create `__share_group_state` if it is missing, or set segstore's settings if a broker has created
+        it. Return a new snapshot of the topics. Raises StorageError, and the errors of `Store.create_topic`.
         """
         seen = self.seen()
         if not seen.ids:
@@ -124,7 +124,7 @@ def _settings(config: StoreConfig) -> dict[str, str | int | bool]:
 
 
 class StateWriter:
-    """Writes to one partition of the topic, for the thread that holds the partition's lock."""
+    """Writes to one partition of `__share_group_state`, for the thread that has the partition's lock."""
 
     def __init__(self, log: PartitionLog, config: StoreConfig) -> None:
         self.log = log

@@ -19,8 +19,8 @@ from segstore.errors import InvalidArgumentError
 
 
 class FileRole(enum.Enum):
-    """The role that a file has in a checkpoint. It is given by the name of the nearest parent directory that
-    has one of these names.
+    """The role of a file in a checkpoint. Its nearest parent directory with the name state, offsets or
+    commits determines the role; a file without such a parent has the role OTHER.
 
     A batch that runs again writes its state files again. Here the new files replace the old ones; HDFS would
     refuse this, and Spark would silently use the old files. A file in `offsets` or `commits` is never

@@ -25,8 +25,8 @@ from segstore.spark.checkpointing.rules import FileRole, OperationFault, Operati
 
 # --- answers -----------------------------------------------------------------------------------
 
-# These functions make WebHDFS's JSON, such as file statuses and errors with Java's names for them. Hadoop's
-# JsonUtilClient reads this JSON.
+# These functions make the JSON of WebHDFS, which Hadoop's JsonUtilClient reads, such as the status of a file.
+# Errors have the names of Java's exceptions.
 
 BLOCK_BYTES = 128 << 20
 OWNER = "segstore"

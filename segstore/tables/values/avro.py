@@ -2,9 +2,9 @@
 
 If there are schemas by id, each value must have Confluent's prefix, which is a byte 0 and an id. If there is
 only one schema, the topic's first values decide whether values have the prefix. They have it if more of the
-first values can be decoded after such a prefix than can be decoded from their first byte on. One value is not
-enough, because some bytes can be decoded both with and without a prefix. If a later value can't be decoded as
-the first values were, the decoder tries it the other way.
+first values can be decoded after a prefix than can be decoded from their first byte on. One value is not
+enough, because some bytes can be decoded both with and without a prefix. If a later value can't be decoded
+with the prefix, the decoder tries it without a prefix, and vice versa.
 
 Nothing is on disk. Threads: any number may use a decoder.
 """

@@ -51,14 +51,16 @@ Fix = Callable[[Any], Any]
 
 
 class AvroConversion(NamedTuple):
-    """An Arrow type, and the function that converts fastavro's values to it; None if they stay unchanged."""
+    """An Arrow type, and the function that converts fastavro's values to it. If they stay unchanged, the
+    function is None.
+    """
 
     type: pa.DataType
     fix: Fix | None = None
 
 
 def parsed(schema: Any) -> Any:
-    """Parse a schema, in which types then have their full names. `schema` is a dict, a list, the name of a
+    """Return a parsed schema, in which types have their full names. `schema` is a dict, a list, the name of a
     primitive type, or JSON text. Raises InvalidArgumentError.
     """
     try:

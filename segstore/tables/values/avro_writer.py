@@ -82,7 +82,7 @@ class _AvroRows:
         if len(names) < 2:
             return self.row(kinds[next(iter(names))], value) if names else value
         if not isinstance(value, Mapping) or set(value) != set(names.values()):
-            return value  # This is not a dict from `to_pylist`, so fastavro can write it.
+            return value  # This value is not from `to_pylist`. fastavro can write it unchanged.
         name = next(name for name, short in names.items() if value[short] is not None)
         made = self.row(kinds[name], value[names[name]])
         return (name, made) if isinstance(made, dict) and name != "map" else made

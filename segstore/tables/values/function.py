@@ -22,8 +22,8 @@ class FunctionDecoder:
     the columns; if it has another type, it is the column `value`.
 
     The function is first called with an empty array, to find out the type. Then it is called for each batch,
-    with the batch's values that are not null. If such a call raises an exception, the function is called
-    again with parts of the batch, until the bad values are found.
+    with the batch's values that are not null. If it raises an exception, it is called again with parts of the
+    batch, until the bad values are found.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:

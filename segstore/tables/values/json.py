@@ -130,7 +130,7 @@ def _content(values: pa.Array) -> tuple[Any, Any]:
 
 def not_unicode(values: pa.Array) -> dict[int, str]:
     """Return a dict from the indexes of values that are not UTF-8 to the reasons. pyarrow's JSON reader would
-    accept such values.
+    accept invalid UTF-8.
     """
     try:
         values.cast(pa.string())
@@ -226,10 +226,10 @@ def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
 def inferred(values: pa.Array) -> JsonDecoder:
     """Return a decoder whose columns are inferred from these values.
 
-    If the first value that is JSON and not null is an object, all values must be objects, else none may be. A
-    column has the common type of all values; a value that has no common type with the values before it is
-    ignored. Whole numbers are int64 if they fit; other numbers are double. All JSON strings are strings, even
-    dates. Raises InvalidArgumentError if no value is JSON.
+    If the first value that is JSON and not null is an object, all values must be objects, else no value may
+    be an object. A column has the common type of all values; a value that has no common type with the values
+    before it is ignored. Whole numbers are int64 if they fit; other numbers are double. All JSON strings are
+    strings, even dates. Raises InvalidArgumentError if no value is JSON.
     """
     kind = pa.null()
     for text in unframed(values).drop_null().to_pylist():

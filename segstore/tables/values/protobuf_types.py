@@ -29,7 +29,9 @@ Of = Callable[[Any], Any]
 
 
 class ProtobufConversion(NamedTuple):
-    """An Arrow type, and the function that converts a field's values to it; None if they stay unchanged."""
+    """An Arrow type, and the function that converts a field's values to it. If they stay unchanged, the
+    function is None.
+    """
 
     type: pa.DataType
     of: Of | None = None

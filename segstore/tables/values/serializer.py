@@ -90,9 +90,7 @@ def _json(schema: Any, before: bytes) -> Encode:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value that JSON does not have: bytes become text, dates and times become ISO 8601 text,
-    decimals and UUIDs become text. Raises TypeError for other types.
-    """
+    """Convert bytes, dates, times, decimals and UUIDs to text. Raises TypeError for other types."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, date | datetime | time):

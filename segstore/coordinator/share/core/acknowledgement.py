@@ -32,9 +32,9 @@ _step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckSte
 
 
 def check_form(batches: Sequence[AckBatch]) -> None:
-    """Raise InvalidRequestError unless the batches are ordered by offset, and each batch has either one
-    AcknowledgeType for all of its offsets or one AcknowledgeType for each of its offsets. As in Kafka, the
-    last offset of a batch may also be the first offset of the next batch.
+    """Raise InvalidRequestError unless the batches are ordered by offset, and each batch has one
+    AcknowledgeType, or as many as it has offsets. As in Kafka, the last offset of a batch may also be the
+    first offset of the next batch.
     """
     before = -1
     for first, last, types in batches:

@@ -75,8 +75,8 @@ class Acquisition:
         return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
 
     def _reach(self, last: int) -> int:
-        """Return the last offset of a batch that may be granted. This is `last`, the end of the batch; but if
-        the window is full, it is at most the last offset in flight (rule Q26).
+        """Return the offset up to which a batch that ends at `last` may be granted: `last`, but at most the
+        last offset in flight if the offsets in flight have reached their limit (rule Q26).
         """
         flight = self._flight
         has_room = flight.next_new - flight.start < self._limits.window
@@ -190,8 +190,8 @@ class Acquisition:
         return is_alone(run.count, self._limits.deliveries)
 
     def _throttled(self, first: int, piece: OffsetRange) -> int | None:
-        """Return the number of records of a piece that may be granted together. Return None, which means no
-        limit, if no record of the piece from offset `first` on is near the delivery limit (rule Q24).
+        """Return the number of records of a piece that may be granted together; None, for no limit, if no
+        record of the piece from offset `first` on is near the delivery limit (rule Q24).
         """
         limit = self._limits.deliveries
         low = threshold(limit)

@@ -41,9 +41,9 @@ _durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
     """Combine two lists of batches into disjoint batches, ordered by offset, without the offsets below
-    `start` (Kafka: PersisterStateBatchCombiner). If several batches have an offset, the offset gets
-    the state and count of the batch with the largest delivery count, and among equal counts of the batch
-    with the largest state number. Adjacent batches with the same state and count are joined.
+    `start` (Kafka: PersisterStateBatchCombiner). If several batches have an offset, the offset gets the state
+    and count of the batch with the largest delivery count; among batches with equal counts, of the batch with
+    the largest state number. Adjacent batches with the same state and count are joined.
     """
     kept: list[StateBatch] = []
     # `end` is the last offset of the last batch in `kept`; `before` has the state and count of that batch.
@@ -143,7 +143,7 @@ class Fold:
 
     @property
     def state(self) -> Durable | None:
-        """Combine the batches, and return the current state; None before the first record."""
+        """Combine the uncombined batches, and return the state; None before the first record."""
         if self._changed and self.head is not None:
             batches = combine(self.head.batches, self._pending, self.head.start)
             self.head = self.head._replace(batches=batches)

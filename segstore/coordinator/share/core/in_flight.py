@@ -42,7 +42,7 @@ class InFlight:
         return copied
 
     def first_wanted(self) -> int:
-        """Return the first offset that is Available or in a hole; `next_new` if there is none (rules Q17,
+        """Return the first offset that is Available or in no run; `next_new` if there is none (rules Q17,
         Q21).
         """
         expected = max(self._searched, self.start)
@@ -55,7 +55,8 @@ class InFlight:
 
     def segments(self, first: int, last: int) -> Iterator[tuple[int, int, StateRun | None]]:
         """Split the offsets from `first` to `last` at the borders of runs, and yield (first, last, run) of
-        each part; run is None for a hole. The caller may change runs up to the end of the yielded part.
+        each part; run is None for offsets without a run. The caller may change runs up to the end of the
+        yielded part.
         """
         while first <= last:
             run = next(self.runs.from_offset(first), None)
@@ -70,7 +71,7 @@ class InFlight:
     # --- transitions -----------------------------------------------------------------------------
 
     def add(self, run: StateRun) -> None:
-        """Add a run, whose offsets are new or were in a hole."""
+        """Add a run of offsets that no run contains yet."""
         self.runs.insert(run)
         self.next_new = max(self.next_new, run.last + 1)
         if run.state in ENDS:
@@ -128,7 +129,7 @@ class InFlight:
             self.complete += 0 if began else run.last - run.first + 1
 
     def archive_unread(self, first: int, last: int) -> None:
-        """Archive, in memory only, the offsets from `first` to `last` that are Available or in a hole (rules
+        """Archive, in memory only, the offsets from `first` to `last` that are Available or in no run (rules
         Q22, Q42, Q44).
         """
         for begin, end, run in self.segments(first, last):
@@ -142,7 +143,7 @@ class InFlight:
     # --- the start -------------------------------------------------------------------------------
 
     def advance(self) -> bool:
-        """Move the start to the first offset that is in a hole, has a pending write, or is neither
+        """Move the start to the first offset that is in no run, has a pending write, or is neither
         acknowledged nor archived (rule Q15). Return whether the start moved.
         """
         start = self.start

@@ -60,8 +60,8 @@ class SharePartition:
         """Return the share partition with the state `durable`, whose log has the offsets from `log_start` to
         before `log_end`.
 
-        Records that an earlier process had granted are in a hole, and are granted as new records (rule Q21).
-        Raises CorruptStateError (rule Q61).
+        Records that an earlier process had granted are granted again, as new records (rule Q21). Raises
+        CorruptStateError (rule Q61).
         """
         kept = cut_above(durable, log_end)
         self = cls()
@@ -384,8 +384,8 @@ class SharePartition:
         return outcome._replace(wakes=self._advance(limits) or freed)
 
     def _advance(self, limits: Limits) -> bool:
-        """Move the start as far as possible (rule Q28). Return True if it moved, and the window was full
-        before (rule Q26).
+        """Move the start as far as possible (rule Q28). Return True if it moved, and the offsets in flight
+        had reached their limit before (rule Q26).
         """
         flight = self._flight
         is_full = flight.next_new - flight.start >= limits.window

@@ -80,7 +80,7 @@ class StateRun:
 
 
 class StateRuns:
-    """Disjoint runs in the order of offsets. Offsets between them are holes."""
+    """Disjoint runs in the order of offsets. There may be holes, offsets without a run, between them."""
 
     __slots__ = ("_firsts", "_runs")
 
@@ -102,8 +102,8 @@ class StateRuns:
         return copied
 
     def position(self, offset: int) -> int:
-        """Return the index of the run that contains `offset`. If `offset` is in a hole, return the index of
-        the first run above it.
+        """Return the index of the run that contains `offset`. If no run contains it, return the index of the
+        first run above it.
         """
         at = bisect_right(self._firsts, offset) - 1
         return at if at >= 0 and offset <= self._runs[at].last else at + 1
@@ -156,7 +156,7 @@ class StateRuns:
         del runs[kept + 1 : end], firsts[kept + 1 : end]
 
     def insert(self, run: StateRun) -> None:
-        """Add a run in a hole. Raises AssertionError if it overlaps another run."""
+        """Add a run. Raises AssertionError if it overlaps another run."""
         at = bisect_right(self._firsts, run.first)
         assert at == 0 or self._runs[at - 1].last < run.first, "runs overlap"
         assert at == len(self._runs) or run.last < self._firsts[at], "runs overlap"

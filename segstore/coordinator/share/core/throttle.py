@@ -16,14 +16,14 @@ def threshold(limit: int) -> int:
 
 
 def allowance(offsets: int, count: int, limit: int) -> int:
-    """Return the number of records that are delivered together from a piece with this number of `offsets`.
-    `count` is the delivery count of the first record that has reached the threshold (rule Q24).
+    """Return the number of records that are delivered together, out of `offsets` that came in flight
+    together. `count` is the delivery count of the first record that has reached the threshold (rule Q24).
     """
     return max(1, offsets >> (count - threshold(limit) + 1))
 
 
 def is_alone(count: int, limit: int) -> bool:
-    """Return whether a record with this delivery count is delivered alone, because its next delivery is the
-    last one that the limit allows (rule Q24).
+    """Return whether a record with this delivery count is delivered alone: its next delivery is the last that
+    the limit allows (rule Q24).
     """
     return limit > 2 and count >= limit - 1

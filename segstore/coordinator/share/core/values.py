@@ -36,8 +36,8 @@ class AcknowledgeType(IntEnum):
 
 
 class AcquireMode(IntEnum):
-    """The mode of a fetch (KIP-1206): BATCH_OPTIMIZED may exceed the limit of records to acquire a whole
-    batch, RECORD_LIMIT may not.
+    """The mode of a fetch (KIP-1206). In mode BATCH_OPTIMIZED the fetch may exceed its limit of records, so
+    that it acquires a whole batch; in mode RECORD_LIMIT it never does.
     """
 
     BATCH_OPTIMIZED = 0
@@ -144,9 +144,9 @@ class DeadLetter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The actions that the caller must take after an event. `write` must be made. `wakes` is True if
-    waiting fetches must be woken, because records became available, or because a full window has moved.
-    `dead_letters` must be copied to the dead letter topic, and then reported to
+    """The actions that the caller must take after an event. `write` must be made. `wakes` is True if waiting
+    fetches must be woken, because records became available, or because the limit of offsets in flight allows
+    new grants again. `dead_letters` must be copied to the dead letter topic, and then reported to
     `SharePartition.dead_lettered`.
     """
 
