@@ -400,9 +400,9 @@ class _Served:
 
 
 def answer(run: Callable[[], T], later: Callable[[Callable[[], None]], object]) -> T:
-    """Call `run` in another thread, and return its result, or raise its exception. The function `later` must
-    pass its argument, a function, to the other thread, which must call it. If a signal handler's exception
-    ends the wait, the other thread still calls `run`.
+    """Call `run` in another thread, and return its result, or raise its exception. `later` gets a function
+    without arguments, and must make the other thread call that function. If a signal handler's exception ends
+    the wait, the other thread still calls `run`.
     """
     answers: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
     later(partial(_answer, run, answers))

@@ -123,8 +123,8 @@ class ReplicaFetcher(BrokerThread):
         """Make a fetch that is answered at once, to send the log end offsets of the logs in `unreported` to
         the broker.
         """
-        # `wait_caught_up` waits until the broker knows the log end offsets of these logs, so this fetch must
-        # not wait for new records.
+        # These logs have caught up, and this fetch reports their ends to the leader. `wait_caught_up` waits
+        # for the report, so the leader must answer at once, even without new records.
         reached = [each for each in logs if each in self._home.unreported]
         if reached:
             self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)

@@ -220,9 +220,9 @@ def _by_os_sendfile(sink: int, size: int, handle: Handle) -> Send:
 # The code below measures all cells in several passes, one after the other, so that disturbances of the
 # machine affect all methods alike.
 #
-# A pass goes through all groups, and runs each contender of a group once. Each pass begins with another
-# contender of the group. Before the passes, the number of transfers in a run is found by a trial, whose times
-# don't count. It is the same number for all contenders of a group.
+# A pass goes through all groups, and runs each contender of a group once. The contender that comes first in
+# a group changes from pass to pass. Before the passes, a trial finds the number of transfers in a run; its
+# times don't count. All contenders of a group make the same number of transfers in a run.
 
 # maximum number of bytes in a trial, maximum number of transfers in it
 _TRIED_BYTES, _TRIED_MOST = 1 << 20, 64

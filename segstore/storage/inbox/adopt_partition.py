@@ -199,7 +199,7 @@ class PartitionAdoption:
             if is_segment:
                 copied = copied[self._take_whole(copied) :]
             for one in copied:
-                self._joined.pop(one.path, None)  # the sync of the log syncs the copied records, too
+                self._joined.pop(one.path, None)  # no sync of its own: its records were copied into the log
                 self._copy(one)
 
     @property

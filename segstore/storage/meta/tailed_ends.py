@@ -52,7 +52,7 @@ class TailedEnds(EndsTailer):
 
     def __init__(self, memory: Any, size: int, slots: list[int], shared: SharedMap | None = None) -> None:
         """`memory` is the memory mapping of `.segstore/ends`, of `size` bytes. Raises LookupError if a slot
-        can't be read now, because it is damaged, or because a publication is under way, and does not end.
+        is damaged, or if a writer's publication does not end while this waits for it.
         """
         self.memory, self._size, self.n = memory, size, len(slots)
         self.shared = shared

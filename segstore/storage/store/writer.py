@@ -171,8 +171,8 @@ class StoreWriter:
     def _begin_ends(self, left: Left) -> None:
         """Record in `.segstore/ends` that the store is open. Slots that can't be used are cleared first."""
         if not left.ends_hold:
-            # The slots are cleared before `begin` records that the store is open, so that no reader uses the
-            # old slots after a second crash.
+            # The slots are cleared first. After `begin` the file counts as this store's, so the open after a
+            # crash would use old slots that are still in it.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
