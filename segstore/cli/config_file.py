@@ -90,8 +90,8 @@ class ConfigFile:
 
 
 def read_config(path: str) -> ConfigFile:
-    """Return the content of a file. `problems` has the problems that can be found in a single line. Raises
-    OSError.
+    """Return the content of a file. `problems` has the problems of single lines, of the encoding, and of
+    listeners that are for controllers. Raises OSError.
     """
     found = ConfigFile(path)
     try:

@@ -67,7 +67,9 @@ class FetchSession(Generic[K, P]):
         self._known[key] = position
 
     def answered(self, session_id: int) -> None:
-        """Store the session id of an answer without an error code, and add 1 to the session epoch."""
+        """Store the session id of an answer without an error code, and go on to the next session epoch. If
+        the id is 0, begin a new session.
+        """
         if session_id == NO_SESSION:
             self.begin_anew()
             return

@@ -150,8 +150,8 @@ class ReplicaFetcher(BrokerThread):
         return True
 
     def _compare_anew(self) -> None:
-        """Mark all logs of the broker for a comparison with the leader's logs. The connection is new or the
-        fetch session was lost, so the broker may have another store than before.
+        """Mark all logs that the broker leads for a comparison with the broker's logs. The connection is new
+        or the fetch session was lost, so the broker may have another store than before.
         """
         for each in self._home.led_by(self.node):
             each.is_compared = False

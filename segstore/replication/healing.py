@@ -167,8 +167,8 @@ def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> R
 
 
 def _of_finding(finding: Finding, bases: list[int]) -> tuple[int, int, str] | None:
-    """Return (first damaged offset, offset after the damage, text) of a finding, None if copying records
-    would not repair the file.
+    """Return (offset, end, text) of a finding: the damaged file is of a segment between the offsets `offset`
+    and `end` (exclusive). Return None if copying records would not repair the file.
     """
     name = os.path.basename(finding.path)
     parsed = names.parse_segment_file(name)

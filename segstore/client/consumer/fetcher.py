@@ -302,7 +302,7 @@ class Fetcher:
 
     def _buffer(self, tp: TopicPartition, state: TopicPartitionState, max_bytes: int) -> Buffer | None:
         """Return a buffer with the records from the partition's position on. Return None if there are no such
-        records, or if the buffers are full.
+        records, or if they can't be read now (for example, the buffers are full).
         """
         buffer = self._buffers.get(state)
         if buffer is not None:

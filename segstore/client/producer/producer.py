@@ -116,8 +116,8 @@ class Producer(Closing):
         return Transactions(self._store, self.config, self._accumulator, let)
 
     def _gate(self, open_: bool) -> None:
-        """If `open_`, allow the C code of `send` to accept records. If not, the C code passes all records to
-        `Intake`, which raises an error if records may not be sent.
+        """If `open_` and `Intake.plain`, allow the C code of `send` to accept records. If not, the C code
+        passes all records to `Intake`, which raises an error if records may not be sent.
         """
         # The C code looks up a record's queue in the dicts `sticky` and `by_key`. If the dicts have no queue,
         # it passes the record to `Intake`.

@@ -150,9 +150,9 @@ def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -
 
 
 def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:
-    """Return a `ClassicMember` with the protocols of `joining`, each with `topics` as its subscription. A
-    KIP-848 member with this `classic` field counts as a member of the classic protocol, so that the static
-    member that sent `joining` can replace the KIP-848 member.
+    """Return a `ClassicMember` with the protocols of `joining`, each with `topics` as its subscription. With
+    it, `classic_member` makes the KIP-848 `member` a classic group's member, which the static member that
+    sent `joining` then replaces.
     """
     encoded = encode_subscription(MemberSubscription(tuple(sorted(topics))))
     protocols: Protocols = tuple((name, encoded) for name, _ in joining.protocols)

@@ -77,8 +77,8 @@ class ShareRequests:
         self._ask_share(group_id, lambda share: share.raise_epoch(least))
 
     def share_partitions(self, group_id: str) -> list[ShareKey]:
-        """Return the share partitions of a group that have a durable state; an empty list if there is no such
-        group.
+        """Return the share partitions of a group that have a durable state, sorted by number within each
+        topic; an empty list if there is no such group.
         """
         entry = self._groups.find(group_id)
         if entry is None:

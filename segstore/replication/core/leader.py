@@ -236,7 +236,7 @@ class Leader:
 
     def _eligible(self, replica: int) -> bool:
         """Return whether a follower's broker is unfenced, is not shutting down, and has last fetched with its
-        registered broker epoch (Kafka: Partition.isReplicaIsrEligible; KIP-841, KIP-903).
+        registered broker epoch, or with -1 (Kafka: Partition.isReplicaIsrEligible; KIP-841, KIP-903).
         """
         broker, fetched = self.brokers.get(replica), self.remotes[replica].broker_epoch
         return broker is not None and broker.active and fetched is not None and fetched in (-1, broker.epoch)

@@ -2,11 +2,11 @@
 was not opened after that.
 
 The file has Kafka's format (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place
-of the broker epoch segstore writes a random number, and writes the same number into `.segstore/ends`. If the
-two numbers differ, a broker has closed the directory. In a replicated store the marker has a real broker
-epoch, and its two JSON keys are in the reverse order of a broker's marker. This module returns this epoch
-as the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close; any
-thread may call `read_marker`.
+of the broker epoch segstore writes a random number, and writes the same number into `.segstore/ends` and the
+close note. If one of these has the marker's number, segstore wrote the marker, not a broker. In a replicated
+store the marker has a real broker epoch, and its two JSON keys are in the reverse order of a broker's marker.
+This module returns this epoch as the number `epoch | REPLICATED`; no other number has this bit. Threads: one,
+at open and at close; any thread may call `read_marker`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
      clean close published, are rewritten.
   3. The store is opened for writing, with each partition; the open finishes the work of a crashed writer. If
      the caller asks for `quarantine`, corrupt ranges are removed from the logs. The store is closed cleanly.
-  4. `check` runs again. The indexes and snapshots that it reports are rewritten, with the lock held.
+  4. `check` runs again. If it finds nothing, the repair ends. The indexes and snapshots that it reports are
+     rewritten, with the lock held.
   5. The store is opened once more, so that the ends that it publishes in `.segstore/ends` agree with the
      repaired files.
 

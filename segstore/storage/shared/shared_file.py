@@ -100,9 +100,8 @@ class SharedFile:
 
     @classmethod
     def join(cls, files: Files, root: str) -> SharedFile | None:
-        """Map the file for a guest, writable, and return the `SharedFile`. Return None if the file is not
-        live, or was made before the last boot of the machine. Raises UnsupportedFormatError,
-        NotShareableError, StorageError.
+        """Map the file for a guest, writable, and return the `SharedFile`. Return None if the file is
+        missing, not valid (F3) or not live. Raises UnsupportedFormatError, NotShareableError, StorageError.
         """
         with os_errors():
             if _look(files, root) is None:

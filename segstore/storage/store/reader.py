@@ -168,8 +168,8 @@ class StoreReader:
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if
-        `.segstore/ends` can't be used.
+        """Return a number that changes if a topic or partition is created or deleted, or a group changes; -1
+        if `.segstore/ends` can't be used.
         """
         ends = self._ends.believed()
         return -1 if ends is None else ends.news

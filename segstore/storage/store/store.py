@@ -564,8 +564,8 @@ class Store(PublicNames):
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if
-        `.segstore/ends` can't be used.
+        """Return a number that changes if a topic or partition is created or deleted, or a group changes; -1
+        if `.segstore/ends` can't be used.
         """
         self.context.check_open()
         return self.engine.news

@@ -460,7 +460,7 @@ class StoreWriter:
     def leader_epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
         """Return the leader epochs of a topic's partitions, -1 if an epoch is not known. For a partition that
         is not open, this is the epoch that it will have when it is opened: the published epoch plus the step
-        in `OwedEpochs`.
+        in `OwedEpochs`. No partition is opened.
         """
         epochs = self.partitions.epochs(topic, numbers)
         if -1 not in epochs:
@@ -500,7 +500,7 @@ class StoreWriter:
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or a group changes."""
+        """Return a number that changes if a topic or partition is created or deleted, or a group changes."""
         return self._ends.news
 
     def wait(self, seen: int, seconds: float) -> None:

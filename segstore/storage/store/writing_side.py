@@ -152,7 +152,7 @@ class WritingSide(Protocol):
 
     @property
     def news(self) -> int:
-        """Return a number that changes when a topic is created or deleted, or a group changes."""
+        """Return a number that changes if a topic or partition is created or deleted, or a group changes."""
 
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until `publications` differs from `seen`, or `seconds` have passed."""

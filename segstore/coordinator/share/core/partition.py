@@ -217,14 +217,14 @@ class SharePartition:
     # --- releases of locks -----------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
-        """Apply a member's acknowledgements. If one is invalid, only the renewals before it are applied (rule
-        Q31). A RENEW takes effect at once, and needs no write. Acknowledgements of offsets below the start
-        have no effect (rules Q29, Q32). All other acknowledgements take effect when the returned write has
-        succeeded.
+        """Apply a member's acknowledgements. If an offset is refused, only the renewals before it are applied
+        (rule Q31). A RENEW takes effect at once, and needs no write. Acknowledgements of offsets below the
+        start have no effect (rules Q29, Q32). All other acknowledgements take effect when the returned write
+        has succeeded.
 
-        Raises InvalidRequestError for batches that are out of order or have invalid types, and for offsets
-        after the last offset in flight. Raises InvalidRecordStateError for offsets that the member has not
-        acquired, and the other errors of `collect`.
+        Raises InvalidRequestError for batches that are out of order or have invalid types; nothing is applied
+        then. Raises InvalidRequestError for offsets after the last offset in flight, InvalidRecordStateError
+        for offsets that the member has not acquired, and the other errors of `collect`.
         """
         check_form(batches)
         ended: list[AckStep] = []
@@ -286,9 +286,8 @@ class SharePartition:
         return self._under_way(write) if parts or first < self.start else NOTHING
 
     def redo_dead_letters(self, limits: Limits = Limits()) -> tuple[DeadLetter, ...]:  # noqa: B008 - immutable
-        """Return the dead letters of the offsets that are ARCHIVING in a loaded state, because an earlier
-        process may have ended before it appended them (rule Q62). The cause of each dead letter is guessed
-        from the delivery count.
+        """Return the dead letters of the offsets that are ARCHIVING in a loaded state, because these dead
+        letters may not have been appended (rule Q62). The cause of each is guessed from the delivery count.
         """
         runs = (run for run in self._flight.runs if run.state is ARCHIVING and not run.write)
         causes = (Cause.REJECTED, Cause.LIMIT_EXCEEDED)
@@ -355,7 +354,9 @@ class SharePartition:
             self._flight.runs.join(first, last)
 
     def _begun_with(self, ended: Iterable[AckStep], limits: Limits) -> PendingWrite:
-        """Begin the transitions of acknowledged offsets, and return the write that completes them."""
+        """Begin the transitions of acknowledged or released offsets, and return the write that completes
+        them.
+        """
         self._tokens += 1
         write, runs = PendingWrite(self._tokens), self._flight.runs
         for first, last, kind in ended:
