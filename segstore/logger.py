@@ -142,7 +142,9 @@ class _Carrier:
                 handled.open()
 
     def end(self) -> None:
-        """Pass all queued messages to the handlers. Called at the interpreter's end, before threads stop."""
+        """Pass all queued messages to the handlers. Called by `deliver`, and at the interpreter's
+        end, before threads stop.
+        """
         thread = self._thread
         if thread is not None:
             thread.join(PATIENCE)

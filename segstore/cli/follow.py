@@ -1,6 +1,6 @@
-"""`segstore follow`: keeps a directory as the hot standby of a primary, until Ctrl-C. `segstore promote`:
-makes the standby the primary. On disk: the engine writes the store. Threads: the main thread waits. The
-standby has its own threads.
+"""`segstore follow`: keeps a directory as the hot standby of a primary, until it is stopped. `segstore
+promote`: makes the standby the primary. On disk: the engine writes the store. Threads: the main thread waits.
+The standby has its own threads.
 """
 
 from __future__ import annotations

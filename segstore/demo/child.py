@@ -2,8 +2,8 @@
 standard output.
 
 On disk: the store at PATH. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. The process
-loads the flights, and begins to append when it has read a line from its standard input. It exits when its
-standard input is closed, for example because the demo has exited.
+loads the flights, and begins to append when it has read a line from its standard input. After the last append
+it exits when its standard input is closed, for example because the demo has exited.
 """
 
 from __future__ import annotations

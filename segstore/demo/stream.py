@@ -141,9 +141,9 @@ def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
 def stream(
     screen: Screen, path: str, flights: Flights, first: Begun | None = None, archive: str = ""
 ) -> None:
-    """Run the Spark part with `first`, the driver that `begun` has started. At the end Spark counts the
-    flights in the archive at the URI `archive`, unless `archive` is "". Raises StorageError if a driver
-    fails, or if the result differs from the result of the batch computation.
+    """Run the Spark part with `first`, the driver that `begun` has started (None: start one). At the end
+    Spark counts the flights in the archive at the URI `archive`, unless `archive` is "". Raises StorageError
+    if a driver fails, or if the result differs from the result of the batch computation.
     """
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:

@@ -1,8 +1,8 @@
 """Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
 An iterator of `encode` belongs to one thread; another thread may write and release each Encoded that the
-iterator yields. If an Encoded is released before the next Encoded is made, the next Encoded uses the same
-memory.
+iterator yields. If an Encoded is released before the next Encoded is made, the next Encoded can use the
+same memory.
 """
 
 from __future__ import annotations

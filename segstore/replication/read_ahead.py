@@ -54,8 +54,8 @@ class ReadAhead:
         self._pieces.append((place, found))
 
     def take(self, place: ReadAheadPosition) -> FetchedBatches | None:
-        """Remove the piece that begins at a position, and return it. Return None if there is no such piece.
-        Remove the pieces before it, too.
+        """Remove the piece that begins at a position, and the pieces before it. Return the piece. If there is
+        no such piece, remove all pieces, and return None.
         """
         while True:
             try:

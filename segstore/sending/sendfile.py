@@ -45,8 +45,8 @@ has the call, the function returns -EBADF.
 
 
 class SendfileCalls:
-    """The system calls on sinks. A sink is a descriptor. Positions and counts are in bytes. A window is a
-    `seg_window *` of transfer.h.
+    """The C functions that send bytes of files to sinks. A sink is a descriptor. Positions and counts are in
+    bytes. A window is a `seg_window *` of transfer.h.
     """
 
     def why_not(self, method: str) -> str | None:

@@ -51,7 +51,7 @@ class Notices:
         level: int = logging.WARNING,
     ) -> None:
         """Log a message, unless a message with the same kind, peer and user was logged in the last `QUIET`
-        seconds. The next message that is logged says how many were omitted.
+        seconds. The next such message that is logged says how many were omitted.
         """
         with self._lock:
             silence = self._silence(_Key(kind, peer, user[:LONGEST]))

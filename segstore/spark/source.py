@@ -292,8 +292,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the slices of a micro-batch. If some of its records were deleted, or lost in an election,
-        raises DataLossError, unless failOnDataLoss is false.
+        """Return the slices of a micro-batch. If some of its records were deleted, or lost in an election or
+        by a restore of an older copy, raises DataLossError, unless failOnDataLoss is false.
         """
         begins, ends = _from_json(start), _from_json(end)
         missing = sorted(begins.keys() - ends.keys())

@@ -170,7 +170,8 @@ class GroupCoordinator(ShareRequests):
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Raise an error unless this member may fetch offsets now; a request that names no member is always
-        accepted. Raises UnknownMemberIdError, StaleMemberEpochError.
+        accepted. Raises UnknownMemberIdError; StaleMemberEpochError, or IllegalGenerationError for a classic
+        member.
         """
         entry = self._groups.find(group_id) if member_id is not None or epoch >= 0 else None
         if entry is not None and entry.consumer is not None:

@@ -48,7 +48,7 @@ class PartitionState:
 
     `start` and `end` are None if the partition can't be read; `error` then has the reason. `lag` and `unread`
     are None if `end` or `complete` is None, or if no offset was committed. `pending` is True if an open
-    transaction will commit an offset of the partition for the group.
+    transaction has an offset of the partition to commit for the group.
     """
 
     partition: TopicPartition

@@ -147,7 +147,7 @@ class Adopter:
 
     def _rewrite_note(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
         """If `joined` differs from the written note `noted`, because some files could not become segments,
-        replace the written note. Return `joined`.
+        replace the written note, or remove it if no segment is left. Return `joined`.
         """
         if joined != noted:
             forget_joined(self._folder, noted.stem)

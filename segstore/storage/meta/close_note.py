@@ -68,7 +68,7 @@ CLOSE_NOTE = CheckedFile(names.CLOSED, "note of a clean close", _made, 1 << 26)
 
 class OwedEpochs:
     """The partitions that must begin a new epoch when they are next opened. Each is given by its slot key, a
-    hash of topic id and partition. The new epoch of a partition is `step` above its latest epoch.
+    hash of topic id, topic and partition. The new epoch of a partition is `step` above its latest epoch.
 
     Threads: any, under the store's lock.
     """
@@ -119,8 +119,8 @@ class FoundNote:
 
     @property
     def is_restored(self) -> bool:
-        """Return whether the store was copied after the note was written. A store without a note, which an
-        older segstore may have written, counts as copied.
+        """Return whether the store was copied after the note was written, as far as this can be found out. A
+        store without a note, which an older segstore may have written, counts as copied.
         """
         return not self.same
 

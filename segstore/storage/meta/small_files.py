@@ -83,7 +83,7 @@ class Copies(Generic[T]):
 
     def look(self, known: Copy[T] | None = None) -> tuple[Copy[T], list[Copy[T]]]:
         """Return (copy to use, list of the copies that differ from it). `known` is a copy that the caller has
-        already read under a lock; it is not read again. Raises the errors of `read`.
+        already read under a lock; if it is the first copy, it is not read again. Raises the errors of `read`.
         """
         first = known
         if first is None or first.path != self.paths[0]:

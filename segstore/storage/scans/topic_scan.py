@@ -122,11 +122,11 @@ class TopicScan:
         these columns (by default the scan's own), in order of partition and offset. `finish` is called with
         each batch, by any thread, and the result of `finish` is yielded in place of the batch.
 
-        A few threads read pieces of 8 MiB of the logs. If the whole scan has less than 8 MiB, the calling
-        thread reads it. At most eight pieces are in memory, besides the batches that the caller keeps. A
-        compressed piece takes at most 64 MiB and one batch. If only topic, partition, offset and
-        timestamp_type are wanted, only headers of batches are read, except for batches with gaps and messages
-        of magic 0 and 1, which are read whole.
+        A few threads read pieces of 8 MiB of the logs (larger pieces if only headers are read). If the whole
+        scan is smaller than one piece, the calling thread reads it. At most eight pieces are in memory,
+        besides the batches that the caller keeps. A compressed piece takes at most 64 MiB and one batch. If
+        only topic, partition, offset and timestamp_type are wanted, only headers of batches are read, except
+        for batches with gaps and messages of magic 0 and 1, which are read whole.
         """
         with Needing("pyarrow", "a table"):
             from .columns import pooled, schema_of

@@ -127,7 +127,9 @@ class WritingSide(Protocol):
 
     @property
     def recovered(self) -> Sequence[Recovered]:
-        """Return a `Recovered` for each partition that was recovered, in the order of the recoveries."""
+        """Return a `Recovered` for each partition that was recovered, in the order of the recoveries (in a
+        replicated store, of each directory's recoveries).
+        """
 
     def partition(self, topic: str, partition: int) -> Partition:
         """Return the partition. In a replicated store this is the partition of the replica that leads now.
