@@ -173,8 +173,8 @@ class ReplicaFetcher(BrokerThread):
         waits: bool = True,
     ) -> None:
         """Fetch for the logs in `ready` with one request, and handle the answer. `logs` has all logs that the
-        broker leads if all of them are in `ready`, and is empty if not. If `waits` is False, the broker
-        answers at once, even if it has no records.
+        broker leads if all of them are in `ready`, and is empty if not. If `waits` is False, `logs` is empty,
+        and the broker answers at once, even if it has no records.
         """
         questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})

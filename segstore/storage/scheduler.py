@@ -122,7 +122,7 @@ class Scheduler:
         return None
 
     def _pause(self) -> float | None:
-        """Return the seconds until the next task is due, or None if there is no task."""
+        """Return the seconds until the next task is due, at most LONGEST_WAIT; None if there is no task."""
         if not self._tasks:
             return None
         return min(max(self._tasks[0][0] - time.monotonic(), 0.0), LONGEST_WAIT)

@@ -89,7 +89,7 @@ class ProducerEnding:
         return isinstance(self._accumulator.refusal, ForkedError)
 
     def _refuse(self, error: SegstoreError) -> list[ProducerBatch]:
-        """Refuse new records. Make the waiting batches due, and return these batches."""
+        """Refuse new records, and make the waiting batches due. Return the batches without an outcome."""
         if self._accumulator.refusal is not None:
             return self._accumulator.hand_over()
         held = self._accumulator.refuse(error)

@@ -107,9 +107,9 @@ class ShareFetcher:
         return self._is_throttled
 
     def _are_enough(self, found: Sequence[AcquiredPartition], now: float) -> bool:
-        """Return True if the acquired records may be returned: they have at least fetch_min_bytes, or
-        fetch_max_wait_ms have passed after the first of them was found. If not, cancel the acquisition of
-        these records, and return False.
+        """Return True if the acquired records may be returned: they have at least fetch_min_bytes,
+        fetch_max_wait_ms have passed after the first of them was found, or a partition has an error. If not,
+        cancel the acquisition of these records, and return False.
         """
         if self._config.fetch_min_bytes <= 1:
             return True

@@ -64,8 +64,8 @@ class GroupEntry:
         return bool(self.group.members or (modern is not None and modern.group.members))
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have expired, and end a rebalance's wait for members if its deadline
-        has passed.
+        """Remove members whose sessions have expired, end a rebalance's wait for members if its deadline has
+        passed, and assign a share group anew if an assignment is due.
         """
         self.group.expire(now)
         modern = self.consumer or self.share

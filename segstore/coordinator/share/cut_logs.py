@@ -68,8 +68,8 @@ class CutLogs:
             log.exception("share partition %s is cut at the end of its log later", key)
 
     def cut(self, key: ShareKey) -> None:
-        """Remove the offsets above the log's end from a share partition's state, unless this method has done
-        so before. Raises StorageError, and the errors of `StateLog.raise_epoch` and `raise_group`.
+        """Remove all offsets from the log's end on from a share partition's state, unless this method has
+        done so before. Raises StorageError, and the errors of `StateLog.raise_epoch` and `raise_group`.
         """
         end = self._ends.get(key[1:])
         if end is None or key in self._done:

@@ -82,7 +82,7 @@ def _id(incarnation: bytes) -> str:
 
 def begin_epoch(node: Node, request: Request) -> Any:
     """Fence the store durably: it refuses writes from now on, because its standby leads from the request's
-    epoch on. If the store has no standby, the connection is closed without an answer.
+    epoch on. If the store could have a standby, but has none, the connection is closed without an answer.
     """
     primary, notices = primary_of(node), node.part(Notices)
     if primary is not None and not primary.registration.is_there:

@@ -165,13 +165,13 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C. Return the record's offset. Return SLOW if C may not append now,
-    if C can't handle the record (for example, because its value is not bytes), or if the log's end is not
-    `expected`.
+    """Append a record by one call of C. Return the record's offset, or `BEHIND - offset` if a follower lacks
+    the record. Return SLOW if C may not append now, if C can't handle the record (for example, because its
+    value is not bytes), or if the log's end is not `expected`.
 
     `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The caller has set the
     producer's fields of the `seg_batch`; C sets all other fields to the values of the batch header. Raises
-    StorageError; the record is not in the log then.
+    StorageError; the record is not in the log then, unless it was the flush that failed.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock

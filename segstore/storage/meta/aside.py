@@ -40,7 +40,8 @@ _WATCHED = frozenset(
 def check_readable(files: Files, root: str) -> set[str]:
     """Read the store's files that belong to no topic, to find transient errors (EMFILE, EIO, EACCES) before
     anything is changed, because such an error must not count as damage. Return the names in the root and in
-    `.segstore`, as paths below the root. Raises OSError.
+    `.segstore`, as paths below the root. The names stay right while the caller holds the store's
+    lock, because no other process makes such files. Raises OSError.
     """
     there = set(files.listdir(root))
     if names.OURS in there:

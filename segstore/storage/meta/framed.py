@@ -89,7 +89,7 @@ def seal(held: Mapping[str, Any]) -> bytes:
 
 def unseal(data: bytes) -> tuple[Any, bool]:
     """Return (the JSON value without its checksum, whether there was a checksum). Raises ValueError if the
-    checksum does not match.
+    bytes are not JSON, or the checksum does not match or is not at the end.
     """
     held = parse_json(data)
     tail = _TAIL.search(data)

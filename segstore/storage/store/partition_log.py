@@ -259,7 +259,8 @@ class PartitionLog(PublicNames):
 
         Nothing is written if this raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, or
         InvalidTopicError because the topic is internal. If this raises StorageError, the record is not in the
-        log. Also raises ReadOnlyError, StoreClosedError, ForkedError.
+        log, unless it was the flush for `flush.messages` that failed. Also raises ReadOnlyError,
+        StoreClosedError, ForkedError.
         """
         own = self._own
         if own is not None and own.acks is None and not self.context.closed:

@@ -82,7 +82,7 @@ class ConsumerMember:
     ) -> ConsumerMember:
         """Return the member after its next step towards the target assignment. `owned` is the list of
         partitions that the member reports, None if the heartbeat has no list. Raises FencedMemberEpochError
-        if `owned` is not empty, and a newer Kafka wrote the member's state, which is then unknown.
+        if a newer Kafka wrote the member's state, which is then unknown, unless `owned` is an empty list.
         """
         state, current = self.current.state, self.current
         if self.is_reconciled_to(target_epoch):
