@@ -18,6 +18,8 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterable, Sequence
+from types import FrameType
 
 from segstore.errors import IllegalStateError
 from segstore.first_use import have_forks_wait
@@ -49,6 +51,20 @@ class Logger:
     def warning(self, message: str, *args: object) -> None:
         self._log(logging.WARNING, message, args)
 
+    def warnings(self, message: str, rows: Iterable[object]) -> None:
+        """Log a warning for each of `rows`, the only argument of its message. If the iteration over `rows`
+        raises an error, log the rows before it, and raise the error.
+        """
+        if not self._is_enabled(logging.WARNING):
+            return
+        caller = sys._getframe(1)
+        records: list[logging.LogRecord] = []
+        try:
+            records.extend(self._record(caller, logging.WARNING, message, (row,)) for row in rows)
+        finally:
+            if records:
+                self._pass_on(records)
+
     def error(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
         self._log(logging.ERROR, message, args, exc_info)
 
@@ -68,21 +84,33 @@ class Logger:
     def _log(
         self, level: int, message: str, args: tuple[object, ...], error: BaseException | None = None
     ) -> None:
-        if not self._is_enabled(level):
-            return
-        caller = sys._getframe(2)
+        if self._is_enabled(level):
+            self._pass_on([self._record(sys._getframe(2), level, message, args, error)])
+
+    def _record(
+        self,
+        caller: FrameType,
+        level: int,
+        message: str,
+        args: tuple[object, ...],
+        error: BaseException | None = None,
+    ) -> logging.LogRecord:
         code = caller.f_code
         info = None if error is None else (type(error), error, error.__traceback__)
-        record = self._logger.makeRecord(
+        return self._logger.makeRecord(
             self._logger.name, level, code.co_filename, caller.f_lineno, message, args, info, code.co_name
         )
+
+    def _pass_on(self, records: Sequence[logging.LogRecord]) -> None:
+        """Call the handlers with at least one record, in a separate thread if this thread must not."""
         holding, ours = holds_any(), isinstance(threading.current_thread(), Background)
         if not holding and not ours:
-            _handle(self._logger, record)
+            for record in records:
+                _handle(self._logger, record)
             return
-        # The message is formatted now, because its arguments may change before a handler gets it.
-        record.msg, record.args = record.getMessage(), None
-        handled = _carrier.take(self._logger, record)
+        for record in records:
+            record.msg, record.args = record.getMessage(), None  # the arguments may change later
+        handled = _carrier.take(self._logger, records)
         if not holding and not _carrier.is_this():
             handled.wait(PATIENCE)
 
@@ -109,17 +137,18 @@ class _Carrier:
         self._waiting: deque[tuple[logging.Logger, logging.LogRecord, Latch]] = deque()
         self._thread: Background | None = None
 
-    def take(self, logger: logging.Logger, record: logging.LogRecord) -> Latch:
-        """Queue a log record, and return a latch that opens after the handlers have got the record."""
-        handled = Latch()
-        self._waiting.append((logger, record, handled))
+    def take(self, logger: logging.Logger, records: Sequence[logging.LogRecord]) -> Latch:
+        """Queue records, and return a latch that opens when the last one was handled."""
+        # The start of a thread may take 10 ms on a busy machine, so one thread handles all of `records`.
+        queued = [(logger, record, Latch()) for record in records]
+        self._waiting.extend(queued)
         if self._thread is None or not self._thread.is_alive():
             self._thread = Background(self._run, "segstore-log")
             try:
                 self._thread.start()
             except IllegalStateError:
                 self._run()
-        return handled
+        return queued[-1][-1]
 
     def is_this(self) -> bool:
         """Return whether the calling thread is the one that calls the handlers."""

@@ -275,8 +275,7 @@ class Standby(Following[StandbyControl]):
 
     def _log_cut_records(self, kept: tuple[str, ...]) -> None:
         for path in kept:
-            for record in read_copy(self._reopen["files"], path):
-                log.warning("cut, since the primary has not got it: %r", record)
+            log.warnings("cut, since the primary has not got it: %r", read_copy(self._reopen["files"], path))
 
 
 def follow(

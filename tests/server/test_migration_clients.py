@@ -36,7 +36,8 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 
 class Rolling:
     """Consumers of one group that are polled in turn, while records are appended. `owner` has who has which
-    partition, as the consumers' listeners were told; `read` counts each record that was read.
+    partition, as the consumers' listeners were told; `read` counts each record that was read. `asked` and
+    `answered` count commits.
     """
 
     def __init__(self, server: segstore.Server, store: segstore.Store) -> None:
@@ -44,7 +45,7 @@ class Rolling:
         self.members: dict[str, confluent_kafka.Consumer] = {}
         self.owner: dict[int, str] = {}
         self.read: Counter[bytes] = Counter()
-        self.written = 0
+        self.written = self.asked = self.answered = 0
 
     def add(self, name: str, **settings: Any) -> None:
         consumer = confluent_kafka.Consumer(
@@ -54,6 +55,7 @@ class Rolling:
                 "client.id": name,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                "on_commit": self._committed,
                 **settings,
             }
         )
@@ -91,12 +93,15 @@ class Rolling:
             self._commit(consumer, message)
 
     def _commit(self, consumer: confluent_kafka.Consumer, message: confluent_kafka.Message) -> None:
-        try:
-            consumer.commit(message=message, asynchronous=False)
-        except confluent_kafka.KafkaException as error:
-            # The group has gone on, and the consumer does not know it yet: the next commit tells more.
-            if error.args[0].code() not in LATE:
-                raise
+        # A commit that this thread waits for may time out: librdkafka sends it behind the member's
+        # JoinGroup, which a broker answers once the others have joined, and these need to be polled for that.
+        self.asked += 1
+        consumer.commit(message=message, asynchronous=True)
+
+    def _committed(self, error: confluent_kafka.KafkaError | None, _: Any) -> None:
+        # The group may have gone on, and the consumer does not know it yet: the next commit tells more.
+        self.answered += 1
+        assert error is None or error.code() in LATE, error
 
     def settle(self) -> None:
         """Go on until all partitions are shared fairly."""
@@ -112,7 +117,7 @@ class Rolling:
         def all_read() -> bool:
             for consumer in self.members.values():
                 self._poll(consumer)
-            return len(self.read) == PARTITIONS * self.written
+            return len(self.read) == PARTITIONS * self.written and self.answered == self.asked
 
         until(all_read)
 

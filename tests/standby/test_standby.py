@@ -28,6 +28,7 @@ from segstore.storage.meta.promotion import PROMOTION
 from segstore.storage.meta.role import ROLE
 from segstore.storage.store.primary import Primary
 from segstore.testing import Broker
+from segstore.threads import Background
 from segstore.wire.cluster import Cluster
 
 pytestmark = pytest.mark.kind("mirrors")
@@ -167,6 +168,33 @@ def test_what_a_dead_primary_had_alone_is_cut_and_told(tmp_path: Path, directory
         (told,) = back.excess()
         assert (*told[:3], told.key, told.value) == ("a", 0, 3, b"k", b"alone")
     assert segstore.check(old) == []
+
+
+def test_a_cut_of_many_records_starts_few_threads(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before: a thread for the message of each record, while nothing was fetched: minutes for some thousands
+    on a busy machine, on which the thread of a message has ended before the next one comes.
+    """
+    old, count, started = tmp_path / "p", 300, list[str]()
+    plain = Background.start
+
+    def start(self: Background) -> None:
+        plain(self)
+        started.append(self.name)
+        if self.name == "segstore-log":
+            self.join(PATIENCE)
+
+    with Broker(old, topics=["a"]) as broker:
+        with followed(broker, directory) as standby:
+            assert standby.wait_caught_up(LIMIT)
+        broker.store.partition("a").append_batch([b"alone"] * count)
+    segstore.promote(directory, "dead").close()
+    monkeypatch.setattr(Background, "start", start)
+    with Broker(directory) as leads, followed(leads, old) as back:
+        until(lambda: back.store.partition("a").end_offset == 0)
+        until(lambda: sum("cut, since" in record.getMessage() for record in caplog.records) == count)
+    assert started.count("segstore-log") < count / 10
 
 
 def test_topics_that_only_the_old_primary_has_are_kept_and_told(tmp_path: Path, directory: Path) -> None:

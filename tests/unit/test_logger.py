@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,64 @@ def test_a_message_is_where_it_was_told(caplog: pytest.LogCaptureFixture) -> Non
             "test_a_message_is_where_it_was_told",
         )
     assert len(caplog.records) == 2
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that were started; each has ended before its `start` returns, as on a busy
+    machine.
+    """
+    names: list[str] = []
+    plain = Background.start
+
+    def start(self: Background) -> None:
+        names.append(self.name)
+        plain(self)
+        self.join(PATIENCE)
+
+    monkeypatch.setattr(Background, "start", start)
+    return names
+
+
+def test_the_messages_of_many_rows_take_one_thread(
+    caplog: pytest.LogCaptureFixture, started: list[str]
+) -> None:
+    """Before: a thread for each message of a record that a standby had cut. On a busy machine 8,000 of them
+    took two minutes, in which nothing was fetched.
+    """
+    with Mutex():
+        log.warnings("row %r", range(1000))
+    told()
+    assert started == ["segstore-log"]
+    assert [record.getMessage() for record in caplog.records] == [f"row {n}" for n in range(1000)]
+    assert {(record.filename, record.funcName) for record in caplog.records} == {
+        (Path(__file__).name, "test_the_messages_of_many_rows_take_one_thread")
+    }
+
+
+ROWS: dict[str, Callable[[], Iterator[object]]] = {
+    "none": lambda: iter(()),
+    "one, then an error": lambda: map((1).__truediv__, (2, 0)),
+    "an error first": lambda: map((1).__truediv__, (0, 2)),
+}
+LOGGED = {"none": [], "one, then an error": ["row 0.5"], "an error first": []}
+
+
+@pytest.mark.parametrize("is_holding", [False, True])
+@pytest.mark.parametrize("case", ROWS)
+def test_rows_before_an_error_are_logged(
+    caplog: pytest.LogCaptureFixture, case: str, is_holding: bool
+) -> None:
+    fails = pytest.raises(ZeroDivisionError) if "error" in case else nullcontext()
+    with Mutex() if is_holding else nullcontext(), fails:
+        log.warnings("row %r", ROWS[case]())
+    told()
+    assert [record.getMessage() for record in caplog.records] == LOGGED[case]
+
+
+def test_rows_of_messages_that_nobody_wants_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("segstore"), "disabled", True)
+    log.warnings("row %r", ROWS["an error first"]())
 
 
 def test_a_handler_is_not_called_with_a_lock_held() -> None:
