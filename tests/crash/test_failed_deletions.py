@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from faulty import MODES, FaultyFiles
 from recorded.looks import judge_closed
+from stores import values
 
 import segstore
 from segstore import StorageError
@@ -60,3 +61,37 @@ def test_a_close_finishes_what_has_failed(tmp_path: Path, rng: random.Random, ca
         if not failed:
             break
     assert nth > 10
+
+
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_what_is_acknowledged_after_a_failed_delete_is_kept(
+    tmp_path: Path, rng: random.Random, times: int
+) -> None:
+    """If the settings said already that the topic is deleted, and could not be written again, the topic was
+    there until the next open, which deleted what was appended since.
+    """
+    stayed = went = 0
+    for nth in range(1, 200):
+        root = tmp_path / f"{nth}"
+        root.mkdir()
+        files = FaultyFiles(root)
+        with segstore.open(root / "s", files=files) as store:
+            store.create_topic("t", 2)
+            files.fail(nth, times=times)
+            with suppress(StorageError):
+                store.delete_topic("t")
+            failed = files.hits
+            files.fail(0)
+            there = "t" in store.topics()
+            if there:
+                store.partition("t").append(b"acknowledged")
+        for mode in MODES:
+            cut = files.image(mode, rng).write(tmp_path / f"{nth} {mode}") / "s"
+            with segstore.open(cut) as store:
+                assert ("t" in store.topics()) == there, f"call {nth}, {mode}"
+                assert not there or values(store.partition("t")) == [b"acknowledged"]
+        stayed, went = stayed + there, went + (not there)
+        if not failed:
+            break
+    assert stayed > 3
+    assert went > 3

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from segstore import names
-from segstore.errors import InvalidArgumentError, TopicAlreadyExistsError
+from segstore.errors import CorruptCheckpointError, InvalidArgumentError, TopicAlreadyExistsError
 from segstore.storage.context import StoreContext
 from segstore.storage.log.read import forgets, remembering
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
@@ -278,15 +278,35 @@ class TopicAdmin:
             except OSError:
                 # The failed write may have left `deleting` in the file. The file is written without
                 # `deleting`, so that the next open does not delete the topic.
-                with suppress(OSError):
+                may_be_deleting = self._may_be_deleting(name)
+                try:
                     self._topic_files.write(info)
+                except OSError:
+                    # The next open may delete the topic, so no later append to the topic is acknowledged.
+                    if may_be_deleting:
+                        self._hide(info)
                 raise
-            self.topics = {n: t for n, t in self.topics.items() if n != name}
-            self._partitions.abandon(name)
-            # If this fails, the next `create` of this name or the close finishes the deletion.
-            self._dying[name] = info
+            self._hide(info)
             self._bury_dying(info)
             self._remove_graves()
+
+    def _may_be_deleting(self, name: str) -> bool:
+        """Return whether a copy of a topic's settings says that the topic's deletion has begun, or can't be
+        read.
+        """
+        try:
+            right, wrong = self._topic_files.settings(name).look()
+        except (CorruptCheckpointError, OSError):
+            return True
+        return bool(wrong) or (right.content is not None and right.content.deleting)
+
+    def _hide(self, info: TopicInfo) -> None:
+        """Refuse all uses of a topic. If its deletion fails, the next `create` of the topic's name or the
+        close finishes the deletion.
+        """
+        self.topics = {n: t for n, t in self.topics.items() if n != info.name}
+        self._partitions.abandon(info.name)
+        self._dying[info.name] = info
 
     def finish_deletions(self) -> None:
         """Finish the deletions that an error or an interrupt has stopped, before the store is marked as
